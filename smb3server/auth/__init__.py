@@ -1,0 +1,1 @@
+"""Authentication: SPNEGO, NTLMv2, Kerberos."""

@@ -1,0 +1,1 @@
+"""File stores behind shares. No SMB message types in here."""

@@ -1,0 +1,1 @@
+"""High availability: durable handles, stores, cluster."""

@@ -1,0 +1,1 @@
+"""Named pipes and DCE/RPC services on them."""

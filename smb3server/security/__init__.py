@@ -1,0 +1,1 @@
+"""Signing, encryption, preauthentication integrity, key derivation."""

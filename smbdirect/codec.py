@@ -1,0 +1,86 @@
+"""Fixed wire layouts, each declared once as an annotated NamedTuple.
+
+    class Hello(NamedTuple):
+        version: Annotated[int, Int16ul] = 1
+        token: Annotated[bytes, Bytes(8)] = bytes(8)
+
+    HELLO = Codec(Hello)
+
+From that one declaration ``Codec`` derives two codecs that a property test holds against each other:
+
+``layout``
+    the construct ``Struct``, for dumps, documentation and as the test oracle (tens of microseconds);
+``unpack`` / ``pack``
+    a ``struct.Struct`` over the NamedTuple, for the hot path (under half a microsecond).
+
+Variable tails are not described here: their offsets come from the peer, so each message module checks them
+against the message before it slices. All fields of one record share a byte order.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Generic, TypeVar, get_type_hints
+
+import construct
+
+from smbdirect.errors import DecodeError
+
+Buffer = bytes | bytearray | memoryview
+"""What codecs read from. Views are never copied, except for ``Bytes`` fields."""
+
+R = TypeVar("R", bound=tuple[Any, ...])
+
+_INTEGER_CODES = {1: "bB", 2: "hH", 4: "iI", 8: "qQ"}
+
+
+def _struct_code(field: Any, name: str) -> tuple[str, str]:
+    """The ``struct`` code of one construct field and its byte order ('' where it has none)."""
+    if isinstance(field, construct.FormatField):
+        order, code = field.fmtstr[0], field.fmtstr[1]
+        return code, "" if field.length == 1 else order
+    if isinstance(field, construct.Bytes) and isinstance(field.length, int):
+        return f"{field.length}s", ""
+    raise TypeError(f"field {name}: {field!r} has no fixed struct equivalent")
+
+
+class Codec(Generic[R]):
+    """Codec of one fixed record; ``size`` is its length in bytes."""
+
+    def __init__(self, record: type[R]) -> None:
+        hints = get_type_hints(record, include_extras=True)
+        codes: list[str] = []
+        orders: set[str] = set()
+        fields: list[Any] = []
+        for name in record._fields:  # type: ignore[attr-defined]
+            (field,) = hints[name].__metadata__
+            code, order = _struct_code(field, name)
+            codes.append(code)
+            orders.add(order)
+            fields.append(name / field)
+        orders.discard("")
+        if len(orders) > 1:
+            raise TypeError(f"{record.__name__}: mixed byte orders")
+        self.record = record
+        self.layout = construct.Struct(*fields)
+        self._struct = struct.Struct((orders.pop() if orders else "<") + "".join(codes))
+        self.size = self._struct.size
+        self._unpack_from = self._struct.unpack_from
+        self._make = record._make  # type: ignore[attr-defined]
+
+    def unpack(self, buffer: Buffer, offset: int = 0) -> R:
+        """The record at ``offset``. Raises ``DecodeError`` if the buffer ends before it does."""
+        try:
+            return self._make(self._unpack_from(buffer, offset))  # type: ignore[no-any-return]
+        except struct.error:
+            raise DecodeError(
+                f"{self.record.__name__} needs {self.size} bytes at {offset}, message has {len(buffer)}"
+            ) from None
+
+    def pack(self, record: R) -> bytes:
+        """The record's bytes. Raises ``struct.error`` for a value out of its field's range (a bug of ours)."""
+        return self._struct.pack(*record)
+
+    def pack_into(self, buffer: bytearray | memoryview, offset: int, record: R) -> None:
+        """Write the record's bytes at ``offset`` of ``buffer``."""
+        self._struct.pack_into(buffer, offset, *record)

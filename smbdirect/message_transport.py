@@ -1,0 +1,136 @@
+"""The seam between the SMB server (or client) and whatever carries its messages.
+
+One interface serves direct-TCP framing, SMB Direct and loopback. Users never ask which one they have, except
+through ``rdma is None``.
+
+Everything here runs on one event loop's thread; callbacks are plain functions called on that thread. Nothing blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from smbdirect.codec import Buffer
+
+
+class PooledBuffer(Protocol):
+    """A buffer out of a pool that outlives opens and connections' requests (registered, where the fabric needs it).
+
+    ``view`` has exactly the length asked for. ``release()`` gives it back; call it once, after which ``view`` must not
+    be touched. A transport that is closing waits for its own transfers before it reuses one.
+    """
+
+    view: memoryview
+
+    def release(self) -> None: ...
+
+
+class InboundMessage(Protocol):
+    """One upper-layer message (a whole SMB2 message or compound, transform header included).
+
+    ``view`` is writable (decryption works in place) and stays valid and unchanged until ``release()``.
+    """
+
+    view: memoryview
+
+    def release(self) -> None: ...
+
+
+class RemoteBuffer(NamedTuple):
+    """SMB_DIRECT_BUFFER_DESCRIPTOR_V1 (MS-SMBD 2.2.3.1) as values: ``offset`` is opaque, not zero-based."""
+
+    offset: int
+    token: int
+    length: int
+
+
+class RdmaOperations(Protocol):
+    """RDMA Read/Write by buffer descriptors (MS-SMBD 3.1.4.3-3.1.4.6), seen from the side that issues them.
+
+    Lengths are taken from the local segments; descriptors are consumed in order and must cover at least that many bytes,
+    else ``ValueError`` before anything is posted. Transfers of any length are cut to what the provider can do.
+    """
+
+    max_read_write_size: int
+    """MaxReadWriteSize, bytes."""
+    fabric: str
+    """Provider name: iwarp, roce, verbs, loopback."""
+
+    def write_to_peer(
+        self, remote: Sequence[RemoteBuffer], local: Sequence[Buffer], on_done: Callable[[BaseException | None], None]
+    ) -> None:
+        """Post RDMA Writes. A ``send`` called afterwards is received by the peer after the data is placed, so the
+        response need not wait. ``on_done(None)`` once the local buffers may be reused; ``on_done(error)`` if the
+        connection failed first. Exactly one call, never before this function returns."""
+        ...
+
+    def read_from_peer(
+        self,
+        remote: Sequence[RemoteBuffer],
+        local: Sequence[memoryview],
+        on_done: Callable[[BaseException | None], None],
+    ) -> None:
+        """Post RDMA Reads; ``on_done(None)`` when all data is in ``local`` and will not change any more."""
+        ...
+
+
+class MessageTransport(Protocol):
+    """One connection that carries whole messages both ways."""
+
+    rdma: RdmaOperations | None
+    local_address: tuple[str, int]
+    peer_address: tuple[str, int]
+    max_message_size: int
+    """Largest inbound message accepted; a longer one closes the connection before any of it is buffered. Set low
+    before authentication and raised by the server afterwards."""
+    pending_send_bytes: int
+    """Bytes handed to ``send`` and not yet taken by the fabric."""
+
+    def start(
+        self, on_message: Callable[[InboundMessage], None], on_closed: Callable[[BaseException | None], None]
+    ) -> None:
+        """Begin delivery. ``on_closed`` is called exactly once, last; its argument is None after a clean end."""
+        ...
+
+    def send(
+        self,
+        segments: Sequence[Buffer],
+        invalidate: int | None = None,
+        on_sent: Callable[[], None] | None = None,
+    ) -> None:
+        """Queue one message (the concatenated segments). Segments stay untouched until ``on_sent`` (which is also
+        called when the connection dies). ``invalidate`` is the remote token that goes with the message
+        (Send-with-Invalidate); ignored where the fabric has none. After close: a no-op that calls ``on_sent``."""
+        ...
+
+    def acquire(self, size: int) -> PooledBuffer:
+        """A pooled buffer of ``size`` bytes for ``send`` or RDMA on this connection. Contents are undefined: fill or
+        trim before sending."""
+        ...
+
+    def pause_reading(self) -> None:
+        """Deliver no further messages until ``resume_reading``."""
+        ...
+
+    def resume_reading(self) -> None: ...
+
+    def close(self, reason: str = "") -> None:
+        """Finish what was queued to send, then close. Idempotent."""
+        ...
+
+    def abort(self, reason: str = "") -> None:
+        """Close at once, dropping what was queued. Idempotent."""
+        ...
+
+
+OnTransport = Callable[[MessageTransport], None]
+"""Called by a listener for each new connection, before ``start``."""
+
+
+class MessageListener(Protocol):
+    """A listening endpoint whose connections were handed to an ``OnTransport``."""
+
+    address: tuple[str, int]
+
+    def close(self) -> Awaitable[None]: ...

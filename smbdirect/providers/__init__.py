@@ -1,0 +1,1 @@
+"""RDMA providers: each keeps the contract of ``base``."""

@@ -1,0 +1,1 @@
+"""MS-SWN, the Service Witness Protocol."""
