@@ -48,7 +48,7 @@ class RemoteBuffer(NamedTuple):
 class RdmaOperations(Protocol):
     """RDMA Read/Write by buffer descriptors (MS-SMBD 3.1.4.3-3.1.4.6), seen from the side that issues them.
 
-    Lengths are taken from the local segments; descriptors are consumed in order and must cover at least that many bytes,
+    Lengths are those of the local segments; descriptors are consumed in order and must cover at least as many bytes,
     else ``ValueError`` before anything is posted. Transfers of any length are cut to what the provider can do.
     """
 
