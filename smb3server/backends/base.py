@@ -1,0 +1,282 @@
+"""What a share needs of the store behind it. No SMB message types; file attributes and times are MS-FSCC values.
+
+All methods are short blocking calls on the server's thread unless said otherwise; they raise ``OSError`` (its errno is
+what the server maps to a status). Names arrive already split into components and checked against the naming rules of
+Windows (MS-FSCC 2.1.5); a backend still keeps every path below its root whatever they are.
+
+Times are FILETIMEs: 100 ns units since 1601-01-01 UTC.
+"""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+Buffer = bytes | bytearray | memoryview
+Path = tuple[str, ...]
+"""Components below the share's root, in any case; () is the root itself."""
+
+
+class FileKey(NamedTuple):
+    """Identity of a file, whatever its names are."""
+
+    volume: int
+    inode: int
+
+
+class Kind(enum.IntEnum):
+    FILE = 0
+    DIRECTORY = 1
+    SYMLINK = 2
+    OTHER = 3
+    """FIFO, socket, device: listed, never opened."""
+
+
+class User(NamedTuple):
+    """POSIX credentials to act with; None in their place means the server's own."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...] = ()
+
+
+class FileInfo(NamedTuple):
+    key: FileKey
+    kind: Kind
+    attributes: int
+    """FILE_ATTRIBUTE_* (MS-FSCC 2.6), never 0 (NORMAL, DIRECTORY, ...)."""
+    creation_time: int
+    last_access_time: int
+    last_write_time: int
+    change_time: int
+    end_of_file: int
+    allocation_size: int
+    link_count: int
+    ea_size: int
+    reparse_tag: int
+    mode: int
+    uid: int
+    gid: int
+
+
+class StreamInfo(NamedTuple):
+    name: str
+    """'' is the unnamed data stream."""
+    size: int
+    allocation_size: int
+
+
+class VolumeInfo(NamedTuple):
+    total_bytes: int
+    free_bytes: int
+    available_bytes: int
+    block_size: int
+    sector_size: int
+
+
+class DirectoryEntry(NamedTuple):
+    name: str
+    info: FileInfo
+
+
+class Disposition(enum.IntEnum):
+    """What to do about existence. Overwriting is done afterwards by the server (``truncate``), once its checks passed."""
+
+    OPEN = 0
+    CREATE = 1
+    OPEN_IF = 2
+
+
+@dataclass(slots=True)
+class OpenRequest:
+    path: Path
+    stream: str = ""
+    """Alternate data stream's name without '$DATA'; '' is the file itself."""
+    disposition: Disposition = Disposition.OPEN
+    read: bool = False
+    write: bool = False
+    """Data access wanted; with neither the handle is for metadata only."""
+    directory: bool | None = None
+    """True: must be a directory (ENOTDIR), or create one; False: must not be (EISDIR); None: either (creates a file)."""
+    open_reparse_point: bool = False
+    attributes: int = 0
+    """For a new file."""
+    security_descriptor: bytes | None = None
+    """For a new file: self-relative, stored with it before anybody else can open it."""
+    ea: Sequence[tuple[bytes, bytes]] = ()
+    user: User | None = None
+    direct: bool = False
+    """FILE_NO_INTERMEDIATE_BUFFERING or a write-through hint; a backend may ignore it."""
+
+
+class Handle(ABC):
+    """An open file, stream or directory. Keeps working after renames, by whomever."""
+
+    key: FileKey
+    stream: str
+    kind: Kind
+    created: bool
+    """True if this very open created it."""
+
+    @property
+    @abstractmethod
+    def path(self) -> Path:
+        """Current components as they are on disk (own and ancestors' renames included). Raises FileNotFoundError when
+        the file has no name any more."""
+
+    @abstractmethod
+    def fileno(self) -> int | None:
+        """Descriptor for preadv/pwritev/sendfile/mmap by the caller; None where there is none."""
+
+    @abstractmethod
+    def info(self) -> FileInfo:
+        """Sizes are the stream's, everything else the file's."""
+
+    @abstractmethod
+    def read_into(self, buffers: Sequence[memoryview], offset: int) -> int:
+        """Bytes read; less than asked only at end of file."""
+
+    @abstractmethod
+    def write_from(self, buffers: Sequence[Buffer], offset: int) -> int:
+        """Write everything or raise (ENOSPC, EDQUOT, EFBIG)."""
+
+    @abstractmethod
+    def flush(self) -> None:
+        """To stable storage. May take long: called from a worker thread."""
+
+    @abstractmethod
+    def truncate(self, size: int) -> None:
+        """Set end of file."""
+
+    @abstractmethod
+    def allocate(self, size: int) -> None:
+        """Set allocation size; smaller than end of file truncates (MS-FSCC 2.4.4)."""
+
+    @abstractmethod
+    def zero_range(self, offset: int, length: int) -> None:
+        """Range reads as zeros; deallocated where possible. Does not extend the file."""
+
+    @abstractmethod
+    def allocated_ranges(self, offset: int, length: int) -> list[tuple[int, int]]:
+        """(offset, length) of data in the range."""
+
+    @abstractmethod
+    def copy_range(self, source: Handle, source_offset: int, offset: int, length: int) -> int:
+        """Server-side copy; bytes copied (short at the source's end)."""
+
+    @abstractmethod
+    def clone_range(self, source: Handle, source_offset: int, offset: int, length: int) -> None:
+        """Share extents (reflink); EOPNOTSUPP where the file system cannot."""
+
+    @abstractmethod
+    def set_times(
+        self,
+        creation: int | None = None,
+        last_access: int | None = None,
+        last_write: int | None = None,
+        change: int | None = None,
+    ) -> None: ...
+
+    @abstractmethod
+    def set_attributes(self, attributes: int) -> None:
+        """The settable FILE_ATTRIBUTE_* (readonly, hidden, system, archive, temporary, offline, not-indexed, sparse,
+        compressed); kind bits are ignored."""
+
+    @abstractmethod
+    def eas(self) -> list[tuple[bytes, bytes]]: ...
+
+    @abstractmethod
+    def set_ea(self, name: bytes, value: bytes) -> None:
+        """An empty value removes; names are case-insensitive."""
+
+    @abstractmethod
+    def security_descriptor(self) -> bytes | None:
+        """Stored self-relative descriptor, None if there is none (the server derives one from mode and owner)."""
+
+    @abstractmethod
+    def set_security_descriptor(self, descriptor: bytes) -> None: ...
+
+    @abstractmethod
+    def streams(self) -> list[StreamInfo]:
+        """The unnamed stream first (files only), then alternate data streams."""
+
+    @abstractmethod
+    def rename(self, target: Path, replace: bool, user: User | None = None) -> None:
+        """Atomic. FileExistsError if the target exists and not ``replace``; replacing a directory is EISDIR/ENOTDIR.
+        A change of case only is a rename, too. On an alternate stream: use ``rename_stream``."""
+
+    @abstractmethod
+    def rename_stream(self, name: str, replace: bool) -> None: ...
+
+    @abstractmethod
+    def link(self, target: Path, replace: bool, user: User | None = None) -> None: ...
+
+    @abstractmethod
+    def unlink(self) -> None:
+        """Remove the name this handle was opened by (as it is called now), or the stream; ENOTEMPTY for a directory
+        with entries. The handle stays usable until closed."""
+
+    @abstractmethod
+    def reparse_point(self) -> bytes | None:
+        """REPARSE_DATA_BUFFER (MS-FSCC 2.1.2), None if it is not one."""
+
+    @abstractmethod
+    def set_reparse_point(self, data: bytes | None) -> None: ...
+
+    @abstractmethod
+    def scan(self) -> Iterator[DirectoryEntry]:
+        """Entries of this directory, '.' and '..' first; lazily, in bounded memory. Streams' side files never show."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Idempotent."""
+
+
+class Change(NamedTuple):
+    """A change that did not come through this server."""
+
+    action: int
+    """FILE_ACTION_* (MS-FSCC 2.7.1)."""
+    path: Path
+    filter: int
+    """FILE_NOTIFY_CHANGE_* it counts as (MS-SMB2 2.2.35)."""
+
+
+class Backend(ABC):
+    """One share's store."""
+
+    read_only: bool
+    file_system_name: str
+    """Reported to clients; 'NTFS' keeps some of them from losing features."""
+    case_sensitive: bool
+    supports_streams: bool
+    supports_reflink: bool
+    volume_serial: int
+    volume_created: int
+
+    @abstractmethod
+    def open(self, request: OpenRequest) -> Handle:
+        """FileNotFoundError: last component missing (ENOENT); NotADirectoryError: an ancestor is missing or no
+        directory is told apart by ``PathNotFound``; FileExistsError: CREATE on an existing one; PermissionError;
+        ELOOP: a symlink that leads outside or is not allowed."""
+
+    @abstractmethod
+    def stat(self, path: Path, user: User | None = None) -> FileInfo: ...
+
+    @abstractmethod
+    def volume(self) -> VolumeInfo: ...
+
+    @abstractmethod
+    def watch(self, handle: Handle, recursive: bool, on_change: Callable[[Change], None]) -> Callable[[], None] | None:
+        """Report changes made behind the server below ``handle``; returns the function that stops it, None if the store
+        cannot tell."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class PathNotFound(FileNotFoundError):
+    """An ancestor directory does not exist (STATUS_OBJECT_PATH_NOT_FOUND, against OBJECT_NAME_NOT_FOUND)."""
