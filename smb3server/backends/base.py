@@ -83,7 +83,7 @@ class DirectoryEntry(NamedTuple):
 
 
 class Disposition(enum.IntEnum):
-    """What to do about existence. Overwriting is done afterwards by the server (``truncate``), once its checks passed."""
+    """What to do about existence. Overwriting is the server's (``truncate``), once its checks passed."""
 
     OPEN = 0
     CREATE = 1
@@ -100,7 +100,7 @@ class OpenRequest:
     write: bool = False
     """Data access wanted; with neither the handle is for metadata only."""
     directory: bool | None = None
-    """True: must be a directory (ENOTDIR), or create one; False: must not be (EISDIR); None: either (creates a file)."""
+    """True: a directory (else ENOTDIR), or create one; False: not one (else EISDIR); None: either (creates a file)."""
     open_reparse_point: bool = False
     attributes: int = 0
     """For a new file."""

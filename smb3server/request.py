@@ -1,0 +1,148 @@
+"""What a command handler gets and gives. Only the dispatcher makes requests and turns results into replies.
+
+A handler is ``def handler(request: Request) -> Response | Pending``, registered for its command with
+``@handles(Command.X)``; it raises ``StatusError`` for every other outcome. It runs on the event loop's thread and must
+not block for long: what may (flush, RDMA Read, waiting for a break or a lock) goes on through ``request.pend()``.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from smb3server.status import NtStatus, StatusError
+from smb3server.wire.header import Command, Header
+
+if TYPE_CHECKING:
+    from smb3server.connection import Connection
+    from smb3server.open import Open
+    from smb3server.session import Session
+    from smb3server.tree import TreeConnect
+
+Buffer = bytes | bytearray | memoryview
+FileId = tuple[int, int]
+"""(persistent, volatile)."""
+
+RELATED_FILE_ID: FileId = (0xFFFFFFFFFFFFFFFF, 0xFFFFFFFFFFFFFFFF)
+
+
+@dataclass(slots=True)
+class Response:
+    """A reply's body (what follows the SMB2 header); the dispatcher adds header, credits, signature, encryption."""
+
+    segments: Sequence[Buffer]
+    status: int = NtStatus.SUCCESS
+    on_sent: Callable[[], None] | None = None
+    """Called once the segments are no longer needed (release pooled buffers here)."""
+    invalidate: int | None = None
+    """Remote token to invalidate with the reply (channel RDMA_V1_INVALIDATE)."""
+    file_id: FileId | None = None
+    """CREATE: what later related commands of the compound use."""
+
+
+class Interim(enum.Enum):
+    """When a pending request tells the client STATUS_PENDING (MS-SMB2 3.3.4.2)."""
+
+    AT_ONCE = "at once"
+    DELAYED = "when it takes longer than a moment"
+    NEVER = "never"
+
+
+class Pending:
+    """A request that completes later. The first of ``complete`` and ``fail`` counts; a later one is ignored (its
+    response's ``on_sent`` is still called, so nothing leaks).
+
+    ``on_cancel`` is called at most once, on SMB2 CANCEL or when session, tree or connection goes away; it frees what
+    waits and then calls ``fail``, at once or later. The default only fails with CANCELLED.
+    """
+
+    __slots__ = ("_finish", "interim", "on_cancel", "request")
+
+    def __init__(
+        self,
+        request: Request,
+        finish: Callable[[Request, Response | StatusError], None],
+        interim: Interim,
+        on_cancel: Callable[[], None] | None,
+    ) -> None:
+        self.request = request
+        self.interim = interim
+        self.on_cancel = on_cancel
+        self._finish: Callable[[Request, Response | StatusError], None] | None = finish
+
+    @property
+    def done(self) -> bool:
+        return self._finish is None
+
+    def complete(self, response: Response) -> None:
+        finish, self._finish, self.on_cancel = self._finish, None, None
+        if finish is not None:
+            finish(self.request, response)
+        elif response.on_sent is not None:
+            response.on_sent()
+
+    def fail(self, error: StatusError) -> None:
+        finish, self._finish, self.on_cancel = self._finish, None, None
+        if finish is not None:
+            finish(self.request, error)
+
+    def cancel(self) -> None:
+        on_cancel, self.on_cancel = self.on_cancel, None
+        if on_cancel is not None:
+            on_cancel()
+        elif self._finish is not None:
+            self.fail(StatusError(NtStatus.CANCELLED))
+
+
+@dataclass(slots=True)
+class CompoundState:
+    """What related operations inherit (MS-SMB2 3.3.5.2.7.2)."""
+
+    session_id: int = 0
+    tree_id: int = 0
+    file_id: FileId | None = None
+    status: int = NtStatus.SUCCESS
+    """Of the last CREATE-like failure, which later related commands return."""
+
+
+@dataclass(slots=True)
+class Request:
+    connection: Connection
+    header: Header
+    message: memoryview
+    """This command from its SMB2 header to its end (NextCommand or end of message): wire offsets count from here."""
+    compound: CompoundState
+    session: Session | None = None
+    tree: TreeConnect | None = None
+    encrypted: bool = False
+    signed: bool = False
+    async_id: int = 0
+    pending: Pending | None = None
+    extra: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def body(self) -> memoryview:
+        return self.message[64:]
+
+    def pend(self, interim: Interim = Interim.DELAYED, on_cancel: Callable[[], None] | None = None) -> Pending:
+        """Make this request asynchronous; return the result from the handler and complete it later."""
+        self.pending = Pending(self, self.connection.finish, interim, on_cancel)
+        return self.pending
+
+    def run(self, work: Awaitable[Response], interim: Interim = Interim.DELAYED) -> Pending:
+        """``pend`` on a coroutine: its result or ``StatusError`` completes the request, CANCEL cancels it."""
+        return self.connection.run(self, work, interim)
+
+
+Handler = Callable[[Request], "Response | Pending"]
+HANDLERS: dict[int, Handler] = {}
+
+
+def handles(command: Command) -> Callable[[Handler], Handler]:
+    def register(handler: Handler) -> Handler:
+        HANDLERS[command] = handler
+        return handler
+
+    return register

@@ -1,0 +1,76 @@
+"""SMB2 packet header (MS-SMB2 2.2.1) and the command numbers."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, NamedTuple
+
+from construct import Bytes, Int16ul, Int32ul, Int64ul
+
+from smbdirect.codec import Codec
+
+PROTOCOL_ID = b"\xfeSMB"
+HEADER_SIZE = 64
+SIGNATURE_OFFSET = 48
+
+
+class Command(enum.IntEnum):
+    """MS-SMB2 2.2.1."""
+
+    NEGOTIATE = 0x00
+    SESSION_SETUP = 0x01
+    LOGOFF = 0x02
+    TREE_CONNECT = 0x03
+    TREE_DISCONNECT = 0x04
+    CREATE = 0x05
+    CLOSE = 0x06
+    FLUSH = 0x07
+    READ = 0x08
+    WRITE = 0x09
+    LOCK = 0x0A
+    IOCTL = 0x0B
+    CANCEL = 0x0C
+    ECHO = 0x0D
+    QUERY_DIRECTORY = 0x0E
+    CHANGE_NOTIFY = 0x0F
+    QUERY_INFO = 0x10
+    SET_INFO = 0x11
+    OPLOCK_BREAK = 0x12
+
+
+class HeaderFlags(enum.IntFlag):
+    SERVER_TO_REDIR = 0x00000001
+    ASYNC_COMMAND = 0x00000002
+    RELATED_OPERATIONS = 0x00000004
+    SIGNED = 0x00000008
+    PRIORITY_MASK = 0x00000070
+    DFS_OPERATIONS = 0x10000000
+    REPLAY_OPERATION = 0x20000000
+
+
+class Header(NamedTuple):
+    """The synchronous layout (2.2.1.2). In the asynchronous one (2.2.1.1) the eight bytes at ``reserved`` and
+    ``tree_id`` are the AsyncId: see ``async_id``."""
+
+    protocol_id: Annotated[bytes, Bytes(4)] = PROTOCOL_ID
+    structure_size: Annotated[int, Int16ul] = 64
+    credit_charge: Annotated[int, Int16ul] = 0
+    status: Annotated[int, Int32ul] = 0
+    """Requests of 3.x: ChannelSequence in the low half."""
+    command: Annotated[int, Int16ul] = 0
+    credits: Annotated[int, Int16ul] = 0
+    """CreditRequest or CreditResponse."""
+    flags: Annotated[int, Int32ul] = 0
+    next_command: Annotated[int, Int32ul] = 0
+    message_id: Annotated[int, Int64ul] = 0
+    reserved: Annotated[int, Int32ul] = 0
+    tree_id: Annotated[int, Int32ul] = 0
+    session_id: Annotated[int, Int64ul] = 0
+    signature: Annotated[bytes, Bytes(16)] = bytes(16)
+
+    @property
+    def async_id(self) -> int:
+        return self.reserved | self.tree_id << 32
+
+
+HEADER = Codec(Header)
