@@ -17,7 +17,6 @@ from smb3server.wire.header import Command, Header
 
 if TYPE_CHECKING:
     from smb3server.connection import Connection
-    from smb3server.open import Open
     from smb3server.session import Session
     from smb3server.tree import TreeConnect
 
