@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import pytest
@@ -287,7 +288,7 @@ def test_tokens_and_addresses_are_not_guessable(run: Any) -> None:
         tokens = [region.token for region in regions]
         assert len(set(tokens)) == 16
         assert all(0 < token < 1 << 32 for token in tokens)
-        assert len({after - before for before, after in zip(tokens, tokens[1:], strict=False)}) > 2
+        assert len({after - before for before, after in itertools.pairwise(tokens)}) > 2
 
     run(scenario)
 
@@ -455,7 +456,7 @@ def test_transfer_whose_lengths_disagree_is_not_posted(run: Any, length: int) ->
     run(scenario)
 
 
-# -- the end -------------------------------------------------------------------------------------------------------------
+# -- the end ---------------------------------------------------------------------------------------------------------
 
 
 def test_disconnect_delivers_what_was_posted_first(run: Any) -> None:
@@ -534,7 +535,7 @@ def test_abort_is_idempotent_and_closes_both_ends(run: Any) -> None:
     run(scenario)
 
 
-# -- connecting ------------------------------------------------------------------------------------------------------------
+# -- connecting ------------------------------------------------------------------------------------------------------
 
 
 def test_private_data_travels_both_ways(run: Any) -> None:
