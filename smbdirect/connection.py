@@ -99,7 +99,7 @@ class Connection:
         if role not in (Role.ACTIVE, Role.PASSIVE):
             raise ValueError("a connection starts as initiator or acceptor")
         self.settings = settings
-        self.role = role
+        self.role: Role = role
         self.protocol = 0
         self.credits = Credits(settings.receive_credit_max, settings.send_credit_target)
         self.credits.receive_credit_target = 1
@@ -115,9 +115,7 @@ class Connection:
         self.send_queue: deque[_Message] = deque()
         self.invalidated_token: int | None = None
         self._reassembler = Reassembler(allocate)
-        timeout = (
-            settings.negotiation_timeout_active if role is Role.ACTIVE else settings.negotiation_timeout_passive
-        )
+        timeout = settings.negotiation_timeout_active if role is Role.ACTIVE else settings.negotiation_timeout_passive
         self._negotiation_deadline: float | None = now + timeout
         self._idle_deadline: float | None = None
         self._credit_deadline: float | None = None
@@ -324,9 +322,7 @@ class Connection:
     def _adopt_sizes(self, peer: NegotiateRequest | NegotiateResponse) -> None:
         self.protocol = VERSION_1_0
         self.credits.receive_credit_target = peer.credits_requested
-        self.max_receive_size = max(
-            min(self.max_receive_size, peer.preferred_send_size), constants.MIN_RECEIVE_SIZE
-        )
+        self.max_receive_size = max(min(self.max_receive_size, peer.preferred_send_size), constants.MIN_RECEIVE_SIZE)
         self.max_send_size = min(self.max_send_size, peer.max_receive_size)
         self.max_fragmented_send_size = peer.max_fragmented_size
 

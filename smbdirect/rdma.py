@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from smbdirect.buffers import Counters
 from smbdirect.codec import Buffer
+from smbdirect.connection import Connection
 from smbdirect.errors import ProviderError
 from smbdirect.message_transport import PooledBuffer, RemoteBuffer
-from smbdirect.providers.base import Access, Endpoint, MemoryRegion, RemoteSegment
+from smbdirect.providers.base import Access, Endpoint, MemoryRegion, Operation, RemoteSegment
 
 B = TypeVar("B", bound=Buffer)
 
@@ -97,3 +99,47 @@ class RegisteredBuffer:
         for region in self._regions:
             region.deregister()
         self._regions.clear()
+
+
+class RdmaHost(Protocol):
+    """What ``Rdma`` needs of its transport."""
+
+    endpoint: Endpoint
+    connection: Connection
+    counters: Counters
+
+    def post_rdma(
+        self, operation: Operation, remote: Sequence[RemoteBuffer], local: Sequence[Any], on_done: OnDone
+    ) -> None: ...
+
+
+class Rdma:
+    """``message_transport.RdmaOperations`` of one transport, and buffer registration for initiators."""
+
+    def __init__(self, transport: RdmaHost) -> None:
+        self._transport = transport
+        self.fabric = transport.endpoint.capabilities.name
+
+    @property
+    def max_read_write_size(self) -> int:
+        return self._transport.connection.max_read_write_size
+
+    def write_to_peer(self, remote: Sequence[RemoteBuffer], local: Sequence[Buffer], on_done: OnDone) -> None:
+        """See ``RdmaOperations``. Raises ``ValueError`` if the descriptors are too short."""
+        self._transport.post_rdma(Operation.WRITE, remote, local, on_done)
+
+    def read_from_peer(self, remote: Sequence[RemoteBuffer], local: Sequence[memoryview], on_done: OnDone) -> None:
+        """See ``RdmaOperations``. Raises ``ValueError`` if the descriptors are too short."""
+        self._transport.post_rdma(Operation.READ, remote, local, on_done)
+
+    def register(self, view: memoryview, *, readable: bool = False, writable: bool = False) -> RegisteredBuffer:
+        """Expose ``view`` to the peer for RDMA Read and/or Write (3.1.4.3). Raises ``ProviderError``."""
+        access = Access.LOCAL_WRITE
+        if readable:
+            access |= Access.REMOTE_READ
+        if writable:
+            access |= Access.REMOTE_WRITE
+        transport = self._transport
+        buffer = RegisteredBuffer(transport.endpoint, view, access, transport.endpoint.capabilities.max_transfer)
+        transport.counters["registrations"] += len(buffer.descriptors)
+        return buffer

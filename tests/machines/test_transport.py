@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from smbdirect import transport as smbd
 from smbdirect.buffers import BufferPool
 from smbdirect.errors import ConnectionLost, ProtocolError
 from smbdirect.message_transport import RemoteBuffer
+from smbdirect.providers.base import Access
 from smbdirect.providers.loopback import CAPABILITIES, Faults, LoopbackProvider
+from smbdirect.pump import SmbDirectTransport
 from smbdirect.settings import Settings
+from smbdirect.transport import connect, listen
 
 PATIENCE = 10.0
 
@@ -22,7 +24,7 @@ PATIENCE = 10.0
 class End:
     """One side's upper layer: keeps messages (copied, unless told to hold them) and the end."""
 
-    def __init__(self, transport: smbd.SmbDirectTransport, hold: bool = False) -> None:
+    def __init__(self, transport: SmbDirectTransport, hold: bool = False) -> None:
         self.transport = transport
         self.messages: list[bytes] = []
         self.held: list[Any] = []
@@ -67,6 +69,7 @@ Scenario = Callable[[End, End], Awaitable[None]]
 def run(
     scenario: Scenario,
     provider: LoopbackProvider | None = None,
+    *,
     client: Settings | None = None,
     server: Settings | None = None,
     trusted: bool = True,
@@ -77,13 +80,13 @@ def run(
         pool = BufferPool()
         accepted: asyncio.Future[End] = asyncio.get_running_loop().create_future()
 
-        def on_transport(transport: smbd.SmbDirectTransport) -> None:
+        def on_transport(transport: SmbDirectTransport) -> None:
             if trusted:
                 transport.max_message_size = 1 << 20
             accepted.set_result(End(transport, hold))
 
-        listener = await smbd.listen(fabric, "127.0.0.1", 0, on_transport, server, pool)
-        near = End(await smbd.connect(fabric, *listener.address, settings=client, pool=pool))
+        listener = await listen(fabric, "127.0.0.1", 0, on_transport, server, pool=pool)
+        near = End(await connect(fabric, *listener.address, settings=client, pool=pool))
         far = await accepted
         try:
             await scenario(near, far)
@@ -217,7 +220,7 @@ def test_write_then_send_arrives_placed(fabric: LoopbackProvider, lengths: list[
         pieces = []
         position = 100
         for length in lengths:
-            region = near.transport.endpoint.register(view[position : position + length], smbd.Access(7))
+            region = near.transport.endpoint.register(view[position : position + length], Access(7))
             pieces.append(RemoteBuffer(region.address, region.token, length))
             position += length
         placed: list[bytes] = []
@@ -327,9 +330,7 @@ def test_steady_state_allocates_and_registers_nothing() -> None:
 
         def respond(message: bytes) -> None:
             buffer = far.transport.acquire(1 << 16)
-            far.transport.rdma.write_to_peer(
-                registered.descriptors, [buffer.view], lambda error: buffer.release()
-            )
+            far.transport.rdma.write_to_peer(registered.descriptors, [buffer.view], lambda error: buffer.release())
             far.transport.send([b"response"])
 
         far.reply = respond
