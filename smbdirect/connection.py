@@ -2,7 +2,8 @@
 
 How to drive it: post ``receives_wanted`` receives and report them with ``receives_were_posted``; hand in what arrives
 with ``receive_message`` and messages to go out with ``send_message``; after each of these, post more receives, then
-everything ``pending_sends`` returns, in that order (a credit is granted only for a receive that was posted). Call
+everything ``pending_sends`` returns, in that order (a credit is granted only for a receive that was posted), and again
+as long as ``receives_wanted`` asks for more (3.1.5.9: the last credit needs a new receive to grant). Call
 ``handle_timer`` when ``next_deadline`` has come.
 
 A ``ProtocolError`` from any of them means that the connection must be terminated at once (3.1.5).
@@ -227,6 +228,7 @@ class Connection:
         if self._respond:
             self._respond = False
             granted = self.credits.grant()
+            self.credits.minimum = 2
             if granted == 0:
                 # 3.1.5.6: no receive could be posted. The caller sees it by ``role``.
                 self._refuse_negotiation(constants.STATUS_INSUFFICIENT_RESOURCES, "")
@@ -311,6 +313,7 @@ class Connection:
         self._adopt_sizes(response)
         self.max_read_write_size = min(self.settings.max_read_write_size, response.max_read_write_size)
         self.credits.send_credits = response.credits_granted
+        self.credits.minimum = 2
         return self._establish(now)
 
     def _check_sizes(self, max_receive_size: int, max_fragmented_size: int, rule: str) -> None:

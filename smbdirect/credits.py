@@ -15,6 +15,7 @@ class Credits:
     or not (not in spec, which posts and grants in one step)."""
 
     __slots__ = (
+        "minimum",
         "receive_credit_max",
         "receive_credit_target",
         "receive_credits",
@@ -30,11 +31,18 @@ class Credits:
         self.receive_credit_target = 0
         self.receive_credit_max = receive_credit_max
         self.receives_posted = 0
+        self.minimum = 1
+        """Smallest window we give, whatever was asked for; 2 once negotiated (see ``peer_runs_low``). Not in spec."""
+
+    @property
+    def window(self) -> int:
+        """How many credits the peer should hold."""
+        return max(min(self.receive_credit_target, self.receive_credit_max), self.minimum)
 
     def receives_wanted(self, waiting: bool) -> int:
         """How many more receives to post. ``waiting``: messages are queued that need credits to go out."""
-        desired = min(self.receive_credit_target, self.receive_credit_max)
-        if self.receive_credits >= desired and (self.receive_credits == 0 or (waiting and self.send_credits == 1)):
+        desired = self.window
+        if waiting and self.send_credits == 1 and self.receive_credits >= desired:
             # 3.1.5.9: the last send credit may only go with a grant, so there must be something to grant.
             desired = min(self.receive_credits + 1, self.receive_credit_max + EXTRA_RECEIVES)
         return max(desired - self.receives_posted, 0)
@@ -55,11 +63,10 @@ class Credits:
         """Whether to grant by an empty message rather than wait for one of ours to carry the grant.
 
         3.1.5.8 would answer every message with a grant, and two such peers would answer each other's empty messages
-        for ever. Granting at half the target keeps a peer of any size supplied: with a target of 1 the grant follows
-        each message, because then none is left.
+        for ever. Below half a window of at least 2, the message that carries the grant (it takes one credit of the
+        other direction) never brings a peer that has just been filled below half, so the exchange ends.
         """
-        desired = min(self.receive_credit_target, self.receive_credit_max)
-        return self.receive_credits <= desired // 2 and self.receives_posted > self.receive_credits
+        return 2 * self.receive_credits < self.window and self.receives_posted > self.receive_credits
 
     @property
     def may_send(self) -> bool:

@@ -386,11 +386,16 @@ class SmbDirectTransport:
         if self._dead:
             return
         connection = self.connection
+        now = self.loop.time()
         try:
-            self._post_receives()
             before = connection.credits.receive_credits
-            for item in connection.pending_sends(self.loop.time()):
-                self._queue_send(item.segments, item.invalidate, item.context)
+            more = True
+            while more:
+                posted = self._post_receives()
+                sends = connection.pending_sends(now)
+                for item in sends:
+                    self._queue_send(item.segments, item.invalidate, item.context)
+                more = bool(posted or sends) and connection.receives_wanted > 0
             self.counters["credits_granted"] += connection.credits.receive_credits - before
             if self._work.waiting:
                 self._work.post()
@@ -413,13 +418,16 @@ class SmbDirectTransport:
         self._cancel_timer()
         self.endpoint.disconnect()
 
-    def _post_receives(self) -> None:
+    def _post_receives(self) -> int:
+        """Post what the core wants, as far as there are buffers; returns how many."""
         wanted = self.connection.receives_wanted
-        if wanted:
-            buffers = self._receives.take(wanted)
-            for buffer in buffers:
-                self.endpoint.post_receive(buffer.view, buffer)
-            self.connection.receives_were_posted(len(buffers))
+        if not wanted:
+            return 0
+        buffers = self._receives.take(wanted)
+        for buffer in buffers:
+            self.endpoint.post_receive(buffer.view, buffer)
+        self.connection.receives_were_posted(len(buffers))
+        return len(buffers)
 
     def _queue_send(self, segments: Sequence[Buffer], invalidate: int | None, context: object) -> None:
         self.counters["sends"] += 1
