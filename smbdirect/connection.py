@@ -47,6 +47,10 @@ class Role(enum.Enum):
     CLOSED = "ended (not in spec)"
 
 
+_RULES = {Role.ESTABLISHED: _RECEIVING_DATA, Role.PASSIVE: "MS-SMBD 3.1.5.6", Role.ACTIVE: "MS-SMBD 3.1.5.7"}
+"""The section that governs what is received in each role."""
+
+
 class Keepalive(enum.Enum):
     """Connection.KeepaliveRequested (3.1.1.1)."""
 
@@ -244,21 +248,23 @@ class Connection:
         Raises ``ProtocolError``: terminate the connection.
         """
         self.credits.receives_posted -= 1
+        role = self.role
+        if role is Role.CLOSED:
+            raise ProtocolError("message after the end", "MS-SMBD 3.1.7.1")
         try:
-            if self.role is Role.ESTABLISHED:
+            if role is Role.ESTABLISHED:
                 return self._receive_data(view, now, invalidated)
-            if self.role is Role.PASSIVE:
+            if role is Role.PASSIVE:
                 return self._receive_negotiate_request(view, now)
-            if self.role is Role.ACTIVE:
-                return self._receive_negotiate_response(view, now)
-        except ProtocolError:
+            return self._receive_negotiate_response(view, now)
+        except ProtocolError as error:
+            error.rule = error.rule or _RULES[role]
             self.close()
             raise
-        raise ProtocolError("message after the end", "MS-SMBD 3.1.7.1")
 
     def _receive_negotiate_request(self, view: memoryview, now: float) -> Event:
         """3.1.5.6."""
-        rule = "MS-SMBD 3.1.5.6"
+        rule = _RULES[Role.PASSIVE]
         request = NEGOTIATE_REQUEST.unpack(view)
         if not request.min_version <= VERSION_1_0 <= request.max_version:
             return self._refuse_negotiation(constants.STATUS_NOT_SUPPORTED, "version 0x0100 is not in range")
@@ -295,7 +301,7 @@ class Connection:
 
     def _receive_negotiate_response(self, view: memoryview, now: float) -> Event:
         """3.1.5.7."""
-        rule = "MS-SMBD 3.1.5.7"
+        rule = _RULES[Role.ACTIVE]
         response = NEGOTIATE_RESPONSE.unpack(view)
         if response.status != constants.STATUS_SUCCESS:
             raise ProtocolError(f"negotiation refused with status 0x{response.status:08X}", rule)

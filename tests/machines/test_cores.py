@@ -23,7 +23,9 @@ def established(link: Link, client: Settings | None = None, server: Settings | N
 
 
 def traffic(link: Link, count: int, longest: int) -> list[bytes]:
-    return [link.rng.randbytes(link.rng.choice([1, 50, 1340, 1341, link.rng.randint(1, longest)])) for _ in range(count)]
+    return [
+        link.rng.randbytes(link.rng.choice([1, 50, 1340, 1341, link.rng.randint(1, longest)])) for _ in range(count)
+    ]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -12,7 +12,7 @@ import pytest
 from smbdirect.buffers import BufferPool
 from smbdirect.errors import ConnectionLost, ProtocolError
 from smbdirect.message_transport import RemoteBuffer
-from smbdirect.providers.base import Access
+from smbdirect.providers.base import Access, Send
 from smbdirect.providers.loopback import CAPABILITIES, Faults, LoopbackProvider
 from smbdirect.pump import SmbDirectTransport
 from smbdirect.settings import Settings
@@ -418,3 +418,135 @@ def test_no_task_or_timer_survives() -> None:
             assert end.transport._close_timer is None
 
     run(scenario)
+
+
+# -- peers that misbehave ----------------------------------------------------------------------------------------------
+
+
+def garbage(first: list[bytes]) -> None:
+    """A raw peer that sends ``first`` to a listener; the listener must drop it and keep nothing."""
+
+    async def main() -> None:
+        fabric = LoopbackProvider()
+        pool = BufferPool()
+        handed: list[SmbDirectTransport] = []
+
+        def on_transport(transport: SmbDirectTransport) -> None:
+            transport.start(lambda message: message.release(), ended.append)
+            handed.append(transport)
+
+        ended: list[Any] = []
+        listener = await listen(fabric, "127.0.0.1", 0, on_transport, pool=pool)
+        closed = asyncio.Event()
+
+        def prepare(endpoint: Any) -> None:
+            endpoint.on_closed = lambda reason: closed.set()
+            for _ in range(16):
+                endpoint.post_receive(memoryview(bytearray(2048)))
+
+        endpoint = await fabric.connect(*listener.address, prepare)
+        for message in first:
+            endpoint.post([Send([message])])
+        async with asyncio.timeout(PATIENCE):
+            await closed.wait()
+            while listener.transports or len(ended) < len(handed):
+                await asyncio.sleep(0)
+        assert not fabric.endpoints
+        assert pool.lent == 0
+        await listener.close()
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(main())
+
+
+NEGOTIATE = bytes.fromhex("0001 0001 0000 ff00 54050000 54050000 56a70200")
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        [b""],
+        [b"\xff" * 512],
+        [b"\xfeSMB" + bytes(60)],
+        [NEGOTIATE[:19]],
+        [bytes(20)],
+        [NEGOTIATE, b""],
+        [NEGOTIATE, NEGOTIATE],
+        [NEGOTIATE, b"\xff" * 1364],
+        [NEGOTIATE, bytes.fromhex("ff00 ff00 0000 0000 00000100 18000000 04000000 00000000 41414141")],
+    ],
+    ids=range(9),
+)
+def test_garbage_is_dropped_and_forgotten(first: list[bytes]) -> None:
+    garbage(first)
+
+
+def test_refused_version_gets_its_response_and_a_graceful_end() -> None:
+    garbage([bytes.fromhex("0101 0101 0000 ff00 54050000 54050000 56a70200")])
+
+
+def test_silent_connections_are_dropped() -> None:
+    async def main() -> None:
+        fabric = LoopbackProvider()
+        settings = Settings(negotiation_timeout_passive=0.05)
+        listener = await listen(fabric, "127.0.0.1", 0, lambda transport: None, settings)
+        for _ in range(100):
+            await fabric.connect(*listener.address, lambda endpoint: None)
+        assert len(fabric.endpoints) == 200
+        assert sum(transport._receives.memory for transport in listener.transports) <= 100 * 2048
+        async with asyncio.timeout(PATIENCE):
+            while fabric.endpoints or listener.transports:
+                await asyncio.sleep(0.01)
+        await listener.close()
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(main())
+
+
+def test_closing_a_listener_ends_negotiations_only() -> None:
+    async def scenario(near: End, far: End) -> None:
+        near.transport.send([b"still here"])
+        assert await far.received(1) == [b"still here"]
+
+    run(scenario)
+
+    async def main() -> None:
+        fabric = LoopbackProvider()
+        listener = await listen(fabric, "127.0.0.1", 0, lambda transport: None)
+        await fabric.connect(*listener.address, lambda endpoint: None)
+        await listener.close()
+        async with asyncio.timeout(PATIENCE):
+            while fabric.endpoints:
+                await asyncio.sleep(0)
+
+    asyncio.run(main())
+
+
+def test_connect_to_nobody() -> None:
+    async def main() -> None:
+        with pytest.raises(ConnectionLost):
+            await connect(LoopbackProvider(), "127.0.0.1", 5445)
+
+    asyncio.run(main())
+
+
+def test_connect_reports_a_refused_negotiation() -> None:
+    """The acceptor ends the connection instead of answering."""
+
+    async def main() -> None:
+        fabric = LoopbackProvider()
+
+        def on_request(request: Any) -> None:
+            endpoint = request.prepare()
+            endpoint.post_receive(memoryview(bytearray(512)))
+            endpoint.on_completions = lambda completions: endpoint.abort()
+            tasks.append(asyncio.ensure_future(request.accept()))
+
+        tasks: list[Any] = []
+        listener = await fabric.listen("127.0.0.1", 0, on_request)
+        with pytest.raises(ConnectionLost):
+            await connect(fabric, *listener.address)
+        await asyncio.gather(*tasks)
+        assert not fabric.endpoints
+
+    asyncio.run(main())
