@@ -327,6 +327,11 @@ class IwarpEndpoint:
         except OSError as error:
             self._socket_failed(error)
             return
+        except Exception:
+            # A defect of ours must not leave a half-parsed stream in use.
+            _log.exception("%s: connection dropped", self.peer_address)
+            self._die(CloseReason(CloseCause.LOCAL, "internal error"))
+            return
         finally:
             self._receiving = False
         sender = self._sender

@@ -29,7 +29,7 @@ _MAX_STASH = 16 * 1024
 """A remainder up to this many bytes is set aside so that an idle connection holds no ring."""
 _MIN_DIRECT = 2048
 """Missing payload bytes from which a second system call costs less than a copy."""
-_EMPTY = memoryview(b"")
+_EMPTY = memoryview(bytearray())
 
 
 class RingPool:
