@@ -142,7 +142,7 @@ class Sender:
     def ready_to_receive(self, rtr: Rtr) -> None:
         """Queue the initiator's first FPDU of a peer-to-peer set-up (RFC 6581 section 4), ahead of everything."""
         if rtr is Rtr.SEND:
-            self._emit(b"", (), 0)
+            self._emit(bytes(2), (), 0)
         elif rtr is Rtr.WRITE:
             self._work.appendleft(Work(Operation.WRITE, (), 0, None, False, stag=1))
         else:
