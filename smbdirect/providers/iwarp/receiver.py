@@ -53,10 +53,11 @@ class RingPool:
 class PendingRead:
     """An RDMA Read of ours whose response is under way: its sink token is good for nothing else."""
 
-    __slots__ = ("owner", "received", "segments", "stag", "total")
+    __slots__ = ("base", "owner", "received", "segments", "stag", "total")
 
-    def __init__(self, stag: int, segments: Sequence[memoryview], total: int) -> None:
+    def __init__(self, stag: int, segments: Sequence[memoryview], total: int, base: int = 0) -> None:
         self.stag = stag
+        self.base = base
         self.segments: list[memoryview] = [segment for segment in segments if len(segment)]
         self.total = total
         self.received = 0
@@ -374,7 +375,7 @@ class Receiver:
             raise TerminateError(Fault.TAGGED_INVALID_STAG, "response to no RDMA Read of ours")
         read = self.reads[0]
         end = read.received + payload
-        if header.tagged_offset != read.received or end > read.total:
+        if header.tagged_offset != read.base + read.received or end > read.total:
             raise TerminateError(Fault.TAGGED_BOUNDS)
         if bool(header.control & ddp.LAST) != (end == read.total):
             raise TerminateError(Fault.TAGGED_BOUNDS, "response of another length than asked for")

@@ -319,7 +319,7 @@ class Sender:
         if read is not None:
             self._reads.append(read)
             msn, self._read_msn = self._read_msn, next_msn(self._read_msn)
-            request = READ_REQUEST.pack(ReadRequest(read.stag, 0, read.total, work.stag, work.remote_offset))
+            request = READ_REQUEST.pack(ReadRequest(read.stag, read.base, read.total, work.stag, work.remote_offset))
             length = ddp.UNTAGGED_HEADER_SIZE + len(request)
             control = rdmap.CONTROL | Opcode.READ_REQUEST
             header = UntaggedHeader(length, ddp.VERSION | ddp.LAST, control, 0, ddp.READ_QUEUE, msn, 0)
