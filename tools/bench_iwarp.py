@@ -213,9 +213,7 @@ def main() -> None:
     parser.add_argument("--mss", action="store_true", help="FPDUs of one TCP segment instead of 64 KiB")
     options = parser.parse_args()
     raw = bench_raw(options.size, options.seconds)
-    results = asyncio.run(
-        bench_iwarp(options.size, options.seconds, options.crc, not options.mss, options.depth)
-    )
+    results = asyncio.run(bench_iwarp(options.size, options.seconds, options.crc, not options.mss, options.depth))
     print(f"raw TCP             {raw / 1e9:6.2f} GB/s")
     print(f"RDMA Write + Send   {results['write'] / 1e9:6.2f} GB/s")
     print(f"RDMA Read           {results['read'] / 1e9:6.2f} GB/s")

@@ -391,7 +391,8 @@ def test_invalidation_stops_a_write_under_way() -> None:
                 await asyncio.sleep(0)
         region.deregister()
         before = bytes(memory)
-        await peer.send(b"b" * 59_000)
+        with contextlib.suppress(ConnectionError):
+            await peer.send(b"b" * 59_000)
         assert (await sides[0].end()).cause is CloseCause.REMOTE_ACCESS
         await peer.rest()
         assert memory == before
@@ -412,7 +413,7 @@ def test_invalidation_stops_a_response_under_way() -> None:
     against_acceptor(scenario)
 
 
-# -- the initiator against strange acceptors -----------------------------------------------------------------------------
+# -- the initiator against strange acceptors ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -459,7 +460,7 @@ def test_initiator_gives_up_after_its_timeout() -> None:
     asyncio.run(main())
 
 
-# -- life cycle ------------------------------------------------------------------------------------------------------------
+# -- life cycle ------------------------------------------------------------------------------------------------------
 
 
 def test_adopted_socket() -> None:
@@ -558,8 +559,15 @@ def test_a_thousand_connections_leave_nothing_behind() -> None:
 
 @pytest.mark.parametrize(
     ("address", "expected"),
-    [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("::ffff:127.0.0.1", True), ("10.0.0.1", False)]
-    + [("fe80::1%eth0", False), ("::ffff:10.0.0.1", False)],
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("10.0.0.1", False),
+        ("fe80::1%eth0", False),
+        ("::ffff:10.0.0.1", False),
+    ],
 )
 def test_loopback_addresses(address: str, expected: bool) -> None:
     assert is_loopback(address) is expected

@@ -74,7 +74,14 @@ def tagged(opcode: int, stag: int, offset: int, payload: bytes = b"", last: bool
 
 
 def untagged(
-    opcode: int, payload: bytes = b"", msn: int = 1, offset: int = 0, queue: int = 0, last: bool = True, **changes: int
+    opcode: int,
+    payload: bytes = b"",
+    msn: int = 1,
+    *,
+    offset: int = 0,
+    queue: int = 0,
+    last: bool = True,
+    **changes: int,
 ) -> bytes:
     control = ddp.VERSION | (ddp.LAST if last else 0)
     header = UntaggedHeader(18 + len(payload), control, rdmap.CONTROL | opcode, 0, queue, msn, offset)
@@ -144,7 +151,10 @@ def test_terminate_is_reported_raw() -> None:
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 REFUSED: dict[str, tuple[Any, Fault]] = {
-    "write: unknown token": (lambda p: tagged(0, p.region.token ^ 1, p.region.address, b"x"), Fault.TAGGED_INVALID_STAG),
+    "write: unknown token": (
+        lambda p: tagged(0, p.region.token ^ 1, p.region.address, b"x"),
+        Fault.TAGGED_INVALID_STAG,
+    ),
     "write: below": (lambda p: tagged(0, p.region.token, p.region.address - 1, b"xy"), Fault.TAGGED_BOUNDS),
     "write: wraps": (lambda p: tagged(0, p.region.token, (1 << 64) - 1, b"xy"), Fault.TAGGED_OFFSET_WRAP),
     "response to nothing": (lambda p: tagged(2, 5, 0, b"x"), Fault.TAGGED_INVALID_STAG),
@@ -305,9 +315,7 @@ requests = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(requests, st.booleans(), st.sampled_from([128, 1442, 8938, 65520]), st.integers(0, 1 << 32))
-def test_what_goes_in_comes_out(
-    operations: list[tuple[str, list[int]]], crc: bool, max_ulpdu: int, seed: int
-) -> None:
+def test_what_goes_in_comes_out(operations: list[tuple[str, list[int]]], crc: bool, max_ulpdu: int, seed: int) -> None:
     rng = random.Random(seed)
     peer = Peer(crc=crc, receives=16, size=40_000)
     sent: list[Work] = []
@@ -459,7 +467,15 @@ def test_mutated_streams_end_in_a_terminate_or_wait_for_more(seed: int, crc: boo
     peer.receiver.reads.append(PendingRead(7, [memoryview(bytearray(3000))], 3000))
     sender.post(Work(Operation.SEND, [memoryview(b"s" * 2000)], 2000, None, True))
     sender.post(
-        Work(Operation.WRITE, [memoryview(b"w" * 9000)], 9000, None, True, stag=region.token, remote_offset=region.address)
+        Work(
+            Operation.WRITE,
+            [memoryview(b"w" * 9000)],
+            9000,
+            None,
+            True,
+            stag=region.token,
+            remote_offset=region.address,
+        )
     )
     sender.respond(Response(7, 0, None, memoryview(b"r" * 3000)))
     sender.post(Work(Operation.SEND, [memoryview(b"s")], 1, None, True, invalidate=region.token))
