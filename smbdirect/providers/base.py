@@ -172,8 +172,11 @@ class Endpoint(Protocol):
     on_completions: OnCompletions
     on_closed: Callable[[CloseReason], None]
     """Called exactly once, after every outstanding work request completed."""
-    counters: dict[str, int]
-    """Provider's own counters: registrations, allocations, retransmissions, crc_errors, bytes_*, ..."""
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Provider's own counters: registrations, allocations, retransmissions, crc_errors, bytes_*, ..."""
+        ...
 
     def register(self, memory: memoryview, access: Access) -> MemoryRegion:
         """Expose writable, contiguous ``memory``. Raises ``ProviderError``."""

@@ -18,6 +18,7 @@ from smbdirect.providers.base import (
     Operation,
     Provider,
 )
+from smbdirect.providers.iwarp import IwarpProvider
 from smbdirect.providers.loopback import Faults, LoopbackProvider
 
 
@@ -33,6 +34,9 @@ PROVIDERS: dict[str, Entry] = {
     "loopback-late": Entry(
         lambda: LoopbackProvider(faults=Faults(delay_turns=3, reorder_placement=True, hold_reads=True))
     ),
+    "iwarp": Entry(IwarpProvider),
+    "iwarp-crc-ipv6": Entry(lambda: IwarpProvider(crc=True), "::1"),
+    "iwarp-mss": Entry(lambda: IwarpProvider(large_fpdus=False)),
 }
 
 PATIENCE = 10.0
