@@ -128,7 +128,7 @@ class Handle(ABC):
     @property
     @abstractmethod
     def path(self) -> Path:
-        """Current components in the case they have on disk (own and ancestors' renames included). Raises FileNotFoundError when
+        """Current components in the case they have on disk, own and ancestors' renames included. FileNotFoundError:
         the file has no name any more."""
 
     @abstractmethod

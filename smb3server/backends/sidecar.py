@@ -49,7 +49,7 @@ class SideCar:
         return self._files
 
     def directory(self, key: str, create: bool = False) -> int | None:
-        """Descriptor of the key's directory (the caller closes it), None if there is none; EROFS: it may not be made."""
+        """Descriptor of the key's directory (the caller closes it), None if there is none; EROFS: must not make it."""
         root = self._root(create)
         if root is not None:
             shard = _enter(root, key[:2], create and not self._read_only)
