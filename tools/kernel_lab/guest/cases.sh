@@ -1,6 +1,6 @@
-# args: IP CASE... with CASE = NAME:PROTOCOL:CREDITS:MOUNT_OPTIONS. Several workouts in one boot.
+# args: SETTINGS IP CASE... with SETTINGS = shell assignments, CASE = NAME:PROTOCOL:CREDITS:MOUNT_OPTIONS. Several workouts in one boot.
 # Leaves /out/NAME/{session.pcap,debugdata.txt,dmesg.txt,log.txt,status}; no status file means the guest died in that case.
-IP=$1; shift; worst=0
+export $1; IP=$2; shift 2; worst=0
 dmesg -c > /dev/null
 for c in "$@"; do
   name=${c%%:*}; rest=${c#*:}; proto=${rest%%:*}; rest=${rest#*:}; credits=${rest%%:*}; opts=${rest#*:}

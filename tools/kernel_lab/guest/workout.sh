@@ -38,8 +38,11 @@ ck t dd if=/mnt/w1m of=/dev/null bs=1M iflag=direct
 ck t dd if=/dev/zero of=/mnt/w4k bs=4k count=1000 oflag=direct
 ck t dd if=/mnt/w4k of=/dev/null bs=4k count=1000 iflag=direct
 par() {
-  for i in 1 2 3 4; do (dd if=/tmp/bulk of=/mnt/p$i bs=256k count=$BULK_MIB oflag=direct 2>/dev/null && cmp -n $QUARTER /tmp/bulk /mnt/p$i) & done
-  local r=0; for j in $(jobs -p | grep -vx $T); do wait $j || r=1; done; return $r
+  local jobs= r=0
+  for i in 1 2 3 4; do
+    (dd if=/tmp/bulk of=/mnt/p$i bs=256k count=$BULK_MIB oflag=direct 2>/dev/null && cmp -n $QUARTER /tmp/bulk /mnt/p$i) & jobs="$jobs $!"
+  done
+  for j in $jobs; do wait $j || r=1; done; return $r
 }
 ck t par
 churn() { i=0; while [ $i -lt 100 ]; do echo $i > /mnt/d/f$i && mv /mnt/d/f$i /mnt/d/g$i || return 1; i=$((i+1)); done; [ $(ls /mnt/d | grep -c '^g') = 100 ] && rm /mnt/d/g*; }
