@@ -50,7 +50,7 @@ class IwarpReader:
             half = self._halves[direction]
             if half.buffer:
                 self.wire.problem(0, "capture", f"{len(half.buffer)} bytes {direction.arrow} are no whole FPDU")
-            self.wire.bytes_by_direction[direction] = bytes(half.stream)
+            self.wire.streams[direction] = bytes(half.stream)
         self.wire.properties["largest_ulpdu"] = tuple(self._largest_fpdu)
 
     def _receive(self, chunk: Chunk) -> None:
@@ -103,6 +103,7 @@ class IwarpReader:
             properties["crc"] = self._crc
             if flags & FLAG_MARKERS:
                 self.wire.problem(chunk.number, "capture", "markers are in use: not readable here")
+        self.wire.set_up_frames[chunk.direction] = bytes(half.buffer[: _HEADER + length])
         del half.buffer[: _HEADER + length]
         half.set_up = True
         return True

@@ -56,8 +56,10 @@ class Wire:
     problems: list[Problem] = field(default_factory=list)
     properties: dict[str, object] = field(default_factory=dict)
     """Connection set-up: private data, CRC, IRD/ORD, queue pair numbers."""
-    bytes_by_direction: dict[Direction, bytes] = field(default_factory=dict)
-    """iWARP: the byte stream after MPA set-up, for a codec to be driven with."""
+    set_up_frames: dict[Direction, bytes] = field(default_factory=dict)
+    """iWARP: the MPA request and reply."""
+    streams: dict[Direction, bytes] = field(default_factory=dict)
+    """iWARP: the whole FPDUs after that, for a codec to be driven with."""
 
     def problem(self, number: int, rule: str, text: str) -> None:
         self.problems.append(Problem(number, rule, text))

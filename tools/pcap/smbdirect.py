@@ -206,13 +206,15 @@ class SmbDirectReader:
             return
         fields = _DATA.unpack(raw[:20].ljust(24, b"\0"))[:7]
         _, granted, flags, _, remaining, offset, length = fields
-        if length and (offset < 24 or offset % 8 or offset + length > len(raw)):
+        broken = bool(length) and (offset < 24 or offset % 8 != 0 or offset + length > len(raw))
+        if broken:
             self.wire.problem(number, "MS-SMBD 3.1.5.8", f"DataOffset {offset}, DataLength {length} of {len(raw)}")
-            return
         if len(raw) > receiver.max_receive_size:
             self.wire.problem(number, "MS-SMBD 3.1.5.8", f"{len(raw)} bytes, limit {receiver.max_receive_size}")
         padding = int.from_bytes(raw[20:24], "little")
-        transfer = DataTransfer._make((*fields, padding, raw[offset : offset + length] if length else b""))
+        transfer = DataTransfer._make(
+            (*fields, padding, raw[offset : offset + length] if length and not broken else b"")
+        )
         self.transfers.append((message, transfer))
         if not sender.credits:
             self.wire.problem(number, "MS-SMBD 3.1.5.1", f"sent {message.direction.arrow} without a credit")
@@ -223,6 +225,8 @@ class SmbDirectReader:
         sender.fewest_credits = min(sender.fewest_credits, sender.credits)
         receiver.credits += granted
         sender.keepalives += flags & RESPONSE_REQUESTED
+        if broken:
+            return
         if not length:
             sender.empty_sends += 1
             if remaining:
