@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -68,3 +69,29 @@ def test_tshark_agrees(name: str) -> None:
     allowed = expectations(name)["tshark"]["complaints"]
     complaints = tshark_complaints(FOLDER / f"{name}.pcap")
     assert [c for c in complaints if not any(text in c for text in allowed)] == []
+
+
+def tshark_smb2(path: Path) -> list[tuple[int, int, bool]]:
+    """Frame, command and direction of every SMB2 header that tshark sees."""
+    command = ["tshark", "--disable-protocol", "artemis", "-r", str(path), "-Y", "smb2", "-T", "fields"]
+    command += ["-e", "frame.number", "-e", "smb2.cmd", "-e", "smb2.flags.response"]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    headers = []
+    for line in output.splitlines():
+        frame, commands, responses = line.split("\t")
+        for number, response in zip(commands.split(","), responses.split(","), strict=True):
+            headers.append((int(frame), int(number, 0), response in ("1", "True")))
+    return headers
+
+
+@pytest.mark.interop
+@pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
+@pytest.mark.parametrize("name", CAPTURES)
+def test_tshark_sees_the_same_messages(name: str) -> None:
+    """Our reassembly against tshark's: the same SMB2 headers, completed by the same frames."""
+    ours = [
+        (message.number, part.command, part.is_response)
+        for session in capture_of(name).sessions
+        for message, part in session.smb2()
+    ]
+    assert sorted(ours) == sorted(tshark_smb2(FOLDER / f"{name}.pcap"))

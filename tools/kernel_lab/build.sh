@@ -1,23 +1,29 @@
 #!/bin/bash
 # Make a Linux guest with a real SMB Direct client. Debian ships cifs.ko and ksmbd.ko without SMB Direct and no siw.ko, so
-# those three modules are built out of tree from Debian's own source package (about 75 s on 2 cores) and put over
+# those three modules are built out of tree from Debian's own source package (about 80 s on 2 cores) and put over
 # Debian's 6.12 kernel image (bookworm-backports, built with gcc-12, as on Debian 12).
 # Nothing is installed: packages are downloaded and unpacked under $LAB. Needs as root, once:
 #   apt-get install -y --no-install-recommends gcc make xz-utils cpio busybox-static kmod qemu-system-x86 iproute2 tcpdump tshark ibverbs-providers pahole
 set -euo pipefail
 LAB=${LAB:-${XDG_CACHE_HOME:-$HOME/.cache}/smb-kernel-lab}
-V=6.12.95-1~bpo12+1 K=6.12.95+deb12
+. "$(dirname "$0")/kernel.sh"
+V=$LAB_VERSION K=$LAB_KERNEL
 SUITES=${SUITES:-bookworm-backports}
 mkdir -p "$LAB"/{apt/lists/partial,dl,root,src,modules}
 
 # apt with the extra suite, from the same mirror as the system's, without touching the system's lists
 MIRROR=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep -v security | head -1)
-for s in $SUITES; do echo "deb [trusted=yes] $MIRROR $s main"; done > "$LAB/apt/sources.list"
+KEYS=/usr/share/keyrings/debian-archive-keyring.gpg
+for s in $SUITES; do echo "deb [signed-by=$KEYS] $MIRROR $s main"; done > "$LAB/apt/sources.list"
 apt_x() { apt-get -q -o Dir::Etc::SourceList="$LAB/apt/sources.list" -o Dir::Etc::SourceParts=/dev/null \
                   -o Dir::State::Lists="$LAB/apt/lists" -o APT::Sandbox::User=root "$@"; }
 cd "$LAB/dl"
 if [ ! -e .complete ]; then
   apt_x update
+  apt_x --print-uris download linux-source-6.12=$V > /dev/null 2>&1 || {
+    echo "$MIRROR $SUITES has no linux-source-6.12 $V; set LAB_VERSION and LAB_KERNEL to what it has (see kernel.sh)" >&2
+    exit 1
+  }
   apt_x download linux-image-$K-amd64=$V linux-headers-$K-amd64=$V linux-headers-$K-common=$V linux-kbuild-$K=$V linux-source-6.12=$V
   apt-get -q -o APT::Sandbox::User=root download ksmbd-tools   # unpacked only: installing it removes samba
   for d in *.deb; do dpkg -x "$d" ../root; done

@@ -11,7 +11,8 @@
 set -euo pipefail
 HERE=$(cd "$(dirname "$0")" && pwd)
 LAB=${LAB:-${XDG_CACHE_HOME:-$HOME/.cache}/smb-kernel-lab}
-K=6.12.95+deb12-amd64 IR=$LAB/initramfs.cpio
+. "$HERE/kernel.sh"
+K=$LAB_KERNEL-amd64 IR=$LAB/initramfs.cpio
 
 make_initramfs() {
   local D=$LAB/ird M t f l r; M=$D/lib/modules/$K
