@@ -234,6 +234,21 @@ def replay_machines(reader: SmbDirectReader) -> Machines:
 # -- SMB2 ---------------------------------------------------------------------------------------------------------
 
 
+# Layouts that several messages share, under the name that smb3server.wire gives them.
+_SHARED = {
+    **dict.fromkeys(("QUERY_INFO_RESPONSE", "QUERY_DIRECTORY_RESPONSE", "CHANGE_NOTIFY_RESPONSE"), "OUTPUT_RESPONSE"),
+    **dict.fromkeys(
+        (
+            f"{name}_{kind}"
+            for name in ("LOGOFF", "TREE_DISCONNECT", "ECHO", "CANCEL")
+            for kind in ("REQUEST", "RESPONSE")
+        ),
+        "EMPTY",
+    ),
+    **dict.fromkeys(("OPLOCK_BREAK_REQUEST", "OPLOCK_BREAK_RESPONSE"), "OPLOCK_BREAK"),
+}
+
+
 class WireCodec(NamedTuple):
     codec: Codec[Any]
     """Of the fixed part."""
@@ -265,13 +280,13 @@ def wire_codecs() -> dict[str, WireCodec]:
 
 def codec_name(header: Header, body: bytes) -> str:
     """The name under which ``smb3server.wire`` keeps the codec of a message."""
-    command = Command(header.command).name
-    if not header.flags & HeaderFlags.SERVER_TO_REDIR:
-        return f"{command}_REQUEST"
+    response = bool(header.flags & HeaderFlags.SERVER_TO_REDIR)
     # 3.3.4.4: an error response, but for the statuses with which a command still sends its own.
-    if int.from_bytes(body[:2], "little") == _ERROR_STRUCTURE_SIZE and header.status not in _OWN_RESPONSE:
+    failed = header.status not in _OWN_RESPONSE and int.from_bytes(body[:2], "little") == _ERROR_STRUCTURE_SIZE
+    if response and failed:
         return "ERROR_RESPONSE"
-    return f"{command}_RESPONSE"
+    name = f"{Command(header.command).name}_{'RESPONSE' if response else 'REQUEST'}"
+    return _SHARED.get(name, name)
 
 
 def replay_smb2(session: Session) -> list[str]:
