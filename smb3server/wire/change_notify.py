@@ -102,7 +102,7 @@ def decode_notifications(data: Buffer) -> list[Notification]:
     view = memoryview(data)
     found: list[Notification] = []
     offset = 0
-    while len(view):
+    while view:
         if offset + _ENTRY.size > len(view):
             raise DecodeError("FILE_NOTIFY_INFORMATION cut short")
         step, action, length = _ENTRY.unpack_from(view, offset)

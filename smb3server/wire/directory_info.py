@@ -253,5 +253,5 @@ def decode_directory(info_class: int, data: Buffer) -> list[ListedEntry]:
             short = decode_name(values[field + 2][: values[field]])
         id_field = _FILE_ID_FIELD.get(FileInfoClass(info_class))
         file_id = values[id_field] if id_field is not None else 0
-        found.append(ListedEntry(name, *values[2:9], ea_size, tag, file_id, short))
+        found.append(ListedEntry._make((name, *values[2:9], ea_size, tag, file_id, short)))
     return found
