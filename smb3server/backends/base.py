@@ -83,14 +83,10 @@ class DirectoryEntry(NamedTuple):
 
 
 class Disposition(enum.IntEnum):
-<<<<<<< HEAD
-    """What to do about existence. Overwriting is the server's (``truncate``), once its checks passed."""
-=======
     """What to do about existence. Overwriting is done afterwards by the server (``truncate``), once its checks passed.
 
     With a stream named it is about the stream; the file is created with it unless OPEN.
     """
->>>>>>> backend
 
     OPEN = 0
     CREATE = 1
@@ -107,12 +103,8 @@ class OpenRequest:
     write: bool = False
     """Data access wanted; with neither the handle is for metadata only."""
     directory: bool | None = None
-<<<<<<< HEAD
-    """True: a directory (else ENOTDIR), or create one; False: not one (else EISDIR); None: either (creates a file)."""
-=======
     """True: must be a directory (ENOTDIR), or create one; False: must not be one (EISDIR); None: either (creates a
     file). With a stream, True is about the file it belongs to and False says nothing."""
->>>>>>> backend
     open_reparse_point: bool = False
     attributes: int = 0
     """For a new file; 0 leaves the default (ARCHIVE for files)."""
