@@ -6,6 +6,8 @@ import time
 import uuid
 from typing import TYPE_CHECKING
 
+from smb3server.break_notifications import BreakNotifications
+from smb3server.files import FileTable
 from smb3server.tree import IPC_SHARE_NAME, Share, ShareType
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ class Server:
         self.max_transact_size = 8 << 20
         self.max_read_size = 8 << 20
         self.max_write_size = 8 << 20
+        self.file_table = FileTable(BreakNotifications())
+        """What is open, by file: share modes, locks, oplocks and leases (GlobalLeaseTableList is in it)."""
         self._next_file_id = 0
 
     def add_share(self, share: Share) -> None:
