@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from smb3server.break_notifications import BreakNotifications
 from smb3server.files import FileTable
-from smb3server.tree import IPC_SHARE_NAME, Share, ShareType
+from smb3server.tree import Share
 
 if TYPE_CHECKING:
     from smb3server.connection import Connection
