@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import enum
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from smb3server.notify import NotifyHub
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Backend, User
@@ -65,6 +67,7 @@ class Share:
     capabilities: int = 0
     user: User | None = None
     """POSIX credentials all file access of this share uses; None: those of the server process."""
+    notify: NotifyHub = field(default_factory=NotifyHub)
 
     def maximal_access(self) -> int:
         """What a tree connect to this share may ever be granted."""
