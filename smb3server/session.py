@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from smb3server.auth.acceptor import Acceptor
     from smb3server.backends.base import User
     from smb3server.connection import Connection
     from smb3server.open import Open
@@ -71,8 +70,9 @@ class Session:
         self.open_table: dict[int, Open] = {}
         self.tree_connect_table: dict[int, TreeConnect] = {}
         self.channel_list: dict[Connection, Channel] = {}
-        self.acceptor: Acceptor | None = None
-        """Authentication under way (also a reauthentication)."""
+        self.application_key = b""
+        self.signer: Signer | None = None
+        """Session.SigningKey's; channels bound later have their own."""
         self.expiration_time: float | None = None
         """Wall clock, seconds since the epoch; None: never."""
         self.creation_time = time.time()
