@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from smbdirect.providers.base import (
     Provider,
 )
 from smbdirect.providers.loopback import Faults, LoopbackProvider
+from smbdirect.providers.verbs.provider import VerbsProvider
 
 
 class Entry(NamedTuple):
@@ -33,6 +35,7 @@ PROVIDERS: dict[str, Entry] = {
     "loopback-late": Entry(
         lambda: LoopbackProvider(faults=Faults(delay_turns=3, reorder_placement=True, hold_reads=True))
     ),
+    "verbs": Entry(VerbsProvider, os.environ.get("VERBS_HOST", "127.0.0.1")),
 }
 
 PATIENCE = 10.0

@@ -24,20 +24,18 @@ QPT_RC = 2
 PS_TCP = 0x0106
 
 # rdma_cma.h: enum rdma_cm_event_type
-(
-    CM_ADDR_RESOLVED,
-    CM_ADDR_ERROR,
-    CM_ROUTE_RESOLVED,
-    CM_ROUTE_ERROR,
-    CM_CONNECT_REQUEST,
-    CM_CONNECT_RESPONSE,
-    CM_CONNECT_ERROR,
-    CM_UNREACHABLE,
-    CM_REJECTED,
-    CM_ESTABLISHED,
-    CM_DISCONNECTED,
-    CM_DEVICE_REMOVAL,
-) = range(12)
+CM_ADDR_RESOLVED = 0
+CM_ADDR_ERROR = 1
+CM_ROUTE_RESOLVED = 2
+CM_ROUTE_ERROR = 3
+CM_CONNECT_REQUEST = 4
+CM_CONNECT_RESPONSE = 5
+CM_CONNECT_ERROR = 6
+CM_UNREACHABLE = 7
+CM_REJECTED = 8
+CM_ESTABLISHED = 9
+CM_DISCONNECTED = 10
+CM_DEVICE_REMOVAL = 11
 CM_ADDR_CHANGE, CM_TIMEWAIT_EXIT = 14, 15
 
 NODE_RNIC = 4
@@ -226,7 +224,7 @@ def pack_sockaddr(host: str, port: int) -> bytes:
     info = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     family, address = info[0], info[4]
     if family == socket.AF_INET6:
-        flow, scope = address[2:4]
+        flow, scope = int(address[2]), int(address[3])  # type: ignore[misc]
         raw = socket.inet_pton(family, str(address[0]).split("%", 1)[0])
         return struct.pack("=HHI16sI", family, socket.htons(port), flow, raw, scope)
     return struct.pack("=HH4s8x", family, socket.htons(port), socket.inet_aton(str(address[0])))

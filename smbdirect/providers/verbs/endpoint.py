@@ -151,10 +151,7 @@ class VerbsEndpoint:
             return
         if len(self._receives) >= self.capabilities.max_receive_queue:
             raise ProviderError("receive queue is full")
-        address = address_of(buffer)
-        lkey = self._domain.find(address, len(buffer))
-        if lkey is None:
-            raise ProviderError("the receive buffer is not registered memory")
+        address, lkey = self._standing_key(buffer)
         number = self._next_id
         self._next_id += 1
         base = self._receive_at
@@ -211,10 +208,26 @@ class VerbsEndpoint:
         if isinstance(request, Read) and len(request.segments) > limits.max_read_sge:
             raise ProviderError(f"{len(request.segments)} segments, at most {limits.max_read_sge} in a Read")
 
+    def _standing_key(self, view: memoryview) -> tuple[int, int]:
+        """Address and lkey of writable memory; registers it for this endpoint's life when nobody did before."""
+        address = address_of(view)
+        lkey = self._domain.find(address, view.nbytes)
+        if lkey is None:
+            self.counters["implicit_registrations"] += 1
+            registration = self._domain.register(view, Access.LOCAL_WRITE)
+            self._regions.add(registration)
+            lkey = registration.lkey
+        return address, lkey
+
     def _gather(self, request: WorkRequest) -> tuple[list[tuple[int, int, int]], _Posted]:
-        """Scatter-gather elements (address, length, lkey) of a work request, and what it holds while it is out."""
+        """Scatter-gather elements (address, length, lkey) of a work request, and what it holds while it is out.
+
+        Memory of a standing registration goes as it is. Anything else (headers) is copied: into one staging slot while
+        it fits, else into memory registered for this work request alone.
+        """
         sges: list[tuple[int, int, int]] = []
         staging: StagingSlot | None = None
+        temporary: list[Registration] = []
         used = 0
         for segment in request.segments:
             view = memoryview(segment).cast("B")
@@ -227,11 +240,14 @@ class VerbsEndpoint:
                 if lkey is not None:
                     sges.append((address, size, lkey))
                     continue
+            if used + size > STAGING_SLOT:
+                copy = self._domain.temporary(view)
+                self.counters["implicit_registrations"] += 1
+                temporary.append(copy)
+                sges.append((copy.address, size, copy.lkey))
+                continue
             if staging is None:
                 staging = self._domain.staging_slot()
-            if used + size > STAGING_SLOT:
-                self._domain.return_slot(staging)
-                raise ProviderError(f"more than {STAGING_SLOT} bytes of unregistered memory in one work request")
             staging.view[used : used + size] = view
             address, lkey = staging.address + used, staging.lkey
             used += size
@@ -240,30 +256,27 @@ class VerbsEndpoint:
             else:
                 sges.append((address, size, lkey))
         self.counters["bytes_staged"] += used
-        if len(sges) > self.capabilities.max_send_sge:
-            if staging is not None:
-                self._domain.return_slot(staging)
-            raise ProviderError(f"{len(sges)} segments, at most {self.capabilities.max_send_sge}")
         signalled = not isinstance(request, Read) and request.signalled
-        return sges, _Posted(_operation(request), request.context, signalled, staging, (), request.segments)
+        operation = _operation(request)
+        entry = _Posted(operation, request.context, signalled, staging, tuple(temporary), request.segments)
+        if len(sges) > self.capabilities.max_send_sge:
+            self._retire(entry)
+            raise ProviderError(f"{len(sges)} segments, at most {self.capabilities.max_send_sge}")
+        return sges, entry
 
     def _gather_read(self, request: Read) -> tuple[list[tuple[int, int, int]], _Posted]:
         """The same for a Read's sink, which is never staged."""
         sges: list[tuple[int, int, int]] = []
         sinks: list[Registration] = []
         for segment in request.segments:
-            address, size = address_of(segment), segment.nbytes
-            lkey: int | None
             if self._device.read_sink_needs_remote_write:
                 sink = self._domain.read_sink(segment)
                 self.counters["read_sink_registrations"] += 1
                 sinks.append(sink)
-                lkey = sink.lkey
+                sges.append((sink.address, sink.length, sink.lkey))
             else:
-                lkey = self._domain.find(address, size)
-            if lkey is None:
-                raise ProviderError("the Read's sink is not registered memory")
-            sges.append((address, size, lkey))
+                address, lkey = self._standing_key(segment)
+                sges.append((address, segment.nbytes, lkey))
         return sges, _Posted(Operation.READ, request.context, True, None, tuple(sinks), request.segments)
 
     def _pack(self, index: int, request: WorkRequest, last: bool) -> tuple[int, _Posted]:

@@ -100,6 +100,10 @@ class Domain:
         """A registration for the sink of one Read, for devices that want the remote right on it."""
         return Registration(self, memory, abi.ACCESS_LOCAL_WRITE | abi.ACCESS_REMOTE_WRITE)
 
+    def temporary(self, data: memoryview) -> Registration:
+        """A registered copy for one work request."""
+        return Registration(self, memoryview(bytearray(data)), 0)
+
     def find(self, address: int, length: int) -> int | None:
         """Local key of a standing registration that holds the range."""
         at = bisect.bisect(self._starts, address) - 1
