@@ -52,10 +52,13 @@ class RdmaOperations(Protocol):
     else ``ValueError`` before anything is posted. Transfers of any length are cut to what the provider can do.
     """
 
-    max_read_write_size: int
-    """MaxReadWriteSize, bytes."""
     fabric: str
     """Provider name: iwarp, roce, verbs, loopback."""
+
+    @property
+    def max_read_write_size(self) -> int:
+        """MaxReadWriteSize, bytes."""
+        ...
 
     def write_to_peer(
         self, remote: Sequence[RemoteBuffer], local: Sequence[Buffer], on_done: Callable[[BaseException | None], None]
@@ -78,7 +81,6 @@ class RdmaOperations(Protocol):
 class MessageTransport(Protocol):
     """One connection that carries whole messages both ways."""
 
-    rdma: RdmaOperations | None
     local_address: tuple[str, int]
     peer_address: tuple[str, int]
     max_message_size: int
@@ -86,6 +88,11 @@ class MessageTransport(Protocol):
     before authentication and raised by the server afterwards."""
     pending_send_bytes: int
     """Bytes handed to ``send`` and not yet taken by the fabric."""
+
+    @property
+    def rdma(self) -> RdmaOperations | None:
+        """RDMA Read and Write, or None where the transport has none."""
+        ...
 
     def start(
         self, on_message: Callable[[InboundMessage], None], on_closed: Callable[[BaseException | None], None]

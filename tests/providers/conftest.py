@@ -28,6 +28,8 @@ class Entry(NamedTuple):
 
     make: Callable[[], Provider]
     host: str = "127.0.0.1"
+    responder_knows: bool = True
+    """False where nobody tells the responder why its peer's work request failed: it only sees the connection end."""
 
 
 PROVIDERS: dict[str, Entry] = {
@@ -35,7 +37,7 @@ PROVIDERS: dict[str, Entry] = {
     "loopback-late": Entry(
         lambda: LoopbackProvider(faults=Faults(delay_turns=3, reorder_placement=True, hold_reads=True))
     ),
-    "verbs": Entry(VerbsProvider, os.environ.get("VERBS_HOST", "127.0.0.1")),
+    "verbs": Entry(VerbsProvider, os.environ.get("VERBS_HOST", "127.0.0.1"), responder_knows=False),
 }
 
 PATIENCE = 10.0
@@ -145,6 +147,17 @@ def entry(request: pytest.FixtureRequest) -> Entry:
     if reason is not None:
         pytest.skip(f"{request.param}: {reason}")
     return chosen
+
+
+@pytest.fixture
+def blame(entry: Entry) -> Callable[[Side, CloseCause], Awaitable[None]]:
+    """``await blame(side, cause)``: the side's connection ends, for this cause where the provider learns it."""
+
+    async def waiter(side: Side, cause: CloseCause) -> None:
+        expected = {cause} if entry.responder_knows else {cause, CloseCause.PEER}
+        assert (await side.end()).cause in expected
+
+    return waiter
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from smbdirect.errors import ProviderError
 from smbdirect.providers.base import Capabilities
 from smbdirect.providers.verbs import abi
 
@@ -82,7 +81,7 @@ def why_unavailable() -> str | None:
 
 
 class Device:
-    """An opened device: its limits, its protection domain and the entries of its operations table."""
+    """An opened device: its limits and the entries of its operations table."""
 
     def __init__(self, libraries: abi.Libraries, context: int) -> None:
         self.libraries = libraries
@@ -99,10 +98,6 @@ class Device:
         """Reads the peer may have outstanding at us."""
         self.max_initiator_depth = max(1, min(attributes.max_qp_init_rd_atom or attributes.max_qp_rd_atom, 32))
         """Reads we may have outstanding at the peer."""
-        pd = libraries.verbs.ibv_alloc_pd(context)
-        if not pd:
-            raise ProviderError(str(abi.oserror(f"{self.name}: ibv_alloc_pd")))
-        self.pd: int = pd
         send_sge = max(1, min(attributes.max_sge, MAX_SGE))
         self.capabilities = Capabilities(
             name="verbs",
@@ -118,12 +113,11 @@ class Device:
             remote_invalidation=True,
             receives_before_accept=True,
             requires_registration=True,
+            # a plain user-space region cannot be (that takes memory windows, which siw lacks)
+            regions_invalidatable=False,
         )
         self.poll_cq = abi.PollCq(abi.pointer_at(context + abi.OPS_POLL_CQ))
         self.req_notify_cq = abi.ReqNotifyCq(abi.pointer_at(context + abi.OPS_REQ_NOTIFY_CQ))
         self.post_send = abi.PostWork(abi.pointer_at(context + abi.OPS_POST_SEND))
         self.post_recv = abi.PostWork(abi.pointer_at(context + abi.OPS_POST_RECV))
         self.async_fd = abi.int_at(context + abi.CONTEXT_ASYNC_FD)
-
-    def close(self) -> None:
-        self.libraries.verbs.ibv_dealloc_pd(self.pd)

@@ -48,7 +48,7 @@ class Registration:
         self.length = memory.nbytes
         self.address = address_of(memory)
         self.end = self.address + self.length
-        handle = domain.device.libraries.verbs.ibv_reg_mr(domain.device.pd, self.address, self.length, access)
+        handle = domain.device.libraries.verbs.ibv_reg_mr(domain.pd, self.address, self.length, access)
         if not handle:
             raise ProviderError(f"{abi.oserror('ibv_reg_mr')} ({self.length} bytes; see `ulimit -l`)")
         self._domain = domain
@@ -73,10 +73,14 @@ class Registration:
 
 
 class Domain:
-    """Standing registrations of one device, sorted by address."""
+    """A protection domain and its standing registrations, sorted by address. Raises ``ProviderError``."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
+        pd = device.libraries.verbs.ibv_alloc_pd(device.context)
+        if not pd:
+            raise ProviderError(str(abi.oserror(f"{device.name}: ibv_alloc_pd")))
+        self.pd: int = pd
         self.live: weakref.WeakSet[Registration] = weakref.WeakSet()
         self._starts: list[int] = []
         self._standing: list[Registration] = []
@@ -141,3 +145,4 @@ class Domain:
         self._free_slots.clear()
         for registration in list(self.live):
             registration.invalidate()
+        self.device.libraries.verbs.ibv_dealloc_pd(self.pd)

@@ -18,7 +18,8 @@ from smbdirect.providers.verbs.memory import Domain
 BACKLOG = 128
 RESOLVE_MILLISECONDS = 2000
 RETRY_COUNT = 7
-RNR_RETRY_COUNT = 7
+RNR_RETRY_COUNT = 0
+"""Credits promise a posted receive (MS-SMBD 3.1.5.9), so a missing one is an error, not a reason to wait."""
 
 _REASONS = {
     abi.CM_DISCONNECTED: CloseReason(CloseCause.PEER),
@@ -110,19 +111,25 @@ class _Connection:
         self.cm = cm
         self.cm_id = cm_id
         self.device: Device | None = None
+        self.domain: Domain | None = None
         self.endpoint: VerbsEndpoint | None = None
         self.step: asyncio.Future[int] = cm.loop.create_future()
         self.private_data = b""
         cm.handlers[cm_id] = self.on_event
 
-    def make_endpoint(self) -> VerbsEndpoint:
+    def make_endpoint(self, own_domain: bool) -> VerbsEndpoint:
+        """``own_domain``: a protection domain for this connection alone, for the side that exposes memory."""
         self.device, domain = self.cm.device_of(self.cm_id)
+        if own_domain:
+            domain = self.domain = Domain(self.device)
         self.endpoint = VerbsEndpoint(self.device, domain, self.cm_id, self.cm.loop)
         self.endpoint.private_data = self.private_data
         self.endpoint.on_released = self._released
         return self.endpoint
 
     def _released(self, _: VerbsEndpoint) -> None:
+        if self.domain is not None:
+            self.domain.close()
         self.cm.handlers.pop(self.cm_id, None)
         if not self.step.done():
             self.step.set_exception(ConnectionLost("closed"))
@@ -174,7 +181,7 @@ class VerbsConnectionRequest:
 
     def prepare(self) -> Endpoint:
         self._connection.private_data = self.private_data
-        return self._connection.make_endpoint()
+        return self._connection.make_endpoint(own_domain=False)
 
     async def accept(self, private_data: bytes = b"") -> None:
         connection = self._connection
@@ -243,6 +250,7 @@ class VerbsProvider:
             remote_invalidation=True,
             receives_before_accept=True,
             requires_registration=True,
+            regions_invalidatable=False,
         )
         """The least of any device; each endpoint has its own device's."""
 
@@ -299,7 +307,7 @@ class VerbsProvider:
             if library.rdma_resolve_route(connection.cm_id, RESOLVE_MILLISECONDS):
                 raise abi.oserror(f"rdma_resolve_route {host}")
             await connection.wait(timeout)
-            endpoint = connection.make_endpoint()
+            endpoint = connection.make_endpoint(own_domain=True)
             prepare(endpoint)
             opened = connection.device
             assert opened is not None
