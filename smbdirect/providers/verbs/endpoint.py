@@ -93,6 +93,8 @@ class VerbsEndpoint:
         self._regions: set[Registration] = set()
         self._sends: dict[int, _Posted] = {}
         self._receives: dict[int, _Posted] = {}
+        self._late: list[Completion] = []
+        """Flushed completions of what was posted after the end began; delivered last."""
         self._next_id = 0
         self._create_queues()
 
@@ -107,9 +109,12 @@ class VerbsEndpoint:
             error = abi.oserror("ibv_create_cq")
             verbs.ibv_destroy_comp_channel(self._channel)
             raise ProviderError(str(error))
-        cap = abi.QpCap(limits.max_send_queue, limits.max_receive_queue, limits.max_send_sge, 1, limits.max_inline)
-        attributes = abi.QpInitAttr(None, self._cq, self._cq, None, cap, abi.QPT_RC, 0)
-        if self._cm.rdma_create_qp(self._cm_id, self._device.pd, ctypes.byref(attributes)):
+        for inline in (limits.max_inline, limits.max_inline // 2, 0):  # devices refuse more than they have
+            cap = abi.QpCap(limits.max_send_queue, limits.max_receive_queue, limits.max_send_sge, 1, inline)
+            attributes = abi.QpInitAttr(None, self._cq, self._cq, None, cap, abi.QPT_RC, 0)
+            if not self._cm.rdma_create_qp(self._cm_id, self._domain.pd, ctypes.byref(attributes)):
+                break
+        else:
             error = abi.oserror("rdma_create_qp")
             verbs.ibv_destroy_cq(self._cq)
             verbs.ibv_destroy_comp_channel(self._channel)
@@ -146,8 +151,10 @@ class VerbsEndpoint:
     # ------------------------------------------------------------------ posting
 
     def post_receive(self, buffer: memoryview, context: object = None) -> None:
+        if self._closed:
+            raise ProviderError("the endpoint is closed")
         if self._reason is not None:
-            self._complete_later(Completion(Operation.RECEIVE, Status.FLUSHED, context))
+            self._late.append(Completion(Operation.RECEIVE, Status.FLUSHED, context))
             return
         if len(self._receives) >= self.capabilities.max_receive_queue:
             raise ProviderError("receive queue is full")
@@ -165,10 +172,10 @@ class VerbsEndpoint:
     def post(self, requests: Sequence[WorkRequest]) -> None:
         if not requests:
             return
+        if self._closed:
+            raise ProviderError("the endpoint is closed")
         if self._reason is not None:
-            for request in requests:
-                operation = _operation(request)
-                self._complete_later(Completion(operation, Status.FLUSHED, request.context))
+            self._late += [Completion(_operation(request), Status.FLUSHED, request.context) for request in requests]
             return
         limits = self.capabilities
         if len(self._sends) + len(requests) > limits.max_send_queue:
@@ -191,7 +198,7 @@ class VerbsEndpoint:
             failed = [self._sends.pop(number) for number, _ in posted[max(0, first_bad) :]]
             for entry in failed:
                 self._retire(entry)
-                self._complete_later(Completion(entry.operation, Status.FLUSHED, entry.context))
+                self._late.append(Completion(entry.operation, Status.FLUSHED, entry.context))
             self._fail(CloseReason(CloseCause.DEVICE, "ibv_post_send failed"))
 
     def _check(self, request: WorkRequest) -> None:
@@ -382,12 +389,6 @@ class VerbsEndpoint:
         elif entry.signalled:
             batch.append(Completion(entry.operation, Status.OK, entry.context))
 
-    def _complete_later(self, completion: Completion) -> None:
-        self._loop.call_soon(self._deliver, completion)
-
-    def _deliver(self, completion: Completion) -> None:
-        self.on_completions([completion])
-
     # ------------------------------------------------------------------ the end
 
     def disconnect(self) -> None:
@@ -448,8 +449,10 @@ class VerbsEndpoint:
         self._verbs.ibv_destroy_cq(self._cq)
         self._verbs.ibv_destroy_comp_channel(self._channel)
         self._cm.rdma_destroy_id(cm_id)
-        if left:
-            self.on_completions([Completion(entry.operation, Status.FLUSHED, entry.context) for entry in left])
+        flushed = [Completion(entry.operation, Status.FLUSHED, entry.context) for entry in left] + self._late
+        self._late = []
+        if flushed:
+            self.on_completions(flushed)
         self.on_released(self)
         self.on_closed(self._reason)
 
