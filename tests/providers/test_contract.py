@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import itertools
 from typing import Any
 
@@ -254,7 +255,14 @@ def test_missing_right_ends_the_connection(run: Any, blame: Any, operation: str)
         if operation == "write":
             pair.server.endpoint.post([Write([b"x" * 64], target_of(region))])
         else:
-            pair.server.endpoint.post([Read([memoryview(bytearray(64))], target_of(region))])
+            local = bytearray(64)
+            pair.server.endpoint.post([Read([memoryview(local)], target_of(region))])
+            if os.environ.get("VERBS_DEVICE") == "siw" and pair.client.endpoint.capabilities.name == "verbs":
+                # Linux 6.12: siw's responder neither answers such a Read nor ends the connection
+                await asyncio.sleep(0.5)
+                assert not pair.server.of(Operation.READ)
+                assert local == bytes(64)
+                return
         await blame(pair.client, CloseCause.REMOTE_ACCESS)
         await pair.server.end()
         assert memory == bytes(64)
@@ -305,7 +313,8 @@ def test_read_data_is_in_place_when_it_completes(run: Any) -> None:
         await pair.server.receives(1)
         local = bytearray(60_000)
         view = memoryview(local)
-        pair.server.endpoint.post([Read([view[:17], view[17:]], target_of(region, 123, 60_000), "read")])
+        segments = [view] if pair.server.endpoint.capabilities.max_read_sge == 1 else [view[:17], view[17:]]
+        pair.server.endpoint.post([Read(segments, target_of(region, 123, 60_000), "read")])
         (completion,) = await pair.server.sends(1)
         assert (completion.operation, completion.status, completion.context) == (Operation.READ, Status.OK, "read")
         assert local == memory[123:60_123]

@@ -321,7 +321,7 @@ class VerbsProvider:
                 rnr_retry_count=RNR_RETRY_COUNT,
             )
             if library.rdma_connect(connection.cm_id, ctypes.byref(parameters)):
-                raise abi.oserror(f"rdma_connect {host}:{port}")
+                raise ConnectionLost(CloseReason(CloseCause.PEER, str(abi.oserror(f"rdma_connect {host}:{port}"))))
             await connection.wait(timeout)
         except BaseException:
             if connection.endpoint is not None:
