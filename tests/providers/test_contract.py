@@ -246,6 +246,9 @@ def test_bad_token_or_range_ends_the_connection_and_places_nothing(
 
 @pytest.mark.parametrize("operation", ["read", "write"])
 def test_missing_right_ends_the_connection(run: Any, blame: Any, operation: str) -> None:
+    if (operation, os.environ.get("VERBS_DEVICE")) == ("read", "siw"):
+        pytest.skip("Linux 6.12: siw serves Reads of regions that lack the remote read right")
+
     async def scenario(pair: Pair) -> None:
         memory = bytearray(64)
         right = Access.REMOTE_READ if operation == "write" else Access.REMOTE_WRITE
@@ -257,12 +260,6 @@ def test_missing_right_ends_the_connection(run: Any, blame: Any, operation: str)
         else:
             local = bytearray(64)
             pair.server.endpoint.post([Read([memoryview(local)], target_of(region))])
-            if os.environ.get("VERBS_DEVICE") == "siw" and pair.client.endpoint.capabilities.name == "verbs":
-                # Linux 6.12: siw's responder neither answers such a Read nor ends the connection
-                await asyncio.sleep(0.5)
-                assert not pair.server.of(Operation.READ)
-                assert local == bytes(64)
-                return
         await blame(pair.client, CloseCause.REMOTE_ACCESS)
         await pair.server.end()
         assert memory == bytes(64)
