@@ -63,6 +63,9 @@ class _Posted(NamedTuple):
     operation: Operation
     context: object
     signalled: bool
+    """The caller wants a completion."""
+    announced: bool
+    """The device makes one."""
     staging: StagingSlot | None
     sinks: tuple[Registration, ...]
     buffers: object
@@ -93,6 +96,8 @@ class VerbsEndpoint:
         self._regions: set[Registration] = set()
         self._sends: dict[int, _Posted] = {}
         self._receives: dict[int, _Posted] = {}
+        self._finished: dict[int, Status] = {}
+        """Completed sends whose turn has not come."""
         self._late: list[Completion] = []
         """Flushed completions of what was posted after the end began; delivered last."""
         self._next_id = 0
@@ -164,7 +169,7 @@ class VerbsEndpoint:
         base = self._receive_at
         abi.RECV_WR.pack_into(self._receive_wr, 0, number, 0, base + abi.RECV_WR_SIZE, 1)
         abi.SGE.pack_into(self._receive_wr, abi.RECV_WR_SIZE, address, len(buffer), lkey)
-        self._receives[number] = _Posted(Operation.RECEIVE, context, True, None, (), buffer)
+        self._receives[number] = _Posted(Operation.RECEIVE, context, True, True, None, (), buffer)
         if self._device.post_recv(self._qp, base, self._bad_at):
             del self._receives[number]
             raise ProviderError("ibv_post_recv failed")
@@ -226,7 +231,7 @@ class VerbsEndpoint:
             lkey = registration.lkey
         return address, lkey
 
-    def _gather(self, request: WorkRequest) -> tuple[list[tuple[int, int, int]], _Posted]:
+    def _gather(self, request: Send | Write, last: bool) -> tuple[list[tuple[int, int, int]], _Posted]:
         """Scatter-gather elements (address, length, lkey) of a work request, and what it holds while it is out.
 
         Memory of a standing registration goes as it is. Anything else (headers) is copied: into one staging slot while
@@ -263,9 +268,11 @@ class VerbsEndpoint:
             else:
                 sges.append((address, size, lkey))
         self.counters["bytes_staged"] += used
-        signalled = not isinstance(request, Read) and request.signalled
+        signalled = request.signalled
+        # the last of a chain always announces itself: it retires the silent ones before it
+        announced = signalled or last
         operation = _operation(request)
-        entry = _Posted(operation, request.context, signalled, staging, tuple(temporary), request.segments)
+        entry = _Posted(operation, request.context, signalled, announced, staging, tuple(temporary), request.segments)
         if len(sges) > self.capabilities.max_send_sge:
             self._retire(entry)
             raise ProviderError(f"{len(sges)} segments, at most {self.capabilities.max_send_sge}")
@@ -284,12 +291,12 @@ class VerbsEndpoint:
             else:
                 address, lkey = self._standing_key(segment)
                 sges.append((address, segment.nbytes, lkey))
-        return sges, _Posted(Operation.READ, request.context, True, None, tuple(sinks), request.segments)
+        return sges, _Posted(Operation.READ, request.context, True, True, None, tuple(sinks), request.segments)
 
     def _pack(self, index: int, request: WorkRequest, last: bool) -> tuple[int, _Posted]:
         """Write the work request into slot ``index`` of the chain."""
         limits = self.capabilities
-        sges, entry = self._gather_read(request) if isinstance(request, Read) else self._gather(request)
+        sges, entry = self._gather_read(request) if isinstance(request, Read) else self._gather(request, last)
         total = sum(sge[1] for sge in sges)
         number = self._next_id
         self._next_id += 1
@@ -300,8 +307,7 @@ class VerbsEndpoint:
                 self.counters["send_with_invalidate"] += 1
         else:
             opcode, remote = (abi.WR_READ if isinstance(request, Read) else abi.WR_WRITE), request.remote
-        # the last of a chain is always signalled to us: its completion retires the silent ones before it
-        flags = abi.SEND_SIGNALED if last or entry.signalled else 0
+        flags = abi.SEND_SIGNALED if entry.announced else 0
         if entry.operation is not Operation.READ and 0 < total <= self._max_inline:
             flags |= abi.SEND_INLINE
         sge_offset = index * limits.max_send_sge * abi.SGE.size
@@ -357,43 +363,45 @@ class VerbsEndpoint:
 
     def _reap(self, offset: int, batch: list[Completion]) -> None:
         number, code, _, _, length, invalidated, _, _, flags = abi.WC.unpack_from(self._wc, offset)
+        status = _STATUS.get(code, Status.LOCAL_ERROR)
+        if status not in (Status.OK, Status.FLUSHED):
+            detail = self._verbs.ibv_wc_status_str(code).decode()
+            self._fail(CloseReason(_CAUSE.get(status, CloseCause.PROTOCOL), detail))
         entry = self._receives.pop(number, None)
         if entry is None:
-            # silent work requests posted before this one are done as well: queues complete in order
-            while self._sends:
-                first = next(iter(self._sends))
-                if first > number:
-                    break
-                entry = self._sends.pop(first)
-                self._retire(entry)
-                if first == number:
-                    break
-                if code:
-                    batch.append(Completion(entry.operation, Status.FLUSHED, entry.context))
-                entry = None
-            if entry is None:
-                return
-        else:
-            self._retire(entry)
-        status = _STATUS.get(code, Status.LOCAL_ERROR)
-        if status is not Status.OK:
-            if status is not Status.FLUSHED:
-                detail = self._verbs.ibv_wc_status_str(code).decode()
-                self._fail(CloseReason(_CAUSE.get(status, CloseCause.PROTOCOL), detail))
-            batch.append(Completion(entry.operation, status, entry.context))
+            self._reap_send(number, status, batch)
             return
-        if entry.operation is Operation.RECEIVE:
+        token = None
+        if status is Status.OK:
             self.counters["bytes_received"] += length
             token = invalidated if flags & abi.WC_WITH_INV else None
-            batch.append(Completion(Operation.RECEIVE, Status.OK, entry.context, length, token))
-        elif entry.signalled:
-            batch.append(Completion(entry.operation, Status.OK, entry.context))
+        else:
+            length = 0
+        batch.append(Completion(Operation.RECEIVE, status, entry.context, length, token))
+
+    def _reap_send(self, number: int, status: Status, batch: list[Completion]) -> None:
+        """Report in posting order, whatever the order of the device (Linux 6.12: siw completes a Send before the Read
+        posted ahead of it). A silent work request is done once a later one is."""
+        if number not in self._sends:
+            return
+        self._finished[number] = status
+        while self._sends:
+            first, entry = next(iter(self._sends.items()))
+            outcome = self._finished.pop(first, None)
+            if outcome is None:
+                if entry.announced or not self._finished:
+                    break
+                outcome = Status.OK if self._reason is None else Status.FLUSHED
+            del self._sends[first]
+            self._retire(entry)
+            if outcome is not Status.OK or entry.signalled:
+                batch.append(Completion(entry.operation, outcome, entry.context))
 
     # ------------------------------------------------------------------ the end
 
     def disconnect(self) -> None:
         """What was posted goes out first: the queue pair is in order, so waiting for its sends is enough."""
-        if self._reason is None and any(True for _ in self._sends):
+        if self._reason is None and self._sends:
             self._loop.call_later(0.01, self._disconnect_when_sent, self._loop.time() + FLUSH_SECONDS)
             return
         self._fail(CloseReason(CloseCause.LOCAL))
