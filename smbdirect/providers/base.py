@@ -102,10 +102,13 @@ class Capabilities:
     max_outstanding_reads: int
     """Reads the provider keeps in flight; more are queued by it."""
     remote_invalidation: bool
+    """Send-with-Invalidate can be posted."""
     receives_before_accept: bool
     """True where a message that finds no receive kills the connection (all known fabrics)."""
     requires_registration: bool
     """False where local buffers of Send/Write/Read need no registration (software providers)."""
+    regions_invalidatable: bool = True
+    """A peer's Send-with-Invalidate may name regions registered here."""
 
 
 class RemoteSegment(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from smbdirect.providers.base import (
 )
 from smbdirect.providers.iwarp import IwarpProvider
 from smbdirect.providers.loopback import Faults, LoopbackProvider
+from smbdirect.providers.verbs.provider import VerbsProvider
 
 
 class Entry(NamedTuple):
@@ -27,6 +29,8 @@ class Entry(NamedTuple):
 
     make: Callable[[], Provider]
     host: str = "127.0.0.1"
+    responder_knows: bool = True
+    """False where nobody tells the responder why its peer's work request failed: it only sees the connection end."""
 
 
 PROVIDERS: dict[str, Entry] = {
@@ -37,6 +41,7 @@ PROVIDERS: dict[str, Entry] = {
     "iwarp": Entry(IwarpProvider),
     "iwarp-crc-ipv6": Entry(lambda: IwarpProvider(crc=True), "::1"),
     "iwarp-mss": Entry(lambda: IwarpProvider(large_fpdus=False)),
+    "verbs": Entry(VerbsProvider, os.environ.get("VERBS_HOST", "127.0.0.1"), responder_knows=False),
 }
 
 PATIENCE = 10.0
@@ -146,6 +151,17 @@ def entry(request: pytest.FixtureRequest) -> Entry:
     if reason is not None:
         pytest.skip(f"{request.param}: {reason}")
     return chosen
+
+
+@pytest.fixture
+def blame(entry: Entry) -> Callable[[Side, CloseCause], Awaitable[None]]:
+    """``await blame(side, cause)``: the side's connection ends, for this cause where the provider learns it."""
+
+    async def waiter(side: Side, cause: CloseCause) -> None:
+        expected = {cause} if entry.responder_knows else {cause, CloseCause.PEER}
+        assert (await side.end()).cause in expected
+
+    return waiter
 
 
 @pytest.fixture
