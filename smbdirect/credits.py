@@ -37,7 +37,9 @@ class Credits:
     @property
     def window(self) -> int:
         """How many credits the peer should hold."""
-        return max(min(self.receive_credit_target, self.receive_credit_max), self.minimum)
+        window = self.receive_credit_target
+        window = min(window, self.receive_credit_max)
+        return window if window > self.minimum else self.minimum
 
     def receives_wanted(self, waiting: bool) -> int:
         """How many more receives to post. ``waiting``: messages are queued that need credits to go out."""
@@ -45,7 +47,8 @@ class Credits:
         if waiting and self.send_credits == 1 and self.receive_credits >= desired:
             # 3.1.5.9: the last send credit may only go with a grant, so there must be something to grant.
             desired = min(self.receive_credits + 1, self.receive_credit_max + EXTRA_RECEIVES)
-        return max(desired - self.receives_posted, 0)
+        wanted = desired - self.receives_posted
+        return wanted if wanted > 0 else 0
 
     @property
     def grantable(self) -> int:

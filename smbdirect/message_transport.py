@@ -86,6 +86,13 @@ class MessageTransport(Protocol):
     max_message_size: int
     """Largest inbound message accepted; a longer one closes the connection before any of it is buffered. Set low
     before authentication and raised by the server afterwards."""
+
+    @property
+    def max_outbound_message_size(self) -> int:
+        """Largest message the peer takes, in bytes (SMB Direct: its MaxFragmentedSize); ``send`` of a longer one
+        raises ``ValueError``."""
+        ...
+
     pending_send_bytes: int
     """Bytes handed to ``send`` and not yet taken by the fabric."""
 

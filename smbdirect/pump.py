@@ -135,6 +135,7 @@ class SmbDirectTransport:
         self._paused = False
         self._work = WorkQueue(endpoint, self._report_sent)
         self._in_batch = False
+        self._changed = False
         self._flush_scheduled = False
         self._closing = False
         self._dead = False
@@ -153,6 +154,10 @@ class SmbDirectTransport:
     @property
     def rdma(self) -> Rdma:
         return self._rdma
+
+    @property
+    def max_outbound_message_size(self) -> int:
+        return self.connection.max_fragmented_send_size
 
     @property
     def max_message_size(self) -> int:
@@ -248,16 +253,17 @@ class SmbDirectTransport:
             return
         capabilities = self.endpoint.capabilities
         requests: list[WorkRequest]
+        try:
+            local = self._registered(operation, local, transfer)
+        except ProviderError as error:
+            self.loop.call_soon(transfer.finish, error)
+            return
         if operation is Operation.WRITE:
-            pieces = cut(
-                remote, self._registered_copies(local, transfer), capabilities.max_transfer, capabilities.max_send_sge
-            )
+            pieces = cut(remote, local, capabilities.max_transfer, capabilities.max_send_sge)
             requests = [Write(segments, segment) for segment, segments in pieces]
             self.counters["bytes_rdma_written"] += total
             self.counters["rdma_writes"] += len(requests)
         else:
-            for view in local:
-                self._cache.add(view)
             pieces = cut(remote, local, capabilities.max_transfer, capabilities.max_read_sge)
             requests = [Read(segments, segment) for segment, segments in pieces]
             self.counters["bytes_rdma_read"] += total
@@ -268,9 +274,14 @@ class SmbDirectTransport:
         self._work.add(last, transfer)
         self._wake()
 
-    def _registered_copies(self, local: Sequence[Buffer], transfer: Transfer) -> Sequence[Buffer]:
-        """``local``, with what the fabric cannot post as it is copied to registered memory."""
+    def _registered(self, operation: Operation, local: Sequence[Any], transfer: Transfer) -> Sequence[Any]:
+        """``local`` as the fabric can post it: targets of Reads registered, sources of Writes copied to registered
+        memory where they are not in it. Raises ``ProviderError``."""
         if not self._cache.needed:
+            return local
+        if operation is Operation.READ:
+            for view in local:
+                self._cache.add(view)
             return local
         copies: list[Buffer] = []
         for segment in local:
@@ -294,10 +305,11 @@ class SmbDirectTransport:
 
     def receive_released(self) -> None:
         """A receive buffer came back: post it and, if the peer needs it, grant it."""
-        if not self._in_batch and self.connection.receives_wanted:
+        if self.connection.receives_wanted:
             self._wake()
 
     def _wake(self) -> None:
+        self._changed = True
         if not self._in_batch and not self._flush_scheduled and not self._dead:
             self._flush_scheduled = True
             self.loop.call_soon(self._scheduled_pump)
@@ -317,13 +329,16 @@ class SmbDirectTransport:
                     self._work.completed(completion, self._lost)
         finally:
             self._in_batch = False
-        self._pump()
+        # A batch of nothing but finished Sends leaves nothing to do.
+        if self._changed or self._work.waiting or self.connection.send_queue or self._closing:
+            self._pump()
 
     def _received(self, completion: Completion, now: float) -> None:
         buffer: Any = completion.context
         if completion.status is not Status.OK or self._dead:
             buffer.release()
             return
+        self._changed = True
         self.counters["receives"] += 1
         view = buffer.view[: completion.length]
         credits = self.connection.credits
@@ -359,7 +374,17 @@ class SmbDirectTransport:
         elif self._closing:
             message.release()
         else:
+            self._hand_up(message)
+
+    def _hand_up(self, message: Message) -> None:
+        """An upper layer that fails to handle a message loses this connection, and no other."""
+        assert self._on_message is not None
+        try:
             self._on_message(message)
+        except Exception as error:
+            _log.exception("%s: handling a message failed", self.peer_address)
+            message.release()
+            self._terminate(error)
 
     def _deliver_backlog(self) -> None:
         self._in_batch = True
@@ -369,7 +394,7 @@ class SmbDirectTransport:
                 if self._closing or self._dead:
                     message.release()
                 else:
-                    self._on_message(message)
+                    self._hand_up(message)
         finally:
             self._in_batch = False
         self._pump()
@@ -385,6 +410,7 @@ class SmbDirectTransport:
         """Post receives, then everything that may go out."""
         if self._dead:
             return
+        self._changed = False
         connection = self.connection
         now = self.loop.time()
         try:

@@ -44,12 +44,12 @@ class SmbDirectListener:
             return
         transport.on_established = self._established
         self.transports.add(transport)
+        transport.start(_ignore_message, lambda error: self.transports.discard(transport))
         task = loop.create_task(self._accept(request, transport))
         self._accepting.add(task)
         task.add_done_callback(self._accepting.discard)
 
     async def _accept(self, request: ConnectionRequest, transport: SmbDirectTransport) -> None:
-        transport.start(_ignore_message, lambda error: self.transports.discard(transport))
         try:
             await request.accept()
         except (ConnectionLost, ProviderError) as error:

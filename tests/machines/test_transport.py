@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from smbdirect.buffers import BufferPool
-from smbdirect.errors import ConnectionLost, ProtocolError
+from smbdirect.errors import ConnectionLost, ProtocolError, ProviderError
 from smbdirect.message_transport import RemoteBuffer
 from smbdirect.providers.base import Access, Send
 from smbdirect.providers.loopback import CAPABILITIES, Faults, LoopbackProvider
@@ -548,5 +548,123 @@ def test_connect_reports_a_refused_negotiation() -> None:
             await connect(fabric, *listener.address)
         await asyncio.gather(*tasks)
         assert not fabric.endpoints
+
+    asyncio.run(main())
+
+
+def test_failing_upper_layer_loses_only_its_connection(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(near: End, far: End) -> None:
+        def fail(message: bytes) -> None:
+            raise KeyError("bug")
+
+        far.reply = fail
+        near.transport.send([b"one"])
+        near.transport.send([b"two"])
+        assert isinstance(await far.end(), KeyError)
+        await near.end()
+        assert far.messages == [b"one"]
+
+    run(scenario)
+    assert "handling a message failed" in caplog.text
+
+
+def test_small_receive_queue() -> None:
+    async def scenario(near: End, far: End) -> None:
+        far.reply = lambda message: far.transport.send([message * 2])
+        for index in range(30):
+            near.transport.send([pattern(3000, index)])
+        assert await near.received(30) == [pattern(3000, index) * 2 for index in range(30)]
+
+    run(scenario, LoopbackProvider(replace(CAPABILITIES, max_receive_queue=10)))
+
+
+def test_message_longer_than_the_peer_takes_is_refused_locally() -> None:
+    async def scenario(near: End, far: End) -> None:
+        assert near.transport.max_outbound_message_size == 131_072
+        with pytest.raises(ValueError):
+            near.transport.send([bytes(131_073)])
+        near.transport.send([bytes(131_072)])
+        assert await far.received(1) == [bytes(131_072)]
+
+    run(scenario, server=Settings(max_fragmented_receive_size=131_072))
+
+
+def test_close_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smbdirect.pump.CLOSE_TIMEOUT", 0.01)
+
+    async def scenario(near: End, far: End) -> None:
+        far.transport._completed = lambda completions: None
+        far.transport.endpoint.on_completions = far.transport._completed
+        sent: list[int] = []
+        near.transport.send([bytes(1_000_000)], on_sent=lambda: sent.append(1))
+        near.transport.close()
+        assert await near.end() is None
+        assert sent == [1]
+        assert near.transport.pending_send_bytes == 0
+
+    run(scenario)
+
+
+def test_post_that_fails_reports_everything() -> None:
+    async def scenario(near: End, far: End) -> None:
+        calls: list[Any] = []
+
+        def refuse(requests: Any) -> None:
+            raise ProviderError("broken")
+
+        far.transport.endpoint.post = refuse
+        registered = near.transport.rdma.register(memoryview(bytearray(64)), writable=True)
+        far.transport.rdma.write_to_peer(registered.descriptors, [bytes(64)], calls.append)
+        far.transport.send([b"x"], on_sent=lambda: calls.append("sent"))
+        await far.end()
+        await near.end()
+        assert len(calls) == 2
+        assert calls[0] == "sent"
+        assert isinstance(calls[1], ConnectionLost)
+
+    run(scenario)
+
+
+def test_transfer_after_the_end_reports_an_error() -> None:
+    async def scenario(near: End, far: End) -> None:
+        registered = near.transport.rdma.register(memoryview(bytearray(64)), writable=True)
+        descriptors = registered.descriptors
+        far.transport.abort()
+        calls: list[Any] = []
+        far.transport.rdma.write_to_peer(descriptors, [bytes(64)], calls.append)
+        far.transport.rdma.read_from_peer(descriptors, [memoryview(bytearray(64))], calls.append)
+        assert calls == []
+        await far.end()
+        await asyncio.sleep(0)
+        assert all(isinstance(call, ConnectionLost) for call in calls)
+        assert len(calls) == 2
+
+    run(scenario)
+
+
+def test_messages_wait_for_start() -> None:
+    """Between establishment and ``start`` nothing is lost, not even the end."""
+
+    async def main() -> None:
+        fabric = LoopbackProvider()
+        handed: list[SmbDirectTransport] = []
+        listener = await listen(fabric, "127.0.0.1", 0, handed.append)
+        near = End(await connect(fabric, *listener.address))
+        near.transport.send([b"early"])
+        near.transport.send([b"bird"])
+        async with asyncio.timeout(PATIENCE):
+            while not handed or len(handed[0]._backlog) < 2:
+                await asyncio.sleep(0)
+        far = End(handed[0])
+        assert await far.received(2) == [b"early", b"bird"]
+        far.transport.detach()
+        near.transport.abort()
+        await near.end()
+        async with asyncio.timeout(PATIENCE):
+            while fabric.endpoints or not far.transport._ended:
+                await asyncio.sleep(0)
+        late = End(far.transport)
+        assert await late.end() is None
+        await listener.close()
 
     asyncio.run(main())
