@@ -72,7 +72,8 @@ class Holder:
             self.required = to
             self._start(to)
 
-    def _start(self, to: int) -> None:
+    def _start(self, to: int) -> bool:
+        """Tell the client; True if the break now waits for its acknowledgment."""
         current = self.state
         ack = self._ack_needed()
         self.requested = to
@@ -87,6 +88,7 @@ class Holder:
             self.end_break(NONE)
         else:
             self.timer = self.caching.breaks.call_later(self.caching.break_timeout, self.time_out)
+        return self.breaking
 
     def acknowledge(self, state: int) -> bool:
         """The client goes down to ``state``; False if that is more than it was told (nothing changes then)."""
@@ -97,11 +99,8 @@ class Holder:
             self.state = state
             # From handle caching to nothing Windows goes by way of read caching.
             step = self.required | (READ if state & (HANDLE | WRITE) and self.required == NONE else NONE)
-            self._start(self._limit(state & step))
-            if not self.breaking:
+            if not self._start(self._limit(state & step)):
                 self.caching.finished()
-            elif self.requested != self.required:
-                return True
             return True
         self.end_break(state)
         return True

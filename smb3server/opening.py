@@ -39,7 +39,7 @@ _DISPOSITIONS = {
 _OVERWRITES = frozenset([CreateDisposition.SUPERSEDE, CreateDisposition.OVERWRITE, CreateDisposition.OVERWRITE_IF])
 
 
-class MustWait(Exception):  # noqa: N818 -- a condition, not an error
+class MustWait(Exception):
     """Somebody's caching rights are being taken back; try again when ``file.caching`` reports the end of it."""
 
     def __init__(self, file: File) -> None:
@@ -59,7 +59,8 @@ class Opening:
     directory: bool | None
     """What options and name demand it to be."""
     user: User | None
-    contexts: dict[bytes, Any]
+    asked: dict[bytes, Any]
+    """Decoded create contexts by name."""
     desired: int
     """Access with generic rights mapped, MAXIMUM_ALLOWED still in it."""
     first: bool = True
@@ -101,8 +102,8 @@ class Opening:
             self.directory,
             bool(self.record.create_options & CreateOptions.OPEN_REPARSE_POINT),
             attributes,
-            self.contexts.get(contexts.SD_BUFFER),
-            [(name, value) for name, value, _ in self.contexts.get(contexts.EA_BUFFER, ())],
+            self.asked.get(contexts.SD_BUFFER),
+            [(name, value) for name, value, _ in self.asked.get(contexts.EA_BUFFER, ())],
             self.user,
             bool(self.record.create_options & CreateOptions.NO_INTERMEDIATE_BUFFERING),
         )
@@ -222,7 +223,7 @@ class Opening:
         """The lease asked for, if the oplock level says so and the dialect has leases (3.3.5.9.8, 3.3.5.9.11)."""
         if self.record.requested_oplock_level != OplockLevel.LEASE:
             return None
-        wanted: contexts.Lease | contexts.LeaseV2 | None = self.contexts.get(contexts.REQUEST_LEASE)
+        wanted: contexts.Lease | contexts.LeaseV2 | None = self.asked.get(contexts.REQUEST_LEASE)
         return wanted
 
     def _share(self, file: File, granted: int, implied: int) -> None:
@@ -232,9 +233,9 @@ class Opening:
         own = self.own_lease()
         if file.caching.holders:
             stat = LEASE_STAT_ACCESS if self.wanted_lease is not None else STAT_ACCESS
-            if (
-                violation or self.overwrites or granted & ~stat
-            ) and file.caching.break_for_open(own, self.overwrites, violation, self.first):
+            if (violation or self.overwrites or granted & ~stat) and file.caching.break_for_open(
+                own, self.overwrites, violation, self.first
+            ):
                 raise MustWait(file)
             violation = violation and file.share_conflict(sharing, self.record.share_access)
         if violation:
@@ -251,12 +252,12 @@ class Opening:
             handle.set_attributes(attributes)
             for name, _ in handle.eas():
                 handle.set_ea(name, b"")
-            for name, value, _ in self.contexts.get(contexts.EA_BUFFER, ()):
+            for name, value, _ in self.asked.get(contexts.EA_BUFFER, ()):
                 handle.set_ea(name, value)
         self.info = handle.info()
 
     def _allocate(self, handle: Handle) -> None:
-        wanted = self.contexts.get(contexts.ALLOCATION_SIZE)
+        wanted = self.asked.get(contexts.ALLOCATION_SIZE)
         if wanted is not None and wanted.allocation_size and handle.kind == Kind.FILE:
             handle.allocate(wanted.allocation_size)
             self.info = handle.info()

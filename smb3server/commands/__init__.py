@@ -14,6 +14,8 @@ MODULES = (
     "flush",
     "read",
     "write",
+    "lock",
+    "oplock_break",
     "ioctl",
     "fsctl_network",
     "fsctl_pipe",

@@ -79,9 +79,10 @@ def _check_fields(record: CreateRequest) -> None:
             CreateDisposition.OVERWRITE_IF,
         ):
             raise StatusError(NtStatus.INVALID_PARAMETER)
-    if options & CreateOptions.NO_INTERMEDIATE_BUFFERING and desired & (
-        Access.APPEND_DATA | Access.WRITE_DATA
-    ) == Access.APPEND_DATA:
+    if (
+        options & CreateOptions.NO_INTERMEDIATE_BUFFERING
+        and desired & (Access.APPEND_DATA | Access.WRITE_DATA) == Access.APPEND_DATA
+    ):
         raise StatusError(NtStatus.INVALID_PARAMETER)
     if options & CreateOptions.DELETE_ON_CLOSE and not desired & (
         Access.DELETE | Access.GENERIC_ALL | Access.MAXIMUM_ALLOWED
@@ -155,8 +156,8 @@ def _wait(opening: Opening, wait: MustWait) -> Pending:
         nonlocal caching
         try:
             response = _respond(opening, opening.attempt())
-        except MustWait as wait:
-            caching = wait.file.caching
+        except MustWait as longer:
+            caching = longer.file.caching
             caching.wait(again)
         except StatusError as error:
             pending.fail(error)
@@ -175,7 +176,7 @@ def _respond(opening: Opening, opened: Open) -> Response:
     info = opening.info
     if info is None:
         raise StatusError(NtStatus.INTERNAL_ERROR)
-    found = opening.contexts
+    found = opening.asked
     answers: list[contexts.RawContext] = []
     if contexts.MAXIMAL_ACCESS in found:
         answers.append(_maximal_access(found[contexts.MAXIMAL_ACCESS], info, opened))

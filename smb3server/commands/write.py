@@ -56,7 +56,7 @@ def write(request: Request) -> Response | Pending:
 def _write_pipe(found: Open, data: memoryview) -> Response:
     if found.pipe is None or not found.granted_access & _WRITES:
         raise StatusError(NtStatus.ACCESS_DENIED)
-    return Response([WRITE_RESPONSE.pack(WriteResponse(count=found.pipe.write(bytes(data))))])
+    return Response([WRITE_RESPONSE.pack(WriteResponse(byte_count=found.pipe.write(bytes(data))))])
 
 
 def _check(found: Open, offset: int, length: int) -> None:
@@ -80,7 +80,8 @@ def _store(
         raise StatusError(NtStatus.FILE_CLOSED)
     count = len(data)
     response = Response(
-        [WRITE_RESPONSE.pack(WriteResponse(count=count))], invalidate=remote.invalidate if remote is not None else None
+        [WRITE_RESPONSE.pack(WriteResponse(byte_count=count))],
+        invalidate=remote.invalidate if remote is not None else None,
     )
     if count == 0:
         return response

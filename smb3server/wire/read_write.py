@@ -76,7 +76,7 @@ class WriteRequest(NamedTuple):
 class WriteResponse(NamedTuple):
     structure_size: Annotated[int, Int16ul] = 17
     reserved: Annotated[int, Int16ul] = 0
-    count: Annotated[int, Int32ul] = 0
+    byte_count: Annotated[int, Int32ul] = 0
     remaining: Annotated[int, Int32ul] = 0
     channel_info_offset: Annotated[int, Int16ul] = 0
     channel_info_length: Annotated[int, Int16ul] = 0
