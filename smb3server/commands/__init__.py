@@ -17,6 +17,7 @@ MODULES = (
     "lock",
     "oplock_break",
     "ioctl",
+    "fsctl_file",
     "fsctl_network",
     "fsctl_pipe",
     "query_directory",
