@@ -78,7 +78,7 @@ def _automaton(pattern: str) -> Matcher:
                 char = pattern[position]
                 if char == "*" or (char == "<" and index != last_dot):
                     following |= 1 << position
-                elif char == letter or char == "?" or (char == ">" and not dot) or (char == '"' and dot):
+                elif char in (letter, "?") or (char == ">" and not dot) or (char == '"' and dot):
                     following |= 1 << (position + 1)
             if not following:
                 return False

@@ -20,8 +20,8 @@ from smb3server.wire.ioctl import Fsctl
 from smbdirect.errors import DecodeError
 
 if TYPE_CHECKING:
-    from smb3server.commands.ioctl import Control
     from smb3server.backends.base import Handle
+    from smb3server.commands.ioctl import Control
     from smb3server.open import Open
     from smb3server.request import Pending
 
@@ -45,7 +45,7 @@ def request_resume_key(control: Control) -> bytes:
     opened = control.open()
     if control.max_output < wire.RESUME_KEY_RESPONSE.size:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    key: bytes | None = getattr(opened, "resume_key", None)
+    key: bytes | None = opened.resume_key
     if key is None:
         key = opened.file_id[0].to_bytes(8, "little") + secrets.token_bytes(16)
         opened.resume_key = key
@@ -55,7 +55,7 @@ def request_resume_key(control: Control) -> bytes:
 def _find_source(request: Request, key: bytes) -> Open:
     session = request.session
     found = request.connection.server.global_open_table.get(int.from_bytes(key[:8], "little"))
-    if found is None or session is None or found.session is not session or getattr(found, "resume_key", None) != key:
+    if found is None or session is None or found.session is not session or found.resume_key != key:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
     return found
 
@@ -95,9 +95,7 @@ def _check_access(control: Control, source: Open, target: Open) -> None:
         raise StatusError(NtStatus.ACCESS_DENIED)
 
 
-def _result(
-    control: Control, status: int, chunks: int, chunk_bytes: int, total_bytes: int
-) -> Response:
+def _result(control: Control, status: int, chunks: int, chunk_bytes: int, total_bytes: int) -> Response:
     output = wire.COPY_CHUNK_RESPONSE.pack(wire.CopyChunkResponse(chunks, chunk_bytes, total_bytes))
     return control.respond(output, status)
 
@@ -105,9 +103,7 @@ def _result(
 class _Copy:
     """One request's chunks, copied in steps; either open may be closed in between."""
 
-    def __init__(
-        self, control: Control, source: Open, target: Open, chunks: list[wire.CopyChunk]
-    ) -> None:
+    def __init__(self, control: Control, source: Open, target: Open, chunks: list[wire.CopyChunk]) -> None:
         self.control = control
         self.source = source
         self.target = target
@@ -192,9 +188,7 @@ class _Copy:
             self.offset = 0
 
 
-def copy_range(
-    target: Handle, source: Handle, source_offset: int, offset: int, length: int, overlapping: bool
-) -> int:
+def copy_range(target: Handle, source: Handle, source_offset: int, offset: int, length: int, overlapping: bool) -> int:
     """Bytes copied; through memory where ranges of one file may overlap (they behave as if read whole first) or the
     stores differ."""
     if not overlapping:

@@ -128,9 +128,7 @@ def file_level_trim(control: Control) -> bytes:
     if header.key or not 0 < header.num_ranges <= _MAX_TRIM_RANGES:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     size = wire.TRIM_HEADER.size
-    ranges = [
-        wire.FILE_RANGE.unpack(data, size + index * wire.FILE_RANGE.size) for index in range(header.num_ranges)
-    ]
+    ranges = [wire.FILE_RANGE.unpack(data, size + index * wire.FILE_RANGE.size) for index in range(header.num_ranges)]
     backend = opened.tree.share.backend
     block = max(backend.volume().block_size, 1) if backend is not None else 4096
     for offset, length in ranges:
