@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
     # Token dumps of these are no use to operators, and no business of log files.
-    for name in ("spnego", "pyroute2", "asyncio"):
+    for name in ("spnego", "asyncio"):
         logging.getLogger(name).setLevel(logging.WARNING)
     try:
         import uvloop
