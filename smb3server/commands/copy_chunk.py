@@ -16,11 +16,12 @@ from smb3server.status import NtStatus, StatusError
 from smb3server.wire import fsctl as wire
 from smb3server.wire.change_notify import NotifyFilter
 from smb3server.wire.create import Access
-from smb3server.wire.ioctl import Fsctl, IoctlRequest, build_ioctl_response
+from smb3server.wire.ioctl import Fsctl
 from smbdirect.errors import DecodeError
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Handle
+    from smb3server.commands.ioctl import Control
     from smb3server.open import Open
     from smb3server.request import Pending
 
@@ -39,11 +40,12 @@ _SPARSE = 0x200
 _COPY_BY_HAND = frozenset({errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})
 
 
-def request_resume_key(request: Request, call: IoctlRequest, opened: Open, data: memoryview) -> bytes:
+def request_resume_key(control: Control) -> bytes:
     """3.3.5.15.5: a name for the open, good for as long as it lives."""
-    if call.max_output_response < wire.RESUME_KEY_RESPONSE.size:
+    opened = control.open()
+    if control.max_output < wire.RESUME_KEY_RESPONSE.size:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    key: bytes | None = getattr(opened, "resume_key", None)
+    key: bytes | None = opened.resume_key
     if key is None:
         key = opened.file_id[0].to_bytes(8, "little") + secrets.token_bytes(16)
         opened.resume_key = key
@@ -53,33 +55,35 @@ def request_resume_key(request: Request, call: IoctlRequest, opened: Open, data:
 def _find_source(request: Request, key: bytes) -> Open:
     session = request.session
     found = request.connection.server.global_open_table.get(int.from_bytes(key[:8], "little"))
-    if found is None or session is None or found.session is not session or getattr(found, "resume_key", None) != key:
+    if found is None or session is None or found.session is not session or found.resume_key != key:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
     return found
 
 
-def copy_chunk(request: Request, call: IoctlRequest, opened: Open, data: memoryview) -> Response | Pending:
+def copy_chunk(control: Control) -> Response | Pending:
     """3.3.5.15.6."""
-    if call.max_output_response < wire.COPY_CHUNK_RESPONSE.size:
+    opened = control.open()
+    data = control.data
+    if control.max_output < wire.COPY_CHUNK_RESPONSE.size:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     header, chunks = wire.decode_copy_chunks(data, MAX_CHUNKS)
-    source = _find_source(request, header.source_key)
+    source = _find_source(control.request, header.source_key)
     if (
         header.chunk_count > MAX_CHUNKS
         or any(not 0 < chunk.length <= MAX_CHUNK_SIZE for chunk in chunks)
         or sum(chunk.length for chunk in chunks) > MAX_DATA_SIZE
     ):
-        return _result(call, opened, NtStatus.INVALID_PARAMETER, MAX_CHUNKS, MAX_CHUNK_SIZE, MAX_DATA_SIZE)
-    _check_access(call, source, opened)
-    copy = _Copy(request, call, source, opened, chunks)
+        return _result(control, NtStatus.INVALID_PARAMETER, MAX_CHUNKS, MAX_CHUNK_SIZE, MAX_DATA_SIZE)
+    _check_access(control, source, opened)
+    copy = _Copy(control, source, opened, chunks)
     if sum(chunk.length for chunk in chunks) <= _COPY_AT_ONCE:
         while copy.step():
             pass
         return copy.result()
-    return request.run(copy.run())
+    return control.request.run(copy.run())
 
 
-def _check_access(call: IoctlRequest, source: Open, target: Open) -> None:
+def _check_access(control: Control, source: Open, target: Open) -> None:
     for opened in (source, target):
         if opened.is_directory or opened.handle is None or opened.file is None:
             raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
@@ -87,24 +91,20 @@ def _check_access(call: IoctlRequest, source: Open, target: Open) -> None:
         raise StatusError(NtStatus.ACCESS_DENIED)
     if not target.granted_access & (Access.WRITE_DATA | Access.APPEND_DATA):
         raise StatusError(NtStatus.ACCESS_DENIED)
-    if call.ctl_code == Fsctl.SRV_COPYCHUNK and not target.granted_access & Access.READ_DATA:
+    if control.code == Fsctl.SRV_COPYCHUNK and not target.granted_access & Access.READ_DATA:
         raise StatusError(NtStatus.ACCESS_DENIED)
 
 
-def _result(
-    call: IoctlRequest, opened: Open, status: int, chunks: int, chunk_bytes: int, total_bytes: int
-) -> Response:
+def _result(control: Control, status: int, chunks: int, chunk_bytes: int, total_bytes: int) -> Response:
     output = wire.COPY_CHUNK_RESPONSE.pack(wire.CopyChunkResponse(chunks, chunk_bytes, total_bytes))
-    return Response([build_ioctl_response(call.ctl_code, opened.file_id, len(output)), output], status)
+    return control.respond(output, status)
 
 
 class _Copy:
     """One request's chunks, copied in steps; either open may be closed in between."""
 
-    def __init__(
-        self, request: Request, call: IoctlRequest, source: Open, target: Open, chunks: list[wire.CopyChunk]
-    ) -> None:
-        self.call = call
+    def __init__(self, control: Control, source: Open, target: Open, chunks: list[wire.CopyChunk]) -> None:
+        self.control = control
         self.source = source
         self.target = target
         self.chunks = chunks
@@ -112,7 +112,7 @@ class _Copy:
         self.offset = 0
         self.total = 0
         self.status = NtStatus.SUCCESS
-        self.opens = request.connection.server.global_open_table
+        self.opens = control.request.connection.server.global_open_table
 
     async def run(self) -> Response:
         done = 0
@@ -126,7 +126,7 @@ class _Copy:
         if self.total:
             stream = self.target.handle is not None and self.target.handle.stream
             report(self.target, NotifyFilter.STREAM_WRITE if stream else NotifyFilter.LAST_WRITE | NotifyFilter.SIZE)
-        return _result(self.call, self.target, self.status, self.index, self.offset, self.total)
+        return _result(self.control, self.status, self.index, self.offset, self.total)
 
     def step(self) -> bool:
         """Copy some; False when all is done or something failed (then ``status`` says what)."""
@@ -188,9 +188,7 @@ class _Copy:
             self.offset = 0
 
 
-def copy_range(
-    target: Handle, source: Handle, source_offset: int, offset: int, length: int, overlapping: bool
-) -> int:
+def copy_range(target: Handle, source: Handle, source_offset: int, offset: int, length: int, overlapping: bool) -> int:
     """Bytes copied; through memory where ranges of one file may overlap (they behave as if read whole first) or the
     stores differ."""
     if not overlapping:
@@ -205,20 +203,22 @@ def copy_range(
     return count
 
 
-def duplicate_extents(request: Request, call: IoctlRequest, opened: Open, data: memoryview) -> bytes:
+def duplicate_extents(control: Control) -> bytes:
     """MS-FSA 2.1.5.10.4."""
+    opened = control.open()
+    data = control.data
     backend = opened.tree.share.backend
     if backend is None or not backend.supports_reflink:
         raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
     wanted: wire.DuplicateExtents | wire.DuplicateExtentsEx
     try:
-        if call.ctl_code == Fsctl.DUPLICATE_EXTENTS_TO_FILE_EX:
+        if control.code == Fsctl.DUPLICATE_EXTENTS_TO_FILE_EX:
             wanted = wire.DUPLICATE_EXTENTS_EX.unpack(data)
         else:
             wanted = wire.DUPLICATE_EXTENTS.unpack(data)
     except DecodeError:
         raise StatusError(NtStatus.BUFFER_TOO_SMALL) from None
-    session = request.session
+    session = control.request.session
     source = session.open_table.get(wanted.source_volatile) if session is not None else None
     if source is None or source.file_id[0] != wanted.source_persistent or source.tree is not opened.tree:
         raise StatusError(NtStatus.INVALID_HANDLE)

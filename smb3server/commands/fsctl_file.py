@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 from smb3server.commands.copy_chunk import copy_chunk, duplicate_extents, request_resume_key
 from smb3server.commands.file_levels import handle_of
 from smb3server.commands.fs_levels import volume_object_id
-from smb3server.commands.ioctl import fsctl
+from smb3server.commands.ioctl import Control, fsctl
 from smb3server.commands.set_info import report
 from smb3server.open import Open
-from smb3server.request import Pending, Request, Response
+from smb3server.request import Response
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire import fsctl as wire
 from smb3server.wire.change_notify import NotifyFilter
 from smb3server.wire.create import Access
-from smb3server.wire.ioctl import Fsctl, IoctlRequest, build_ioctl_response
+from smb3server.wire.ioctl import Fsctl
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Handle
@@ -44,17 +44,19 @@ def _file_only(opened: Open) -> Handle:
     return handle_of(opened)
 
 
-def overflowing(call: IoctlRequest, opened: Open, output: bytes) -> Response:
+def overflowing(control: Control, output: bytes) -> Response:
     """As much as the caller takes, with BUFFER_OVERFLOW if that is not all."""
     status = NtStatus.SUCCESS
-    if len(output) > call.max_output_response:
-        output, status = output[: call.max_output_response], NtStatus.BUFFER_OVERFLOW
-    return Response([build_ioctl_response(call.ctl_code, opened.file_id, len(output)), output], status)
+    if len(output) > control.max_output:
+        output, status = output[: control.max_output], NtStatus.BUFFER_OVERFLOW
+    return control.respond(output, status)
 
 
 @fsctl(Fsctl.SET_SPARSE)
-def set_sparse(request: Request, call: IoctlRequest, opened: Open, data: memoryview) -> bytes:
+def set_sparse(control: Control) -> bytes:
     """2.1.5.10.36. Without input it means TRUE."""
+    opened = control.open()
+    data = control.data
     handle = _file_only(opened)
     _require(opened, Access.WRITE_DATA | Access.WRITE_ATTRIBUTES | Access.APPEND_DATA)
     sparse = bool(data[0]) if data else True
@@ -67,8 +69,10 @@ def set_sparse(request: Request, call: IoctlRequest, opened: Open, data: memoryv
 
 
 @fsctl(Fsctl.SET_ZERO_DATA)
-def set_zero_data(request: Request, call: IoctlRequest, opened: Open, data: memoryview) -> bytes:
+def set_zero_data(control: Control) -> bytes:
     """2.1.5.10.38."""
+    opened = control.open()
+    data = control.data
     handle = _file_only(opened)
     _require(opened, Access.WRITE_DATA)
     offset, beyond = wire.ZERO_DATA.unpack(data)
@@ -88,8 +92,10 @@ def set_zero_data(request: Request, call: IoctlRequest, opened: Open, data: memo
 
 
 @fsctl(Fsctl.QUERY_ALLOCATED_RANGES)
-def query_allocated_ranges(request: Request, call: IoctlRequest, opened: Open, data: memoryview) -> Response:
+def query_allocated_ranges(control: Control) -> Response:
     """2.1.5.10.22. A file that is not sparse has no holes, whatever the store thinks."""
+    opened = control.open()
+    data = control.data
     handle = _file_only(opened)
     _require(opened, Access.READ_DATA)
     offset, length = wire.FILE_RANGE.unpack(data)
@@ -103,26 +109,26 @@ def query_allocated_ranges(request: Request, call: IoctlRequest, opened: Open, d
             ranges = handle.allocated_ranges(offset, end - offset)
         else:
             ranges = [(offset, end - offset)]
-    room = call.max_output_response // wire.FILE_RANGE.size
+    room = control.max_output // wire.FILE_RANGE.size
     if ranges and not room:
         raise StatusError(NtStatus.BUFFER_TOO_SMALL)
     output = b"".join(wire.FILE_RANGE.pack(wire.FileRange(*entry)) for entry in ranges[:room])
     status = NtStatus.SUCCESS if len(ranges) <= room else NtStatus.BUFFER_OVERFLOW
-    return Response([build_ioctl_response(call.ctl_code, opened.file_id, len(output)), output], status)
+    return control.respond(output, status)
 
 
 @fsctl(Fsctl.FILE_LEVEL_TRIM)
-def file_level_trim(request: Request, call: IoctlRequest, opened: Open, data: memoryview) -> bytes:
+def file_level_trim(control: Control) -> bytes:
     """2.1.5.10.5: what is trimmed may read as anything, so whole blocks inside each range are given back."""
+    opened = control.open()
+    data = control.data
     handle = _file_only(opened)
     _require(opened, Access.WRITE_DATA)
     header = wire.TRIM_HEADER.unpack(data)
     if header.key or not 0 < header.num_ranges <= _MAX_TRIM_RANGES:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     size = wire.TRIM_HEADER.size
-    ranges = [
-        wire.FILE_RANGE.unpack(data, size + index * wire.FILE_RANGE.size) for index in range(header.num_ranges)
-    ]
+    ranges = [wire.FILE_RANGE.unpack(data, size + index * wire.FILE_RANGE.size) for index in range(header.num_ranges)]
     backend = opened.tree.share.backend
     block = max(backend.volume().block_size, 1) if backend is not None else 4096
     for offset, length in ranges:
@@ -138,12 +144,14 @@ def file_level_trim(request: Request, call: IoctlRequest, opened: Open, data: me
             if file is not None:
                 file.data_changes(opened)
             handle.zero_range(start, end - start)
-    return struct.pack("<I", header.num_ranges) if call.max_output_response >= 4 else b""
+    return struct.pack("<I", header.num_ranges) if control.max_output >= 4 else b""
 
 
 @fsctl(Fsctl.QUERY_FILE_REGIONS)
-def query_file_regions(request: Request, call: IoctlRequest, opened: Open, data: memoryview) -> bytes:
+def query_file_regions(control: Control) -> bytes:
     """2.1.5.10.23: all data up to the end of file is valid."""
+    opened = control.open()
+    data = control.data
     handle = _file_only(opened)
     _require(opened, Access.READ_DATA)
     size = handle.info().end_of_file
@@ -157,20 +165,21 @@ def query_file_regions(request: Request, call: IoctlRequest, opened: Open, data:
     regions = [wire.Region(offset, end - offset, _REGION_VALID)] if offset < end else []
     output = wire.REGION_HEADER.pack(wire.RegionHeader(0, len(regions), len(regions)))
     output += b"".join(map(wire.REGION.pack, regions))
-    if len(output) > call.max_output_response:
+    if len(output) > control.max_output:
         raise StatusError(NtStatus.BUFFER_TOO_SMALL)
     return output
 
 
 @fsctl(Fsctl.GET_REPARSE_POINT)
-def get_reparse_point(request: Request, call: IoctlRequest, opened: Open, data: memoryview) -> Response:
+def get_reparse_point(control: Control) -> Response:
     """2.1.5.10.16."""
+    opened = control.open()
     found = handle_of(opened).reparse_point()
     if found is None:
         raise StatusError(NtStatus.NOT_A_REPARSE_POINT)
-    if call.max_output_response < wire.REPARSE_HEADER.size:
+    if control.max_output < wire.REPARSE_HEADER.size:
         raise StatusError(NtStatus.BUFFER_TOO_SMALL)
-    return overflowing(call, opened, found)
+    return overflowing(control, found)
 
 
 def _reparse_header(data: memoryview) -> wire.ReparseHeader:
@@ -191,8 +200,10 @@ def _present_tag(handle: Handle) -> int | None:
 
 
 @fsctl(Fsctl.SET_REPARSE_POINT)
-def set_reparse_point(request: Request, call: IoctlRequest, opened: Open, data: memoryview) -> bytes:
+def set_reparse_point(control: Control) -> bytes:
     """2.1.5.10.35."""
+    opened = control.open()
+    data = control.data
     _require(opened, Access.WRITE_DATA | Access.WRITE_ATTRIBUTES)
     header = _reparse_header(data)
     handle = handle_of(opened)
@@ -205,8 +216,10 @@ def set_reparse_point(request: Request, call: IoctlRequest, opened: Open, data: 
 
 
 @fsctl(Fsctl.DELETE_REPARSE_POINT)
-def delete_reparse_point(request: Request, call: IoctlRequest, opened: Open, data: memoryview) -> bytes:
+def delete_reparse_point(control: Control) -> bytes:
     """2.1.5.10.3."""
+    opened = control.open()
+    data = control.data
     _require(opened, Access.WRITE_DATA | Access.WRITE_ATTRIBUTES)
     header = _reparse_header(data)
     if header.data_length:
@@ -223,17 +236,20 @@ def delete_reparse_point(request: Request, call: IoctlRequest, opened: Open, dat
 
 
 @fsctl(Fsctl.GET_COMPRESSION)
-def get_compression(request: Request, call: IoctlRequest, opened: Open, data: memoryview) -> bytes:
+def get_compression(control: Control) -> bytes:
     """2.1.5.10.9: nothing is ever compressed."""
+    opened = control.open()
     handle_of(opened)
-    if call.max_output_response < len(_COMPRESSION_NONE):
+    if control.max_output < len(_COMPRESSION_NONE):
         raise StatusError(NtStatus.INVALID_PARAMETER)
     return _COMPRESSION_NONE
 
 
 @fsctl(Fsctl.SET_COMPRESSION)
-def set_compression(request: Request, call: IoctlRequest, opened: Open, data: memoryview) -> bytes:
+def set_compression(control: Control) -> bytes:
     """2.1.5.10.29: only "not compressed" can be had."""
+    opened = control.open()
+    data = control.data
     handle_of(opened)
     if len(data) < 2:
         raise StatusError(NtStatus.INVALID_PARAMETER)
@@ -245,9 +261,10 @@ def set_compression(request: Request, call: IoctlRequest, opened: Open, data: me
 
 @fsctl(Fsctl.CREATE_OR_GET_OBJECT_ID)
 @fsctl(Fsctl.GET_OBJECT_ID)
-def object_id(request: Request, call: IoctlRequest, opened: Open, data: memoryview) -> bytes:
+def object_id(control: Control) -> bytes:
     """2.1.5.10.1, 2.1.5.10.13: every file has one, made from its identity, so there is none to create."""
-    if call.max_output_response < wire.OBJECT_ID_BUFFER.size:
+    opened = control.open()
+    if control.max_output < wire.OBJECT_ID_BUFFER.size:
         raise StatusError(NtStatus.BUFFER_TOO_SMALL)
     handle = handle_of(opened)
     backend = opened.tree.share.backend
@@ -258,31 +275,23 @@ def object_id(request: Request, call: IoctlRequest, opened: Open, data: memoryvi
 
 
 @fsctl(Fsctl.SRV_ENUMERATE_SNAPSHOTS)
-def enumerate_snapshots(request: Request, call: IoctlRequest, opened: Open, data: memoryview) -> bytes:
+def enumerate_snapshots(control: Control) -> bytes:
     """MS-SMB2 3.3.5.15.1: there are none."""
-    if call.max_output_response < wire.SNAPSHOT_ARRAY.size:
+    control.open()
+    if control.max_output < wire.SNAPSHOT_ARRAY.size:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     return wire.SNAPSHOT_ARRAY.pack(wire.SnapshotArray())
 
 
 @fsctl(Fsctl.IS_PATHNAME_VALID)
-def is_pathname_valid(request: Request, call: IoctlRequest, opened: Open, data: memoryview) -> bytes:
+def is_pathname_valid(control: Control) -> bytes:
     """2.1.5.10.17: names are checked where they are used."""
+    control.open()
     return b""
 
 
-@fsctl(Fsctl.SRV_REQUEST_RESUME_KEY)
-def _request_resume_key(request: Request, call: IoctlRequest, opened: Open, data: memoryview) -> bytes:
-    return request_resume_key(request, call, opened, data)
-
-
-@fsctl(Fsctl.SRV_COPYCHUNK)
-@fsctl(Fsctl.SRV_COPYCHUNK_WRITE)
-def _copy_chunk(request: Request, call: IoctlRequest, opened: Open, data: memoryview) -> Response | Pending:
-    return copy_chunk(request, call, opened, data)
-
-
-@fsctl(Fsctl.DUPLICATE_EXTENTS_TO_FILE)
-@fsctl(Fsctl.DUPLICATE_EXTENTS_TO_FILE_EX)
-def _duplicate_extents(request: Request, call: IoctlRequest, opened: Open, data: memoryview) -> bytes:
-    return duplicate_extents(request, call, opened, data)
+fsctl(Fsctl.SRV_REQUEST_RESUME_KEY)(request_resume_key)
+fsctl(Fsctl.SRV_COPYCHUNK)(copy_chunk)
+fsctl(Fsctl.SRV_COPYCHUNK_WRITE)(copy_chunk)
+fsctl(Fsctl.DUPLICATE_EXTENTS_TO_FILE)(duplicate_extents)
+fsctl(Fsctl.DUPLICATE_EXTENTS_TO_FILE_EX)(duplicate_extents)

@@ -118,7 +118,7 @@ class RegionHeader(NamedTuple):
 
     flags: Annotated[int, Int32ul] = 0
     total_count: Annotated[int, Int32ul] = 0
-    count: Annotated[int, Int32ul] = 0
+    entry_count: Annotated[int, Int32ul] = 0
     reserved: Annotated[int, Int32ul] = 0
 
 
