@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from smb3server.backends import names, syscalls
@@ -118,7 +119,7 @@ class CaseCache:
         with self._lock:
             return Before(key, self._valid(key, (stat.mtime, stat.ctime)))
 
-    def after(self, before: Before, directory: int, added: str | None = None, removed: str | None = None) -> None:
+    def after(self, before: Before, directory: int, added: str | None = None, removed: Sequence[str] = ()) -> None:
         entry = before.entry
         if entry is None:
             return
@@ -126,12 +127,12 @@ class CaseCache:
         with self._lock:
             if self._directories.get(before.key) is not entry:
                 return
-            if removed is not None and entry.ambiguous:
+            if removed and entry.ambiguous:
                 self._drop(before.key)
                 return
             self._count -= len(entry.names)
-            if removed is not None:
-                entry.names.pop(names.upcase(names.to_wire(removed)), None)
+            for name in removed:
+                entry.names.pop(names.upcase(names.to_wire(name)), None)
             if added is not None and entry.names.setdefault(names.upcase(names.to_wire(added)), added) != added:
                 entry.ambiguous = True
             self._count += len(entry.names)

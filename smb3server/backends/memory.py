@@ -46,9 +46,10 @@ def _now() -> int:
 class _Data:
     """Content of a file or stream."""
 
-    __slots__ = ("content", "reserved")
+    __slots__ = ("content", "counted", "reserved")
 
     def __init__(self) -> None:
+        self.counted = True
         self.content = bytearray()
         self.reserved = 0
 
@@ -156,13 +157,20 @@ class MemoryBackend(Backend):
 
     def resize(self, data: _Data, size: int) -> None:
         growth = size - len(data.content)
-        if growth > self.capacity - self.used:
+        if growth > self.capacity - self.used or size > self.capacity:
             raise _oserror(errno.ENOSPC)
         if growth < 0:
             del data.content[size:]
         else:
             data.content.extend(bytes(growth))
-        self.used += growth
+        if data.counted:
+            self.used += growth
+
+    def discount(self, data: _Data) -> None:
+        """Deleted: open handles keep the content, it no longer counts as used."""
+        if data.counted:
+            data.counted = False
+            self.used -= len(data.content)
 
     # -- look-up
 
@@ -210,8 +218,8 @@ class MemoryBackend(Backend):
         node.links -= 1
         node.change = parent.node.last_write = parent.node.change = _now()
         if node.links == 0:
-            # Open handles keep the content; it no longer counts as used.
-            self.used -= len(node.data.content) + sum(len(data.content) for _, data in node.streams.values())
+            for data in (node.data, *(data for _, data in node.streams.values())):
+                self.discount(data)
 
     # -- the contract
 
@@ -486,7 +494,7 @@ class MemoryHandle(Handle):
         if old not in node.streams:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.stream)
         if new != old and new in node.streams:
-            self._backend.used -= len(node.streams[new][1].content)
+            self._backend.discount(node.streams[new][1])
         node.streams[new] = (name, node.streams.pop(old)[1])
         self.stream = name
 
@@ -557,7 +565,7 @@ class MemoryHandle(Handle):
                 _, data = node.streams.pop(names.upcase(self.stream))
             except KeyError:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.stream) from None
-            self._backend.used -= len(data.content)
+            self._backend.discount(data)
             return
         entry = self._check_named()
         if node.children:

@@ -94,18 +94,19 @@ class Namespace:
             with ActAs(user):
                 if same_file:
                     # Another name of this very file is replaced by it: rename(2) would do nothing.
-                    os.unlink(source, dir_fd=source_dir)
+                    os.unlink(present, dir_fd=target_dir)
+                    _rename_new(source_dir, source, target_dir, wanted)
                 elif target_stat is not None:
                     os.rename(source, present, src_dir_fd=source_dir, dst_dir_fd=target_dir)
                 else:
                     _rename_new(source_dir, source, target_dir, wanted)
-                if target_stat is not None and present != wanted:
+                if target_stat is not None and present != wanted and not same_file:
                     _rename_new(target_dir, present, target_dir, wanted)
             if same_directory:
-                cache.after(before, source_dir, removed=source, added=wanted)
+                cache.after(before, source_dir, removed=(source, present), added=wanted)
             else:
-                cache.after(before, source_dir, removed=source)
-                cache.after(before_target, target_dir, added=wanted)
+                cache.after(before, source_dir, removed=(source,))
+                cache.after(before_target, target_dir, removed=(present,), added=wanted)
             if replaced is not None and target_stat is not None:
                 self._store.forget(target_stat, replaced)
 
@@ -155,7 +156,7 @@ class Namespace:
                     os.rmdir(name, dir_fd=parent)
                 else:
                     os.unlink(name, dir_fd=parent)
-            self._resolver.cache.after(before, parent, removed=name)
+            self._resolver.cache.after(before, parent, removed=(name,))
             if kind == Kind.DIRECTORY or stat.nlink == 1:
                 self._store.forget(stat, metadata)
 
