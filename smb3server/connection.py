@@ -61,6 +61,8 @@ class Connection:
         """Asynchronous requests by MessageId."""
         self.async_command_list: dict[int, Request] = {}
         """Those whose client was told STATUS_PENDING, by AsyncId."""
+        self.is_authenticated = False
+        """A session was valid on it once."""
         self.closed = False
         self.dispatcher = Dispatcher(self)
 
@@ -100,9 +102,18 @@ class Connection:
         self.dispatcher.notify(session, segments, command)
 
     def authenticated(self) -> None:
-        """The first session is valid: trust the client with full-sized messages and credits."""
+        """A session is valid: trust the client with full-sized messages and credits."""
+        if not self.is_authenticated:
+            self.is_authenticated = True
+            self.server.connection_authenticated(self)
         self.credit_limit = self.server.settings.max_credits
         self.transport.max_message_size = self.server.settings.max_message_size
+
+    def cancel_waiting(self) -> None:
+        """Cancel everything that was told to wait; what is about to finish may finish."""
+        for request in list(self.async_command_list.values()):
+            if request.pending is not None:
+                request.pending.cancel()
 
     def cancel_requests(self, session: Session, tree_id: int | None = None) -> None:
         """Cancel the asynchronous requests of a session or tree connect that goes away."""
@@ -133,5 +144,4 @@ class Connection:
             self.server.leave_session(session, self)
         self.session_table.clear()
         self.preauth_session_table.clear()
-        self.server.connection_list.discard(self)
         self.server.connection_closed(self)

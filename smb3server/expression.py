@@ -13,25 +13,11 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 
+from smb3server.backends.names import has_wildcards, upcase
+
 Matcher = Callable[[str], bool]
 
-WILDCARDS = frozenset('*?<>"')
 _DOS = frozenset('<>"')
-
-
-def has_wildcards(pattern: str) -> bool:
-    return not WILDCARDS.isdisjoint(pattern)
-
-
-def fold_char(char: str) -> str:
-    """Simple upper-casing, one character to one (as Windows' table does)."""
-    upper = char.upper()
-    return upper if len(upper) == 1 else char
-
-
-def fold_name(name: str) -> str:
-    upper = name.upper()
-    return upper if len(upper) == len(name) else "".join(map(fold_char, name))
 
 
 @lru_cache(maxsize=256)
@@ -39,9 +25,9 @@ def compile_expression(pattern: str) -> Matcher:
     """A function that tells whether a name matches."""
     if not pattern.strip("*"):
         return _everything
-    folded = fold_name(pattern)
+    folded = upcase(pattern)
     if not has_wildcards(pattern):
-        return lambda name: fold_name(name) == folded
+        return lambda name: upcase(name) == folded
     if _DOS.isdisjoint(pattern):
         return _plain(folded)
     return _automaton(folded)
@@ -61,7 +47,7 @@ def _plain(pattern: str) -> Matcher:
         middle = "".join(f"(?>.*?{part})" for part in parts[1:-1] if part)
         expression = f"{parts[0]}{middle}.*{parts[-1]}"
     match = re.compile(expression, re.DOTALL).fullmatch
-    return lambda name: match(fold_name(name)) is not None
+    return lambda name: match(upcase(name)) is not None
 
 
 def _automaton(pattern: str) -> Matcher:
@@ -79,7 +65,7 @@ def _automaton(pattern: str) -> Matcher:
         return states
 
     def matches(name: str) -> bool:
-        name = fold_name(name)
+        name = upcase(name)
         last_dot = name.rfind(".")
         states = 1
         for index, letter in enumerate(name):
@@ -92,7 +78,7 @@ def _automaton(pattern: str) -> Matcher:
                 char = pattern[position]
                 if char == "*" or (char == "<" and index != last_dot):
                     following |= 1 << position
-                elif char == letter or char == "?" or (char == ">" and not dot) or (char == '"' and dot):
+                elif char in (letter, "?") or (char == ">" and not dot) or (char == '"' and dot):
                     following |= 1 << (position + 1)
             if not following:
                 return False

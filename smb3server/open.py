@@ -11,6 +11,8 @@ from smb3server.request import RELATED_FILE_ID, FileId, Request
 from smb3server.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
+    from smb3server.commands.query_directory import Enumeration
+    from smb3server.notify import Watcher
     from smb3server.backends.base import Handle, Path
     from smb3server.durable import Durability
     from smb3server.files import File
@@ -43,6 +45,7 @@ class Open:
         "delete_on_close",
         "descriptor",
         "durable",
+        "enumeration",
         "file",
         "file_id",
         "granted_access",
@@ -52,12 +55,16 @@ class Open:
         "lock_sequences",
         "maximal_access",
         "may_block",
+        "next_ea",
         "on_close",
         "path",
         "pipe",
+        "position",
+        "resume_key",
         "session",
         "share_access",
         "tree",
+        "watcher",
     )
 
     def __init__(self, file_id: FileId, session: Session, tree: TreeConnect) -> None:
@@ -89,6 +96,16 @@ class Open:
         self.durable: Durability | None = None
         self.on_close: list[Callable[[], None]] = []
         """Called before the handle is closed (change notification, directory scans)."""
+        self.enumeration: Enumeration | None = None
+        """QUERY_DIRECTORY under way."""
+        self.watcher: Watcher | None = None
+        """CHANGE_NOTIFY, from its first request on."""
+        self.position = 0
+        """CurrentByteOffset: what the client last set, nothing moves it."""
+        self.next_ea = 0
+        """Index of the EA at which a scan of them goes on."""
+        self.resume_key: bytes | None = None
+        """Open.ResumeKey, once asked for."""
 
     def close(self) -> None:
         """Free everything (MS-FSA 2.1.5.4) and delete the file if this was to be its last close. Idempotent; never

@@ -18,6 +18,7 @@ from smb3server.buffers import BufferPool
 from smb3server.commands import load
 from smb3server.connection import Connection
 from smb3server.files import FileTable
+from smb3server.multichannel import InterfaceList
 from smb3server.session import Identity, Session, SessionState
 from smb3server.settings import Settings
 from smb3server.status import NtStatus, StatusError
@@ -55,6 +56,7 @@ class Server:
         if self.kerberos:
             os.environ["KRB5_KTNAME"] = self.settings.keytab
         self.hint_token = hint_token(self.kerberos)
+        self.interfaces = InterfaceList()
         self.rdma_addresses: set[str] = set()
         """Local addresses on which SMB Direct is served; clients are told so (FSCTL_QUERY_NETWORK_INTERFACE_INFO)."""
         self._strangers: Counter[str] = Counter()

@@ -73,6 +73,8 @@ class Acceptor:
         self._users = users
         self._context = _Negotiate(contexts)
         self.identity: Identity | None = None
+        self.expiration_time: float | None = None
+        """When the credentials expire, seconds since the epoch; None: never."""
 
     def step(self, token: bytes) -> bytes:
         """The answer to the client's token. Raises LOGON_FAILURE, or INVALID_PARAMETER for a token that is none."""

@@ -30,7 +30,7 @@ def change_notify(request: Request) -> Pending:
         raise StatusError(NtStatus.ACCESS_DENIED)
     if opened.file is not None and opened.file.delete_pending:
         raise StatusError(NtStatus.DELETE_PENDING)
-    watcher: Watcher | None = getattr(opened, "watcher", None)
+    watcher: Watcher | None = opened.watcher
     if watcher is None:
         recursive = bool(wanted.flags & WATCH_TREE)
         watcher = _start(opened, wanted.completion_filter, recursive, wanted.output_buffer_length)

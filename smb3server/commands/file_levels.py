@@ -65,7 +65,7 @@ def _mode(opened: Open) -> int:
 
 
 def _position(opened: Open) -> int:
-    return int(getattr(opened, "position", 0))
+    return opened.position
 
 
 def name_of(opened: Open) -> str:

@@ -13,6 +13,7 @@ from smb3server.dispatcher import Disconnect
 from smb3server.request import Buffer, Request, Response, handles
 from smb3server.security import preauth
 from smb3server.security.algorithms import PREAUTH_SHA_512, Cipher, SigningAlgorithm
+from smb3server.settings import Settings
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.negotiate import (
@@ -45,6 +46,11 @@ def filetime(seconds: float) -> int:
     return int((seconds + _FILETIME_EPOCH) * 10_000_000)
 
 
+def select_dialect(settings: Settings, dialects: Sequence[int]) -> Dialect | None:
+    """The greatest common one."""
+    return next((d for d in _OFFERED if d in dialects and settings.min_dialect <= d <= settings.max_dialect), None)
+
+
 @handles(Command.NEGOTIATE)
 def negotiate(request: Request) -> Response:
     """3.3.5.4."""
@@ -58,10 +64,7 @@ def negotiate(request: Request) -> Response:
         raise StatusError(NtStatus.INVALID_PARAMETER) from None
     if wanted.structure_size != 36 or not dialects:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    settings = connection.server.settings
-    dialect = next(
-        (d for d in _OFFERED if d in dialects and settings.min_dialect <= d <= settings.max_dialect), None
-    )
+    dialect = select_dialect(connection.server.settings, dialects)
     if dialect is None:
         raise StatusError(NtStatus.NOT_SUPPORTED)
     contexts: list[tuple[int, bytes]] = []

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from smb3server.backends.base import DirectoryEntry, Handle
 
 _REWIND = int(QueryDirectoryFlags.RESTART_SCANS | QueryDirectoryFlags.REOPEN)
+_REOPEN = int(QueryDirectoryFlags.REOPEN)
 _ONE = int(QueryDirectoryFlags.RETURN_SINGLE_ENTRY)
 _DOCUMENTED = frozenset(FileInfoClass)
 
@@ -78,18 +79,23 @@ def query_directory(request: Request) -> Response:
 def _enumeration(opened: Open, handle: Handle, flags: int, pattern: str) -> Enumeration:
     """The open's scan: begun by the first query, whose pattern stays, and begun again on request; a new pattern counts
     only then. Indexes are not supported: as for NTFS, INDEX_SPECIFIED goes on where the scan is."""
-    current: Enumeration | None = getattr(opened, "enumeration", None)
+    current: Enumeration | None = opened.enumeration
     if current is not None and not flags & _REWIND:
         return current
     if current is None:
-        opened.on_close.append(lambda: opened.enumeration.close())
+        opened.on_close.append(lambda: _close(opened))
     else:
         current.close()
         pattern = pattern or current.pattern
-    opened.enumeration = Enumeration(handle, pattern or "*")
-    if current is not None and not flags & QueryDirectoryFlags.REOPEN and current.pattern == (pattern or "*"):
-        opened.enumeration.started = current.started
-    return opened.enumeration  # type: ignore[no-any-return]
+    opened.enumeration = started = Enumeration(handle, pattern or "*")
+    if current is not None and not flags & _REOPEN and current.pattern == started.pattern:
+        started.started = current.started
+    return started
+
+
+def _close(opened: Open) -> None:
+    if opened.enumeration is not None:
+        opened.enumeration.close()
 
 
 def _fill(packer: Packer, enumeration: Enumeration, single: bool) -> None:

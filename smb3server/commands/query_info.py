@@ -93,7 +93,7 @@ def _query_ea(opened: Open, query: QueryInfoRequest, data: memoryview) -> Respon
                 raise StatusError(NtStatus.NONEXISTENT_EA_ENTRY)
             start -= 1
         elif not query.flags & QueryInfoFlags.RESTART_SCAN:
-            start = getattr(opened, "next_ea", 0)
+            start = opened.next_ea
     if not present and not data:
         raise StatusError(NtStatus.NO_EAS_ON_FILE)
     if start >= len(entries):

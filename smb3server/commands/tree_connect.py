@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from smb3server.dispatcher import Disconnect
 from smb3server.request import Request, Response, handles
 from smb3server.session import Session
 from smb3server.status import NtStatus, StatusError
@@ -36,9 +37,9 @@ def tree_connect(request: Request) -> Response:
     if share is None:
         raise StatusError(NtStatus.BAD_NETWORK_NAME)
     if connection.dialect == Dialect.SMB_3_1_1 and not (session.is_guest or session.is_anonymous):
-        # 3.3.5.2.4: tampering with the negotiation must show before a share is used.
+        # Tampering with the negotiation must show before a share is used.
         if not (request.signed or request.encrypted):
-            raise StatusError(NtStatus.ACCESS_DENIED)
+            raise Disconnect("TREE_CONNECT neither signed nor encrypted")
     _authorize(session, share)
     if share.encrypt_data and session.cipher is None:
         raise StatusError(NtStatus.ACCESS_DENIED)
