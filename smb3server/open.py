@@ -11,11 +11,11 @@ from smb3server.request import RELATED_FILE_ID, FileId, Request
 from smb3server.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
-    from smb3server.commands.query_directory import Enumeration
-    from smb3server.notify import Watcher
     from smb3server.backends.base import Handle, Path
+    from smb3server.commands.query_directory import Enumeration
     from smb3server.durable import Durability
     from smb3server.files import File
+    from smb3server.notify import Watcher
     from smb3server.session import Session
     from smb3server.tree import TreeConnect
 

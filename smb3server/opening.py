@@ -156,6 +156,10 @@ class Opening:
         self.info = info = handle.info()
         file = self._table.get(handle.key, self.stream)
         try:
+            own = self.own_lease()
+            if own is not None and own.caching is not file.caching:
+                # One key names one file per client (3.3.5.9.8).
+                raise StatusError(NtStatus.INVALID_PARAMETER)
             if handle.created:
                 self.maximal = self._maximal_access(handle, info)
                 # Whoever may create a file may do with this first handle what was asked for.
