@@ -30,6 +30,7 @@ from smb3server.backends.resolve import Resolver
 from smb3server.backends.sidecar import SideCar
 from smb3server.backends.streams import StreamStore
 from smb3server.backends.syscalls import Statx
+from smb3server.backends.watch import Watcher
 
 _OPEN_FLAGS = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _TRIES = 16
@@ -79,6 +80,7 @@ class LocalBackend(Backend):
             self._sidecar = self._make_sidecar(options.sidecar)
             self.store = MetadataStore(self._sidecar, None if namespace == "none" else namespace)
             self.streams = StreamStore(self._sidecar)
+            self._watcher = Watcher(self.resolver)
             self.namespace = Namespace(self.resolver, self.store, self.read_only)
             self.supports_reflink = not self.read_only and self._probe_reflink()
         except BaseException:
@@ -115,6 +117,7 @@ class LocalBackend(Backend):
 
     def close(self) -> None:
         if self._root >= 0:
+            self._watcher.close()
             os.close(self._root)
             self._root = -1
             self._sidecar.close()
@@ -380,7 +383,10 @@ class LocalBackend(Backend):
         )
 
     def watch(self, handle: Handle, recursive: bool, on_change: Callable[[Change], None]) -> Callable[[], None] | None:
-        return None
+        """Through inotify, in the running event loop; changes of the server's own are reported as well."""
+        if not isinstance(handle, LocalHandle) or handle.kind != Kind.DIRECTORY:
+            return None
+        return self._watcher.subscribe(handle.disk_path, recursive, on_change)
 
 
 def _data_flags(request: OpenRequest) -> int:
