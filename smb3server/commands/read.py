@@ -19,8 +19,8 @@ from smbdirect.message_transport import PooledBuffer
 _READS = int(Access.READ_DATA | Access.EXECUTE)
 _MAX_OFFSET = (1 << 63) - 1
 _NO_DATA = b"\0"
-"""A response without data still has one byte of buffer (StructureSize 17 counts it), but not on RDMA channels: Linux 6.12
-takes the fixed part only and would read the byte as the start of the next message."""
+"""A response without data still has one byte of buffer (StructureSize 17 counts it), but not on RDMA channels: Linux
+6.12 takes the fixed part only and would read the byte as the start of the next message."""
 
 
 @handles(Command.READ)
