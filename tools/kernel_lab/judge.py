@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import subprocess
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from tools.kernel_lab.cases import Case
 from tools.pcap.capture import CaptureError
 from tools.pcap.replay import replay
+from tools.pcap.rewrite import rewrite
 from tools.pcap.session import CaptureFile, read_capture
 
 SESSION_FILE_BYTES = 300_000
@@ -67,13 +71,28 @@ def tshark_experts(capture: Path) -> list[Expert]:
     return experts
 
 
+@contextlib.contextmanager
+def for_tshark(capture: Path) -> Iterator[Path]:
+    """The capture, with its iWARP sessions in a form that tshark can judge (see ``tools.pcap.rewrite``)."""
+    wires = [s.wire for s in read_capture(capture).sessions if s.wire is not None and s.wire.fabric == "iwarp"]
+    if not wires:
+        yield capture
+        return
+    with tempfile.TemporaryDirectory(prefix="smb-tshark-") as folder:
+        path = Path(folder) / capture.name
+        rewrite(wires, path)
+        yield path
+
+
 def tshark_complaints(capture: Path) -> list[str]:
     """Malformed frames in any protocol, and errors or warnings in those that we speak, exclusions taken out."""
     over_rdma = any(session.fabric != "tcp" for session in read_capture(capture).sessions)
     exclusions = TSHARK_EXCLUSIONS + (RDMA_EXCLUSIONS if over_rdma else ())
+    with for_tshark(capture) as path:
+        experts = tshark_experts(path)
     return [
         str(expert)
-        for expert in tshark_experts(capture)
+        for expert in experts
         if (expert.group == "Malformed" or expert.protocol.upper().startswith(_OUR_PROTOCOLS))
         and not any(expert.protocol == name and expert.summary.startswith(text) for name, text in exclusions)
     ]
