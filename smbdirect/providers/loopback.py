@@ -1,0 +1,514 @@
+"""In-process RDMA fabric: the provider contract with nothing underneath, plus hooks that misbehave on purpose.
+
+Two endpoints of one ``LoopbackProvider`` are connected by function calls deferred with ``call_soon``; nothing is
+delivered, placed or completed inside ``post`` itself, so callers see the same asynchrony as on a network.
+
+``Faults`` bends it within (delay, placement order, Sends overtaking Reads) and outside (loss, bad tokens) what the
+contract allows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from smbdirect.errors import ConnectionLost, ProviderError
+from smbdirect.providers.base import (
+    Access,
+    Capabilities,
+    CloseCause,
+    CloseReason,
+    Completion,
+    ConnectionRequest,
+    Endpoint,
+    Operation,
+    Read,
+    Send,
+    Status,
+    WorkRequest,
+    Write,
+)
+
+CAPABILITIES = Capabilities(
+    name="loopback",
+    max_send_sge=16,
+    max_read_sge=16,
+    max_transfer=1 << 20,
+    max_message=1 << 20,
+    max_inline=0,
+    max_send_queue=512,
+    max_receive_queue=1024,
+    max_outstanding_reads=16,
+    remote_invalidation=True,
+    receives_before_accept=True,
+    requires_registration=False,
+)
+
+_FIRST_EPHEMERAL_PORT = 49152
+
+
+@dataclass(slots=True)
+class Faults:
+    """What goes wrong, or merely slow, on a fabric. Changing a field takes effect on the next work request."""
+
+    rng: random.Random = field(default_factory=lambda: random.Random(0))
+    delay_turns: int = 0
+    """Up to this many extra event-loop turns before each work request is carried out."""
+    reorder_placement: bool = False
+    """Place RDMA Writes in pieces, in random order, as late as the next Send allows."""
+    hold_reads: bool = False
+    """Let the next Sends pass an RDMA Read, which is carried out when no further work request is queued."""
+    drop_after: int | None = None
+    """Lose the connection after this many further work requests."""
+    corrupt_tokens: int = 0
+    """Damage the remote token of this many further Reads and Writes."""
+
+
+class LoopbackRegion:
+    """A registered range; keeps ``providers.base.MemoryRegion``."""
+
+    __slots__ = ("_endpoint", "access", "address", "length", "memory", "token", "valid")
+
+    def __init__(self, endpoint: LoopbackEndpoint, memory: memoryview, access: Access, token: int) -> None:
+        self._endpoint = endpoint
+        self.memory = memory
+        self.access = access
+        self.token = token
+        self.address = secrets.randbits(51) << 12
+        self.length = len(memory)
+        self.valid = True
+
+    def invalidate(self) -> None:
+        self.valid = False
+        self._endpoint.regions.pop(self.token, None)
+
+    def deregister(self) -> None:
+        self.invalidate()
+
+
+class LoopbackEndpoint:
+    """One end of a connection; keeps ``providers.base.Endpoint``."""
+
+    def __init__(
+        self, provider: LoopbackProvider, local_address: tuple[str, int], peer_address: tuple[str, int]
+    ) -> None:
+        self.capabilities = provider.capabilities
+        self.local_address = local_address
+        self.peer_address = peer_address
+        self.private_data = b""
+        self.on_completions: Callable[[Sequence[Completion]], None] = lambda completions: None
+        self.on_closed: Callable[[CloseReason], None] = lambda reason: None
+        self.counters = {"registrations": 0, "sends": 0, "writes": 0, "reads": 0, "bytes_written": 0, "bytes_read": 0}
+        self.regions: dict[int, LoopbackRegion] = {}
+        self.peer: LoopbackEndpoint | None = None
+        self._provider = provider
+        self._loop = asyncio.get_running_loop()
+        self._receives: deque[tuple[memoryview, object]] = deque()
+        self._requests: deque[WorkRequest] = deque()
+        self._unplaced: list[tuple[memoryview, memoryview]] = []
+        self._held: deque[tuple[Read, list[Completion]]] = deque()
+        self._completions: list[Completion] = []
+        self._queued = 0
+        self._scheduled = False
+        self._delivering = False
+        self._disconnecting = False
+        self._closed: CloseReason | None = None
+        self._close_reported = False
+
+    # -- work requests -------------------------------------------------------------------------------------------
+
+    def register(self, memory: memoryview, access: Access) -> LoopbackRegion:
+        if memory.readonly or not memory.contiguous:
+            raise ProviderError("a region must be writable and contiguous")
+        if self._closed is not None:
+            raise ProviderError("endpoint is closed")
+        token = secrets.randbits(32)
+        while token == 0 or token in self.regions:
+            token = secrets.randbits(32)
+        region = LoopbackRegion(self, memory.cast("B"), access, token)
+        self.regions[token] = region
+        self.counters["registrations"] += 1
+        return region
+
+    def post_receive(self, buffer: memoryview, context: object = None) -> None:
+        if self._closed is not None:
+            self._complete(Completion(Operation.RECEIVE, Status.FLUSHED, context))
+            return
+        if len(self._receives) >= self.capabilities.max_receive_queue:
+            raise ProviderError("receive queue is full")
+        self._receives.append((buffer, context))
+
+    def post(self, requests: Sequence[WorkRequest]) -> None:
+        if self._closed is not None or self._disconnecting:
+            for request in requests:
+                self._complete(Completion(_operation(request), Status.FLUSHED, request.context))
+            return
+        if self._queued + len(requests) > self.capabilities.max_send_queue:
+            raise ProviderError("send queue is full")
+        for request in requests:
+            self._check(request)
+        self._queued += len(requests)
+        self._requests.extend(requests)
+        self._schedule()
+
+    def _check(self, request: WorkRequest) -> None:
+        length = sum(map(len, request.segments))
+        if isinstance(request, Send):
+            if length > self.capabilities.max_message:
+                raise ProviderError(f"a Send of {length} bytes is too long")
+        elif length > self.capabilities.max_transfer or length != request.remote.length:
+            raise ProviderError(f"a transfer of {length} bytes to {request.remote.length} remote ones")
+        limit = self.capabilities.max_read_sge if isinstance(request, Read) else self.capabilities.max_send_sge
+        if len(request.segments) > limit:
+            raise ProviderError(f"{len(request.segments)} segments are more than {limit}")
+
+    def disconnect(self) -> None:
+        if self._closed is None and not self._disconnecting:
+            self._disconnecting = True
+            self._schedule()
+
+    def abort(self, reason: CloseReason | None = None) -> None:
+        self.fail(reason or CloseReason(CloseCause.LOCAL), CloseReason(CloseCause.PEER))
+
+    def fail(self, reason: CloseReason, peer_reason: CloseReason) -> None:
+        """End the connection at both ends, at once. Idempotent."""
+        peer = self.peer
+        self._close(reason)
+        if peer is not None:
+            peer._close(peer_reason)
+
+    # -- carrying out --------------------------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        if not self._scheduled and self.peer is not None:
+            self._scheduled = True
+            faults = self._provider.faults
+            turns = faults.rng.randint(0, faults.delay_turns) if faults.delay_turns else 0
+            self._loop.call_soon(self._run, turns)
+
+    def connected(self, peer: LoopbackEndpoint) -> None:
+        """Both ends exist: begin with what was posted before."""
+        self.peer = peer
+        if self._requests or self._disconnecting:
+            self._schedule()
+
+    def _run(self, turns: int) -> None:
+        if turns:
+            self._loop.call_soon(self._run, turns - 1)
+            return
+        self._scheduled = False
+        faults = self._provider.faults
+        while self._requests and self._closed is None:
+            if faults.drop_after is not None:
+                if faults.drop_after <= 0:
+                    lost = CloseReason(CloseCause.DEVICE, "connection lost")
+                    self.fail(lost, lost)
+                    return
+                faults.drop_after -= 1
+            self._carry_out(self._requests.popleft())
+            if faults.delay_turns:
+                break
+        if self._closed is not None:
+            return
+        if self._requests:
+            self._schedule()
+            return
+        self._place()
+        self._run_held_reads()
+        if self._disconnecting and self._closed is None:
+            self.fail(CloseReason(CloseCause.LOCAL), CloseReason(CloseCause.PEER))
+
+    def _carry_out(self, request: WorkRequest) -> None:
+        if isinstance(request, Send):
+            self._place()
+            self._send(request)
+        elif isinstance(request, Write):
+            self._write(request)
+        else:
+            self._place()
+            if self._provider.faults.hold_reads or self._held:
+                self._held.append((request, []))
+            else:
+                self._read(request)
+
+    def _send(self, request: Send) -> None:
+        peer = self.peer
+        assert peer is not None
+        if not peer._receives:
+            reason = CloseReason(CloseCause.NO_RECEIVE)
+            self._refused(request, Status.RECEIVE_NOT_READY, reason)
+            return
+        length = sum(map(len, request.segments))
+        buffer, context = peer._receives[0]
+        if length > len(buffer):
+            self._refused(request, Status.LENGTH, CloseReason(CloseCause.PROTOCOL, "message longer than its receive"))
+            return
+        if request.invalidate is not None:
+            region = peer.regions.get(request.invalidate)
+            if region is None:
+                self._refused(request, Status.REMOTE_ACCESS, CloseReason(CloseCause.REMOTE_ACCESS, "invalidation"))
+                return
+            region.invalidate()
+        peer._receives.popleft()
+        position = 0
+        for segment in request.segments:
+            buffer[position : position + len(segment)] = segment
+            position += len(segment)
+        self.counters["sends"] += 1
+        peer._complete(Completion(Operation.RECEIVE, Status.OK, context, length, request.invalidate))
+        self._finish(request)
+
+    def _target(self, request: Write | Read, right: Access) -> memoryview | None:
+        """The peer's memory that ``request`` names, or None if it may not be touched."""
+        assert self.peer is not None
+        remote = request.remote
+        if remote.length == 0:
+            return memoryview(bytearray())
+        token = remote.token
+        faults = self._provider.faults
+        if faults.corrupt_tokens:
+            faults.corrupt_tokens -= 1
+            token ^= 0xA5A5A5A5
+        region = self.peer.regions.get(token)
+        if region is None or right not in region.access:
+            return None
+        start = remote.address - region.address
+        if start < 0 or start + remote.length > region.length:
+            return None
+        return region.memory[start : start + remote.length]
+
+    def _write(self, request: Write) -> None:
+        target = self._target(request, Access.REMOTE_WRITE)
+        if target is None:
+            self._refused(request, Status.REMOTE_ACCESS, CloseReason(CloseCause.REMOTE_ACCESS, "RDMA Write"))
+            return
+        late = self._provider.faults.reorder_placement
+        position = 0
+        for segment in request.segments:
+            piece = target[position : position + len(segment)]
+            position += len(segment)
+            if late:
+                self._unplaced.append((piece, memoryview(bytes(segment))))
+            else:
+                piece[:] = segment
+        self.counters["writes"] += 1
+        self.counters["bytes_written"] += position
+        self._finish(request)
+
+    def _place(self) -> None:
+        """Place what earlier Writes left in flight, unless its region is gone (it never changes again)."""
+        if not self._unplaced:
+            return
+        pieces, self._unplaced = self._unplaced, []
+        assert self.peer is not None
+        alive = [region.memory for region in self.peer.regions.values()]
+        self._provider.faults.rng.shuffle(pieces)
+        for target, data in pieces:
+            if any(memory.obj is target.obj for memory in alive):
+                target[:] = data
+
+    def _read(self, request: Read) -> None:
+        source = self._target(request, Access.REMOTE_READ)
+        if source is None:
+            self._refused(request, Status.REMOTE_ACCESS, CloseReason(CloseCause.REMOTE_ACCESS, "RDMA Read"))
+            return
+        position = 0
+        for segment in request.segments:
+            segment[:] = source[position : position + len(segment)]
+            position += len(segment)
+        self.counters["reads"] += 1
+        self.counters["bytes_read"] += position
+        self._queued -= 1
+        self._complete(Completion(Operation.READ, Status.OK, request.context))
+
+    def _run_held_reads(self) -> None:
+        while self._held and self._closed is None:
+            request, later = self._held.popleft()
+            self._read(request)
+            if self._closed is None:
+                for completion in later:
+                    self._complete(completion)
+            else:
+                self._flush(later)
+
+    def _finish(self, request: Send | Write) -> None:
+        """Complete with success, behind any Read that is still held (completions keep posting order)."""
+        self._queued -= 1
+        if request.signalled:
+            completion = Completion(_operation(request), Status.OK, request.context)
+            if self._held:
+                self._held[-1][1].append(completion)
+            else:
+                self._complete(completion)
+
+    def _refused(self, request: WorkRequest, status: Status, reason: CloseReason) -> None:
+        self._run_held_reads()
+        self._complete(Completion(_operation(request), status, request.context))
+        self.fail(reason, reason)
+
+    # -- completions and the end ---------------------------------------------------------------------------------
+
+    def _complete(self, completion: Completion) -> None:
+        self._completions.append(completion)
+        if not self._delivering:
+            self._delivering = True
+            self._loop.call_soon(self._deliver)
+
+    def _deliver(self) -> None:
+        self._delivering = False
+        completions, self._completions = self._completions, []
+        if completions:
+            self.on_completions(completions)
+        if self._closed is not None and not self._close_reported and not self._completions:
+            self._close_reported = True
+            self.on_closed(self._closed)
+
+    def _flush(self, completions: Sequence[Completion]) -> None:
+        for completion in completions:
+            self._complete(completion._replace(status=Status.FLUSHED))
+
+    def _close(self, reason: CloseReason) -> None:
+        if self._closed is not None:
+            return
+        self._closed = reason
+        for request, later in self._held:
+            self._complete(Completion(Operation.READ, Status.FLUSHED, request.context))
+            self._flush(later)
+        for queued in self._requests:
+            self._complete(Completion(_operation(queued), Status.FLUSHED, queued.context))
+        for _, context in self._receives:
+            self._complete(Completion(Operation.RECEIVE, Status.FLUSHED, context))
+        self._held.clear()
+        self._requests.clear()
+        self._receives.clear()
+        self._unplaced.clear()
+        for region in tuple(self.regions.values()):
+            region.invalidate()
+        self._provider.endpoints.discard(self)
+        if not self._delivering:
+            self._delivering = True
+            self._loop.call_soon(self._deliver)
+
+
+def _operation(request: WorkRequest) -> Operation:
+    if isinstance(request, Send):
+        return Operation.SEND
+    return Operation.WRITE if isinstance(request, Write) else Operation.READ
+
+
+class LoopbackRequest:
+    """A connection request under way; keeps ``providers.base.ConnectionRequest``."""
+
+    def __init__(
+        self,
+        provider: LoopbackProvider,
+        client: LoopbackEndpoint,
+        answer: asyncio.Future[tuple[LoopbackEndpoint | None, bytes]],
+        private_data: bytes,
+    ) -> None:
+        self.private_data = private_data
+        self.peer_address = client.local_address
+        self.local_address = client.peer_address
+        self._provider = provider
+        self._client = client
+        self._answer = answer
+        self._endpoint: LoopbackEndpoint | None = None
+
+    def prepare(self) -> LoopbackEndpoint:
+        if self._endpoint is None:
+            self._endpoint = LoopbackEndpoint(self._provider, self.local_address, self.peer_address)
+            self._endpoint.private_data = self.private_data
+        return self._endpoint
+
+    async def accept(self, private_data: bytes = b"") -> None:
+        endpoint = self.prepare()
+        if self._answer.done():
+            gone = CloseReason(CloseCause.PEER, "the peer gave up connecting")
+            endpoint._close(gone)
+            raise ConnectionLost(gone)
+        self._answer.set_result((endpoint, private_data))
+        self._provider.endpoints.add(endpoint)
+        endpoint.connected(self._client)
+
+    def reject(self, private_data: bytes = b"") -> None:
+        if not self._answer.done():
+            self._answer.set_result((None, private_data))
+
+
+class LoopbackListener:
+    """Keeps ``providers.base.Listener``."""
+
+    def __init__(
+        self, provider: LoopbackProvider, address: tuple[str, int], on_request: Callable[[ConnectionRequest], None]
+    ) -> None:
+        self.address = address
+        self.on_request = on_request
+        self._provider = provider
+
+    async def close(self) -> None:
+        self._provider.listeners.pop(self.address[1], None)
+
+
+class LoopbackProvider:
+    """A fabric of its own: listeners and clients of one instance reach each other."""
+
+    def __init__(self, capabilities: Capabilities = CAPABILITIES, faults: Faults | None = None) -> None:
+        self.capabilities = capabilities
+        self.faults = faults or Faults()
+        self.listeners: dict[int, LoopbackListener] = {}
+        self.endpoints: set[LoopbackEndpoint] = set()
+        """Connected endpoints of this fabric, for tests that look for leaks or cut connections."""
+        self._next_port = _FIRST_EPHEMERAL_PORT
+
+    def available(self) -> str | None:
+        return None
+
+    def _ephemeral_port(self) -> int:
+        while self._next_port in self.listeners:
+            self._next_port += 1
+        self._next_port += 1
+        return self._next_port - 1
+
+    async def listen(self, host: str, port: int, on_request: Callable[[ConnectionRequest], None]) -> LoopbackListener:
+        port = port or self._ephemeral_port()
+        if port in self.listeners:
+            raise ProviderError(f"port {port} is in use")
+        listener = LoopbackListener(self, (host, port), on_request)
+        self.listeners[port] = listener
+        return listener
+
+    async def connect(
+        self,
+        host: str,
+        port: int,
+        prepare: Callable[[Endpoint], None],
+        private_data: bytes = b"",
+        timeout: float = 5.0,
+    ) -> LoopbackEndpoint:
+        """Raises ``ConnectionLost``: nobody listens, rejected, or no answer in ``timeout`` seconds."""
+        listener = self.listeners.get(port)
+        if listener is None:
+            raise ConnectionLost(CloseReason(CloseCause.PEER, f"nobody listens on port {port}"))
+        client = LoopbackEndpoint(self, (host, self._ephemeral_port()), (host, port))
+        prepare(client)
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[tuple[LoopbackEndpoint | None, bytes]] = loop.create_future()
+        loop.call_soon(listener.on_request, LoopbackRequest(self, client, answer, private_data))
+        try:
+            async with asyncio.timeout(timeout):
+                server, reply_data = await answer
+        except TimeoutError:
+            reason = CloseReason(CloseCause.TIMEOUT, "no answer to the connection request")
+        else:
+            if server is not None:
+                client.private_data = reply_data
+                self.endpoints.add(client)
+                client.connected(server)
+                return client
+            reason = CloseReason(CloseCause.PEER, "rejected")
+        client._close(reason)
+        raise ConnectionLost(reason)

@@ -1,0 +1,168 @@
+"""Which providers the contract suite runs on: one entry each in ``PROVIDERS``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from smbdirect.errors import ConnectionLost
+from smbdirect.providers.base import (
+    CloseCause,
+    CloseReason,
+    Completion,
+    ConnectionRequest,
+    Endpoint,
+    Operation,
+    Provider,
+)
+from smbdirect.providers.loopback import Faults, LoopbackProvider
+
+
+class Entry(NamedTuple):
+    """How the suite reaches a provider. One instance both listens and connects."""
+
+    make: Callable[[], Provider]
+    host: str = "127.0.0.1"
+
+
+PROVIDERS: dict[str, Entry] = {
+    "loopback": Entry(LoopbackProvider),
+    "loopback-late": Entry(
+        lambda: LoopbackProvider(faults=Faults(delay_turns=3, reorder_placement=True, hold_reads=True))
+    ),
+}
+
+PATIENCE = 10.0
+"""Seconds until a condition that never comes true fails its test; nothing waits this long when all is well."""
+
+
+class Side:
+    """One endpoint under test: remembers completions and the end, and wakes whoever waits for them."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.completions: list[Completion] = []
+        self.closed: list[CloseReason] = []
+        self._news = asyncio.Event()
+        endpoint.on_completions = self._completed
+        endpoint.on_closed = self._ended
+
+    def _completed(self, completions: Any) -> None:
+        assert not self.closed, "completions after on_closed"
+        self.completions.extend(completions)
+        self._news.set()
+
+    def _ended(self, reason: CloseReason) -> None:
+        self.closed.append(reason)
+        self._news.set()
+
+    def of(self, *operations: Operation) -> list[Completion]:
+        return [completion for completion in self.completions if completion.operation in operations]
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not condition():
+                self._news.clear()
+                await self._news.wait()
+
+    async def receives(self, count: int) -> list[Completion]:
+        await self.until(lambda: len(self.of(Operation.RECEIVE)) >= count)
+        return self.of(Operation.RECEIVE)
+
+    async def sends(self, count: int) -> list[Completion]:
+        """Completions of the send queue (sends, writes and reads together)."""
+        queue = (Operation.SEND, Operation.WRITE, Operation.READ)
+        await self.until(lambda: len(self.of(*queue)) >= count)
+        return self.of(*queue)
+
+    async def end(self) -> CloseReason:
+        await self.until(lambda: self.closed)
+        return self.closed[0]
+
+    def post_receives(self, count: int, size: int = 2048) -> list[bytearray]:
+        """Post ``count`` receives whose contexts are their indexes."""
+        buffers = [bytearray(size) for _ in range(count)]
+        for index, buffer in enumerate(buffers):
+            self.endpoint.post_receive(memoryview(buffer), index)
+        return buffers
+
+
+class Pair(NamedTuple):
+    provider: Provider
+    client: Side
+    server: Side
+    client_receives: list[bytearray]
+    server_receives: list[bytearray]
+
+
+async def connect(
+    provider: Provider, host: str, receives: int = 8, private_data: bytes = b"", reply_data: bytes = b""
+) -> Pair:
+    """A connected pair with ``receives`` receives of 2 KiB posted at each end before establishment."""
+    loop = asyncio.get_running_loop()
+    accepted: asyncio.Future[Side] = loop.create_future()
+    tasks: list[asyncio.Task[None]] = []
+    buffers: dict[str, list[bytearray]] = {}
+
+    def on_request(request: ConnectionRequest) -> None:
+        side = Side(request.prepare())
+        buffers["server"] = side.post_receives(receives)
+
+        async def accept() -> None:
+            await request.accept(reply_data)
+            accepted.set_result(side)
+
+        tasks.append(loop.create_task(accept()))
+
+    sides: list[Side] = []
+
+    def prepare(endpoint: Endpoint) -> None:
+        sides.append(Side(endpoint))
+        buffers["client"] = sides[0].post_receives(receives)
+
+    listener = await provider.listen(host, 0, on_request)
+    try:
+        endpoint = await provider.connect(host, listener.address[1], prepare, private_data)
+        assert endpoint is sides[0].endpoint
+        async with asyncio.timeout(PATIENCE):
+            server = await accepted
+            await asyncio.gather(*tasks)
+    finally:
+        await listener.close()
+    return Pair(provider, sides[0], server, buffers["client"], buffers["server"])
+
+
+@pytest.fixture(params=list(PROVIDERS))
+def entry(request: pytest.FixtureRequest) -> Entry:
+    chosen = PROVIDERS[request.param]
+    reason = chosen.make().available()
+    if reason is not None:
+        pytest.skip(f"{request.param}: {reason}")
+    return chosen
+
+
+@pytest.fixture
+def run(entry: Entry) -> Callable[..., None]:
+    """``run(scenario, **connect_arguments)``: runs ``await scenario(pair)`` on a connected pair, then closes it."""
+
+    def runner(scenario: Callable[[Pair], Awaitable[None]], **arguments: Any) -> None:
+        async def main() -> None:
+            pair = await connect(entry.make(), entry.host, **arguments)
+            try:
+                await scenario(pair)
+            finally:
+                pair.client.endpoint.abort()
+                pair.server.endpoint.abort()
+                await pair.client.end()
+                await pair.server.end()
+            assert len(pair.client.closed) == len(pair.server.closed) == 1
+
+        asyncio.run(main())
+
+    return runner
+
+
+__all__ = ["CloseCause", "ConnectionLost", "Entry", "Pair", "Side", "connect"]
