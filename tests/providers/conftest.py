@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
@@ -19,6 +20,14 @@ from smbdirect.providers.base import (
     Provider,
 )
 from smbdirect.providers.loopback import Faults, LoopbackProvider
+from smbdirect.providers.roce import RoceProvider
+
+
+def free_udp_port() -> int:
+    """A UDP port for software RoCEv2, whose own may be taken on this machine."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 class Entry(NamedTuple):
@@ -33,6 +42,9 @@ PROVIDERS: dict[str, Entry] = {
     "loopback-late": Entry(
         lambda: LoopbackProvider(faults=Faults(delay_turns=3, reorder_placement=True, hold_reads=True))
     ),
+    "roce": Entry(lambda: RoceProvider(free_udp_port())),
+    "roce-ipv6-mtu256": Entry(lambda: RoceProvider(free_udp_port(), max_mtu=256), "::1"),
+    "roce-unprivileged": Entry(lambda: RoceProvider(free_udp_port(), check_icrc=False)),
 }
 
 PATIENCE = 10.0
