@@ -15,6 +15,7 @@ import errno
 import os
 import socket
 import struct
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -149,6 +150,9 @@ class Port:
         self._raw: socket.socket | None = None
         if check_icrc and not self.ipv6:
             self._raw = self._open_raw(host)
+        # An event loop that ends before the last answers went out leaves no open sockets behind.
+        sockets = [sock for sock in (self.socket, self._raw) if sock is not None]
+        weakref.finalize(self, lambda: [sock.close() for sock in sockets])
         self.checks_icrc = check_icrc and (self.ipv6 or self._raw is not None)
         if self._raw is not None:
             self._loop.add_reader(self._raw, self._raw_readable)
