@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
+from smb3server.leases import Lease, Oplock
 from smb3server.request import RELATED_FILE_ID, FileId, Request
 from smb3server.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
+    from smb3server.commands.query_directory import Enumeration
+    from smb3server.notify import Watcher
     from smb3server.backends.base import Handle, Path
+    from smb3server.durable import Durability
+    from smb3server.files import File
     from smb3server.session import Session
     from smb3server.tree import TreeConnect
+
+log = logging.getLogger(__name__)
 
 
 class Pipe(Protocol):
@@ -30,18 +39,32 @@ class Open:
 
     __slots__ = (
         "__dict__",
+        "_closing",
+        "caching",
         "create_options",
-        "durable_file_id",
+        "delete_on_close",
+        "descriptor",
+        "durable",
+        "enumeration",
         "file",
         "file_id",
         "granted_access",
         "handle",
+        "in_flight",
         "is_directory",
+        "lock_sequences",
+        "maximal_access",
+        "may_block",
+        "next_ea",
+        "on_close",
         "path",
         "pipe",
+        "position",
+        "resume_key",
         "session",
         "share_access",
         "tree",
+        "watcher",
     )
 
     def __init__(self, file_id: FileId, session: Session, tree: TreeConnect) -> None:
@@ -49,13 +72,78 @@ class Open:
         self.session = session
         self.tree = tree
         self.granted_access = 0
+        self.maximal_access = 0
         self.share_access = 0
         self.create_options = 0
         self.path: Path = ()
+        """As it was opened; ``handle.path`` knows about renames."""
         self.is_directory = False
         self.handle: Handle | None = None
+        self.descriptor: int | None = None
+        """``handle.fileno()``, for the data path."""
+        self.may_block = True
+        """Reads may have to wait for a disk."""
+        self.in_flight = 0
+        """Worker threads and RDMA transfers that use the handle: it stays open for them."""
         self.pipe: Pipe | None = None
-        self.file: Any = None
+        self.file: File | None = None
+        """None for pipes only."""
+        self.caching: Oplock | Lease | None = None
+        self.delete_on_close = False
+        self._closing: Handle | None = None
+        self.lock_sequences: dict[int, int] = {}
+        """LockSequenceArray: index to number, valid entries only."""
+        self.durable: Durability | None = None
+        self.on_close: list[Callable[[], None]] = []
+        """Called before the handle is closed (change notification, directory scans)."""
+        self.enumeration: Enumeration | None = None
+        """QUERY_DIRECTORY under way."""
+        self.watcher: Watcher | None = None
+        """CHANGE_NOTIFY, from its first request on."""
+        self.position = 0
+        """CurrentByteOffset: what the client last set, nothing moves it."""
+        self.next_ea = 0
+        """Index of the EA at which a scan of them goes on."""
+        self.resume_key: bytes | None = None
+        """Open.ResumeKey, once asked for."""
+
+    def close(self) -> None:
+        """Free everything (MS-FSA 2.1.5.4) and delete the file if this was to be its last close. Idempotent; never
+        fails: what the store refuses now is logged."""
+        self.session.open_table.pop(self.file_id[1], None)
+        server = self.session.server
+        if server.global_open_table.pop(self.file_id[0], None) is None:
+            return
+        if self.durable is not None:
+            self.durable.forget()
+        on_close, self.on_close = self.on_close, []
+        for callback in on_close:
+            callback()
+        if self.pipe is not None:
+            self.pipe.close()
+        file, handle = self.file, self.handle
+        if file is not None and handle is not None:
+            file.close_open(self)
+            self.handle = self.descriptor = None
+            self._closing = handle
+            self._close_handle()
+
+    def begin_io(self) -> None:
+        """Keep the handle's descriptor from being closed (and its number reused) until ``end_io``."""
+        self.in_flight += 1
+
+    def end_io(self) -> None:
+        self.in_flight -= 1
+        self._close_handle()
+
+    def _close_handle(self) -> None:
+        if self._closing is None or self.in_flight:
+            return
+        handle, self._closing = self._closing, None
+        try:
+            handle.close()
+        except OSError as error:
+            log.warning("close of %s: %s", "/".join(self.path), error)
 
 
 def find_open(request: Request, file_id: FileId) -> Open:

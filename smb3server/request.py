@@ -87,6 +87,10 @@ class Pending:
         if finish is not None:
             finish(self.request, error)
 
+    def drop(self) -> None:
+        """The handler raised after it had called ``pend``: nothing it completes later counts."""
+        self._finish = self.on_cancel = None
+
     def cancel(self) -> None:
         on_cancel, self.on_cancel = self.on_cancel, None
         if on_cancel is not None:

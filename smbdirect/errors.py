@@ -22,6 +22,10 @@ class DecodeError(ProtocolError):
     """Bytes that are too short or inconsistent for the layout they claim to have."""
 
 
+class TimerExpired(ProtocolError):
+    """A timer of MS-SMBD 3.1.6 ended the connection: the peer is too slow or gone."""
+
+
 class ProviderError(SmbDirectError):
     """The RDMA provider cannot do what was asked (bad registration, queue full, device trouble)."""
 

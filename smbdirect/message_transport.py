@@ -52,10 +52,13 @@ class RdmaOperations(Protocol):
     else ``ValueError`` before anything is posted. Transfers of any length are cut to what the provider can do.
     """
 
-    max_read_write_size: int
-    """MaxReadWriteSize, bytes."""
     fabric: str
     """Provider name: iwarp, roce, verbs, loopback."""
+
+    @property
+    def max_read_write_size(self) -> int:
+        """MaxReadWriteSize, bytes."""
+        ...
 
     def write_to_peer(
         self, remote: Sequence[RemoteBuffer], local: Sequence[Buffer], on_done: Callable[[BaseException | None], None]
@@ -78,14 +81,25 @@ class RdmaOperations(Protocol):
 class MessageTransport(Protocol):
     """One connection that carries whole messages both ways."""
 
-    rdma: RdmaOperations | None
     local_address: tuple[str, int]
     peer_address: tuple[str, int]
     max_message_size: int
     """Largest inbound message accepted; a longer one closes the connection before any of it is buffered. Set low
     before authentication and raised by the server afterwards."""
+
+    @property
+    def max_outbound_message_size(self) -> int:
+        """Largest message the peer takes, in bytes (SMB Direct: its MaxFragmentedSize); ``send`` of a longer one
+        raises ``ValueError``."""
+        ...
+
     pending_send_bytes: int
     """Bytes handed to ``send`` and not yet taken by the fabric."""
+
+    @property
+    def rdma(self) -> RdmaOperations | None:
+        """RDMA Read and Write, or None where the transport has none."""
+        ...
 
     def start(
         self, on_message: Callable[[InboundMessage], None], on_closed: Callable[[BaseException | None], None]

@@ -32,7 +32,7 @@ class Kind(enum.IntEnum):
     DIRECTORY = 1
     SYMLINK = 2
     OTHER = 3
-    """FIFO, socket, device: listed, never opened."""
+    """FIFO, socket, device: listed, opened for metadata (to delete it) but never for data."""
 
 
 class User(NamedTuple):
@@ -83,7 +83,10 @@ class DirectoryEntry(NamedTuple):
 
 
 class Disposition(enum.IntEnum):
-    """What to do about existence. Overwriting is the server's (``truncate``), once its checks passed."""
+    """What to do about existence. Overwriting is done afterwards by the server (``truncate``), once its checks passed.
+
+    With a stream named it is about the stream; the file is created with it unless OPEN.
+    """
 
     OPEN = 0
     CREATE = 1
@@ -100,10 +103,11 @@ class OpenRequest:
     write: bool = False
     """Data access wanted; with neither the handle is for metadata only."""
     directory: bool | None = None
-    """True: a directory (else ENOTDIR), or create one; False: not one (else EISDIR); None: either (creates a file)."""
+    """True: must be a directory (ENOTDIR), or create one; False: must not be one (EISDIR); None: either (creates a
+    file). With a stream, True is about the file it belongs to and False says nothing."""
     open_reparse_point: bool = False
     attributes: int = 0
-    """For a new file."""
+    """For a new file; 0 leaves the default (ARCHIVE for files)."""
     security_descriptor: bytes | None = None
     """For a new file: self-relative, stored with it before anybody else can open it."""
     ea: Sequence[tuple[bytes, bytes]] = ()
@@ -124,7 +128,7 @@ class Handle(ABC):
     @property
     @abstractmethod
     def path(self) -> Path:
-        """Current components as they are on disk (own and ancestors' renames included). Raises FileNotFoundError when
+        """Current components in the case they have on disk, own and ancestors' renames included. FileNotFoundError:
         the file has no name any more."""
 
     @abstractmethod
@@ -165,7 +169,8 @@ class Handle(ABC):
 
     @abstractmethod
     def copy_range(self, source: Handle, source_offset: int, offset: int, length: int) -> int:
-        """Server-side copy; bytes copied (short at the source's end)."""
+        """Server-side copy; bytes copied (short at the source's end). EXDEV: the source is of another kind of store,
+        copy by reading and writing."""
 
     @abstractmethod
     def clone_range(self, source: Handle, source_offset: int, offset: int, length: int) -> None:
@@ -178,7 +183,8 @@ class Handle(ABC):
         last_access: int | None = None,
         last_write: int | None = None,
         change: int | None = None,
-    ) -> None: ...
+    ) -> None:
+        """None leaves a time alone. A store that cannot set ``change`` ignores it."""
 
     @abstractmethod
     def set_attributes(self, attributes: int) -> None:
@@ -249,6 +255,7 @@ class Backend(ABC):
     """One share's store."""
 
     read_only: bool
+    """Every change raises EROFS."""
     file_system_name: str
     """Reported to clients; 'NTFS' keeps some of them from losing features."""
     case_sensitive: bool
@@ -259,12 +266,13 @@ class Backend(ABC):
 
     @abstractmethod
     def open(self, request: OpenRequest) -> Handle:
-        """FileNotFoundError: last component missing (ENOENT); NotADirectoryError: an ancestor is missing or no
-        directory is told apart by ``PathNotFound``; FileExistsError: CREATE on an existing one; PermissionError;
-        ELOOP: a symlink that leads outside or is not allowed."""
+        """FileNotFoundError: last component (or the stream) missing; PathNotFound: an ancestor is missing or no
+        directory; NotADirectoryError, IsADirectoryError: against ``directory``; FileExistsError: CREATE on an existing
+        one; PermissionError; EINVAL: no possible name; EROFS; ELOOP: a symlink that leads outside or is not allowed."""
 
     @abstractmethod
-    def stat(self, path: Path, user: User | None = None) -> FileInfo: ...
+    def stat(self, path: Path, user: User | None = None) -> FileInfo:
+        """Without opening it; errors as ``open``'s."""
 
     @abstractmethod
     def volume(self) -> VolumeInfo: ...

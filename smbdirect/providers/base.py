@@ -102,10 +102,13 @@ class Capabilities:
     max_outstanding_reads: int
     """Reads the provider keeps in flight; more are queued by it."""
     remote_invalidation: bool
+    """Send-with-Invalidate can be posted."""
     receives_before_accept: bool
     """True where a message that finds no receive kills the connection (all known fabrics)."""
     requires_registration: bool
     """False where local buffers of Send/Write/Read need no registration (software providers)."""
+    regions_invalidatable: bool = True
+    """A peer's Send-with-Invalidate may name regions registered here."""
 
 
 class RemoteSegment(NamedTuple):
@@ -172,8 +175,11 @@ class Endpoint(Protocol):
     on_completions: OnCompletions
     on_closed: Callable[[CloseReason], None]
     """Called exactly once, after every outstanding work request completed."""
-    counters: dict[str, int]
-    """Provider's own counters: registrations, allocations, retransmissions, crc_errors, bytes_*, ..."""
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Provider's own counters: registrations, allocations, retransmissions, crc_errors, bytes_*, ..."""
+        ...
 
     def register(self, memory: memoryview, access: Access) -> MemoryRegion:
         """Expose writable, contiguous ``memory``. Raises ``ProviderError``."""

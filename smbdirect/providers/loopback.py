@@ -311,11 +311,11 @@ class LoopbackEndpoint:
             if any(memory.obj is target.obj for memory in alive):
                 target[:] = data
 
-    def _read(self, request: Read) -> None:
+    def _read(self, request: Read) -> bool:
         source = self._target(request, Access.REMOTE_READ)
         if source is None:
             self._refused(request, Status.REMOTE_ACCESS, CloseReason(CloseCause.REMOTE_ACCESS, "RDMA Read"))
-            return
+            return False
         position = 0
         for segment in request.segments:
             segment[:] = source[position : position + len(segment)]
@@ -324,16 +324,17 @@ class LoopbackEndpoint:
         self.counters["bytes_read"] += position
         self._queued -= 1
         self._complete(Completion(Operation.READ, Status.OK, request.context))
+        return True
 
     def _run_held_reads(self) -> None:
         while self._held and self._closed is None:
             request, later = self._held.popleft()
-            self._read(request)
-            if self._closed is None:
-                for completion in later:
-                    self._complete(completion)
-            else:
+            ended = not self._read(request)
+            if ended:
                 self._flush(later)
+                return
+            for completion in later:
+                self._complete(completion)
 
     def _finish(self, request: Send | Write) -> None:
         """Complete with success, behind any Read that is still held (completions keep posting order)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
@@ -19,7 +20,9 @@ from smbdirect.providers.base import (
     Operation,
     Provider,
 )
+from smbdirect.providers.iwarp import IwarpProvider
 from smbdirect.providers.loopback import Faults, LoopbackProvider
+from smbdirect.providers.verbs.provider import VerbsProvider
 from smbdirect.providers.roce import RoceProvider
 
 
@@ -35,6 +38,8 @@ class Entry(NamedTuple):
 
     make: Callable[[], Provider]
     host: str = "127.0.0.1"
+    responder_knows: bool = True
+    """False where nobody tells the responder why its peer's work request failed: it only sees the connection end."""
 
 
 PROVIDERS: dict[str, Entry] = {
@@ -42,6 +47,10 @@ PROVIDERS: dict[str, Entry] = {
     "loopback-late": Entry(
         lambda: LoopbackProvider(faults=Faults(delay_turns=3, reorder_placement=True, hold_reads=True))
     ),
+    "iwarp": Entry(IwarpProvider),
+    "iwarp-crc-ipv6": Entry(lambda: IwarpProvider(crc=True), "::1"),
+    "iwarp-mss": Entry(lambda: IwarpProvider(large_fpdus=False)),
+    "verbs": Entry(VerbsProvider, os.environ.get("VERBS_HOST", "127.0.0.1"), responder_knows=False),
     "roce": Entry(lambda: RoceProvider(free_udp_port())),
     "roce-ipv6-mtu256": Entry(lambda: RoceProvider(free_udp_port(), max_mtu=256), "::1"),
     "roce-unprivileged": Entry(lambda: RoceProvider(free_udp_port(), check_icrc=False)),
@@ -154,6 +163,17 @@ def entry(request: pytest.FixtureRequest) -> Entry:
     if reason is not None:
         pytest.skip(f"{request.param}: {reason}")
     return chosen
+
+
+@pytest.fixture
+def blame(entry: Entry) -> Callable[[Side, CloseCause], Awaitable[None]]:
+    """``await blame(side, cause)``: the side's connection ends, for this cause where the provider learns it."""
+
+    async def waiter(side: Side, cause: CloseCause) -> None:
+        expected = {cause} if entry.responder_knows else {cause, CloseCause.PEER}
+        assert (await side.end()).cause in expected
+
+    return waiter
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import os
 from typing import Any
 
 import pytest
@@ -121,11 +123,10 @@ def test_message_longer_than_its_receive_ends_the_connection(run: Any) -> None:
     run(scenario)
 
 
-def test_message_without_a_receive_ends_the_connection(run: Any) -> None:
+def test_message_without_a_receive_ends_the_connection(run: Any, blame: Any) -> None:
     async def scenario(pair: Pair) -> None:
         pair.client.endpoint.post([Send([b"a"]), Send([b"b"])])
-        reason = await pair.server.end()
-        assert reason.cause is CloseCause.NO_RECEIVE
+        await blame(pair.server, CloseCause.NO_RECEIVE)
         await pair.client.end()
         assert [completion.status for completion in pair.server.of(Operation.RECEIVE)] == [Status.OK]
 
@@ -220,7 +221,9 @@ def bad_segments(region: Any) -> dict[str, RemoteSegment]:
 
 @pytest.mark.parametrize("operation", ["read", "write"])
 @pytest.mark.parametrize("fault", ["token", "before", "behind", "far"])
-def test_bad_token_or_range_ends_the_connection_and_places_nothing(run: Any, operation: str, fault: str) -> None:
+def test_bad_token_or_range_ends_the_connection_and_places_nothing(
+    run: Any, blame: Any, operation: str, fault: str
+) -> None:
     async def scenario(pair: Pair) -> None:
         memory = bytearray(b"\xee" * 4096)
         region = pair.client.endpoint.register(memoryview(memory)[1024:2048], REMOTE_RIGHTS)
@@ -232,7 +235,7 @@ def test_bad_token_or_range_ends_the_connection_and_places_nothing(run: Any, ope
             pair.server.endpoint.post([Write([b"x" * 16], remote)])
         else:
             pair.server.endpoint.post([Read([memoryview(local)], remote)])
-        assert (await pair.client.end()).cause is CloseCause.REMOTE_ACCESS
+        await blame(pair.client, CloseCause.REMOTE_ACCESS)
         assert (await pair.server.end()).cause in (CloseCause.REMOTE_ACCESS, CloseCause.PEER)
         assert memory == b"\xee" * 4096
         assert local == bytes(16)
@@ -244,7 +247,10 @@ def test_bad_token_or_range_ends_the_connection_and_places_nothing(run: Any, ope
 
 
 @pytest.mark.parametrize("operation", ["read", "write"])
-def test_missing_right_ends_the_connection(run: Any, operation: str) -> None:
+def test_missing_right_ends_the_connection(run: Any, blame: Any, operation: str) -> None:
+    if (operation, os.environ.get("VERBS_DEVICE")) == ("read", "siw"):
+        pytest.skip("Linux 6.12: siw serves Reads of regions that lack the remote read right")
+
     async def scenario(pair: Pair) -> None:
         memory = bytearray(64)
         right = Access.REMOTE_READ if operation == "write" else Access.REMOTE_WRITE
@@ -254,15 +260,16 @@ def test_missing_right_ends_the_connection(run: Any, operation: str) -> None:
         if operation == "write":
             pair.server.endpoint.post([Write([b"x" * 64], target_of(region))])
         else:
-            pair.server.endpoint.post([Read([memoryview(bytearray(64))], target_of(region))])
-        assert (await pair.client.end()).cause is CloseCause.REMOTE_ACCESS
+            local = bytearray(64)
+            pair.server.endpoint.post([Read([memoryview(local)], target_of(region))])
+        await blame(pair.client, CloseCause.REMOTE_ACCESS)
         await pair.server.end()
         assert memory == bytes(64)
 
     run(scenario)
 
 
-def test_tokens_belong_to_their_endpoint(entry: Entry) -> None:
+def test_tokens_belong_to_their_endpoint(entry: Entry, blame: Any) -> None:
     async def main() -> None:
         provider = entry.make()
         first = await connect(provider, entry.host)
@@ -272,7 +279,7 @@ def test_tokens_belong_to_their_endpoint(entry: Entry) -> None:
         second.client.endpoint.post([Send([b"hello"])])
         await second.server.receives(1)
         second.server.endpoint.post([Write([b"x" * 64], target_of(region))])
-        assert (await second.client.end()).cause is CloseCause.REMOTE_ACCESS
+        await blame(second.client, CloseCause.REMOTE_ACCESS)
         await second.server.end()
         assert memory == bytes(64)
         assert not first.client.closed
@@ -289,7 +296,7 @@ def test_tokens_and_addresses_are_not_guessable(run: Any) -> None:
         tokens = [region.token for region in regions]
         assert len(set(tokens)) == 16
         assert all(0 < token < 1 << 32 for token in tokens)
-        assert len({after - before for before, after in zip(tokens, tokens[1:], strict=False)}) > 2
+        assert len({after - before for before, after in itertools.pairwise(tokens)}) > 2
 
     run(scenario)
 
@@ -305,7 +312,8 @@ def test_read_data_is_in_place_when_it_completes(run: Any) -> None:
         await pair.server.receives(1)
         local = bytearray(60_000)
         view = memoryview(local)
-        pair.server.endpoint.post([Read([view[:17], view[17:]], target_of(region, 123, 60_000), "read")])
+        segments = [view] if pair.server.endpoint.capabilities.max_read_sge == 1 else [view[:17], view[17:]]
+        pair.server.endpoint.post([Read(segments, target_of(region, 123, 60_000), "read")])
         (completion,) = await pair.server.sends(1)
         assert (completion.operation, completion.status, completion.context) == (Operation.READ, Status.OK, "read")
         assert local == memory[123:60_123]
@@ -357,7 +365,7 @@ def test_send_queue_completions_keep_posting_order_across_kinds(run: Any) -> Non
 # -- registration and invalidation -------------------------------------------------------------------------------------
 
 
-def test_locally_invalidated_region_is_refused_and_unchanged(run: Any) -> None:
+def test_locally_invalidated_region_is_refused_and_unchanged(run: Any, blame: Any) -> None:
     async def scenario(pair: Pair) -> None:
         memory = bytearray(64)
         region = pair.client.endpoint.register(memoryview(memory), REMOTE_RIGHTS)
@@ -368,16 +376,16 @@ def test_locally_invalidated_region_is_refused_and_unchanged(run: Any) -> None:
         pair.client.endpoint.post([Send([b"hello"])])
         await pair.server.receives(1)
         pair.server.endpoint.post([Write([b"x" * 64], target_of(region))])
-        assert (await pair.client.end()).cause is CloseCause.REMOTE_ACCESS
+        await blame(pair.client, CloseCause.REMOTE_ACCESS)
         assert memory == bytes(64)
 
     run(scenario)
 
 
-def test_send_with_invalidate(run: Any) -> None:
+def test_send_with_invalidate(run: Any, blame: Any) -> None:
     async def scenario(pair: Pair) -> None:
-        if not pair.client.endpoint.capabilities.remote_invalidation:
-            pytest.skip("the provider has no remote invalidation")
+        if not pair.client.endpoint.capabilities.regions_invalidatable:
+            pytest.skip("the peer cannot invalidate regions of this provider")
         memory = bytearray(64)
         region = pair.client.endpoint.register(memoryview(memory), REMOTE_RIGHTS)
         pair.client.endpoint.post([Send([b"hello"])])
@@ -391,7 +399,7 @@ def test_send_with_invalidate(run: Any) -> None:
         assert not region.valid
         assert memory == b"x" * 64
         pair.server.endpoint.post([Write([b"y" * 64], target_of(region))])
-        assert (await pair.client.end()).cause is CloseCause.REMOTE_ACCESS
+        await blame(pair.client, CloseCause.REMOTE_ACCESS)
         assert memory == b"x" * 64
 
     run(scenario)
@@ -457,7 +465,7 @@ def test_transfer_whose_lengths_disagree_is_not_posted(run: Any, length: int) ->
     run(scenario)
 
 
-# -- the end -------------------------------------------------------------------------------------------------------------
+# -- the end ---------------------------------------------------------------------------------------------------------
 
 
 def test_disconnect_delivers_what_was_posted_first(run: Any) -> None:
@@ -536,13 +544,14 @@ def test_abort_is_idempotent_and_closes_both_ends(run: Any) -> None:
     run(scenario)
 
 
-# -- connecting ------------------------------------------------------------------------------------------------------------
+# -- connecting ------------------------------------------------------------------------------------------------------
 
 
 def test_private_data_travels_both_ways(run: Any) -> None:
     async def scenario(pair: Pair) -> None:
-        assert pair.server.endpoint.private_data == b"from client"
-        assert pair.client.endpoint.private_data == b"from server"
+        # InfiniBand's CM pads private data to the size of its field
+        assert pair.server.endpoint.private_data.rstrip(b"\0") == b"from client"
+        assert pair.client.endpoint.private_data.rstrip(b"\0") == b"from server"
 
     run(scenario, private_data=b"from client", reply_data=b"from server")
 

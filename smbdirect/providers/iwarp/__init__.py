@@ -1,1 +1,9 @@
-"""Software iWARP: MPA (RFC 5044/6581), DDP (RFC 5041), RDMAP (RFC 5040) over TCP, in user space."""
+"""Software iWARP: MPA (RFC 5044/6581), DDP (RFC 5041), RDMAP (RFC 5040) over TCP, in user space.
+
+Reading order: ``mpa``, ``ddp``, ``rdmap`` (the wire), ``memory``, ``receiver`` and ``sender`` (the two halves of a
+stream, free of I/O), ``endpoint`` (socket pump), ``provider`` (listening, connecting, MPA set-up).
+"""
+
+from smbdirect.providers.iwarp.provider import IwarpProvider
+
+__all__ = ["IwarpProvider"]

@@ -1,0 +1,36 @@
+# What a developer or a user types. Everything lives in .venv; tools/setup.sh makes it and says what the machine lacks.
+# PYTEST_ARGS="-k name -x" narrows `make test`, SERVE_ARGS="--port 1445" goes to the server, CASES="siw tcp" to the kernel lab.
+
+VENV_PYTHON := .venv/bin/python
+
+.PHONY: serve test lint format kernel-test clean
+
+serve: .venv/.installed
+	tools/serve_demo.sh $(SERVE_ARGS)
+
+test: .venv/.installed-dev
+	tools/setup.sh test-tools
+	$(VENV_PYTHON) -m pytest $(PYTEST_ARGS)
+
+lint: .venv/.installed-dev
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	$(VENV_PYTHON) -m tools.check_layers
+
+format: .venv/.installed-dev
+	.venv/bin/ruff check --fix .
+	.venv/bin/ruff format .
+
+kernel-test: .venv/.installed
+	tools/setup.sh kernel-lab
+	$(VENV_PYTHON) -m tools.kernel_lab $(CASES)
+
+.venv/.installed: pyproject.toml tools/setup.sh
+	tools/setup.sh install
+
+.venv/.installed-dev: pyproject.toml tools/setup.sh
+	tools/setup.sh install-dev
+
+clean:
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

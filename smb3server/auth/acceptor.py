@@ -1,0 +1,126 @@
+"""One authentication under way: SPNEGO with NTLM and Kerberos, or either bare (MS-SPNG, RFC 4178)."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import spnego
+from spnego._context import GSSMech
+from spnego._negotiate import NegotiateProxy
+from spnego._spnego import NegTokenInit, unpack_token
+from spnego.exceptions import BadMechanismError, SpnegoError
+
+from smb3server.auth.ntlm import LogonError, NtlmAcceptor
+from smb3server.auth.users import UserDatabase
+from smb3server.session import Identity
+from smb3server.status import NtStatus, StatusError
+
+log = logging.getLogger(__name__)
+
+
+class _Negotiate(NegotiateProxy):  # type: ignore[misc]
+    """pyspnego's SPNEGO with the mechanisms given, and no others."""
+
+    def __init__(self, contexts: dict[GSSMech, Any]) -> None:
+        super().__init__(usage="accept", _negotiate_contexts=contexts)
+        self._mechanisms = list(contexts)
+        for context in contexts.values():
+            context._is_wrapped = True
+
+    def _preferred_mech_list(self) -> list[GSSMech]:
+        return self._mechanisms
+
+    def _rebuild_context_list(self, mech_types: list[str] | None = None, channel_bindings: Any = None) -> list[str]:
+        super()._rebuild_context_list(mech_types, channel_bindings)
+        if mech_types is not None:
+            offered = {
+                mech: entry
+                for mech, entry in self._context_list.items()
+                if any(self._is_same_mech(mech, oid) for oid in mech_types)
+            }
+            if not offered:
+                raise BadMechanismError(context_msg="no common mechanism")
+            self._context_list = offered
+        return [mech.value for mech in self._context_list]
+
+    def _step_spnego_input(self, in_token: bytes | None = None, channel_bindings: Any = None) -> Any:
+        token, mic, is_spnego = super()._step_spnego_input(in_token, channel_bindings)
+        if is_spnego and token and self._mech_list and not self._mech_sent:
+            # RFC 4178 4.2.1: the optimistic token is for the first mechanism of the client's; of no use for another.
+            first = self._mech_list[0]
+            if self._init_sent and not self._is_same_mech(self._chosen_mech, first):
+                token = None
+        return token, mic, is_spnego
+
+
+class Acceptor:
+    """Feed it the client's tokens until ``identity`` is set."""
+
+    def __init__(
+        self,
+        users: UserDatabase,
+        server_name: str,
+        allow_guest: bool = False,
+        allow_anonymous: bool = False,
+        kerberos: bool = False,
+    ) -> None:
+        self._ntlm = NtlmAcceptor(users, server_name, allow_guest, allow_anonymous)
+        contexts: dict[GSSMech, Any] = {}
+        if kerberos:
+            contexts[GSSMech.kerberos] = spnego.server(protocol="kerberos", service="cifs")
+        contexts[GSSMech.ntlm] = self._ntlm
+        self._users = users
+        self._context = _Negotiate(contexts)
+        self.identity: Identity | None = None
+        self.expiration_time: float | None = None
+        """When the credentials expire, seconds since the epoch; None: never."""
+
+    def step(self, token: bytes) -> bytes:
+        """The answer to the client's token. Raises LOGON_FAILURE, or INVALID_PARAMETER for a token that is none."""
+        try:
+            answer = self._context.step(token)
+        except LogonError as error:
+            raise StatusError(NtStatus.LOGON_FAILURE) from error
+        except SpnegoError as error:
+            log.debug("authentication failed: %s", error)
+            raise StatusError(NtStatus.LOGON_FAILURE) from error
+        except Exception as error:
+            # The parsers behind this meet whatever a stranger sends, and raise whatever comes to them.
+            log.debug("malformed security token: %r", error)
+            raise StatusError(NtStatus.INVALID_PARAMETER) from error
+        if self._context.complete:
+            self.identity = self._ntlm.identity or self._kerberos_identity()
+        return answer or b""
+
+    def _kerberos_identity(self) -> Identity:
+        principal = self._context.client_principal or ""
+        name, _, realm = principal.partition("@")
+        if not name:
+            raise StatusError(NtStatus.LOGON_FAILURE)
+        account = self._users.find(name)
+        return Identity(name, realm, user=account.user if account is not None else None)
+
+    @property
+    def session_key(self) -> bytes:
+        """Of the completed authentication, whole."""
+        return self._context.session_key  # type: ignore[no-any-return]
+
+
+def hint_token(kerberos: bool = False) -> bytes:
+    """NegTokenInit2 for the negotiate response (MS-SPNG 2.2.1)."""
+    mechanisms = [GSSMech._ms_kerberos.value, GSSMech.kerberos.value] if kerberos else []
+    mechanisms.append(GSSMech.ntlm.value)
+    token = NegTokenInit(mechanisms, hint_name=b"not_defined_in_RFC4178@please_ignore").pack()
+    unpack_token(token)
+    return token  # type: ignore[no-any-return]
+
+
+def kerberos_available() -> str | None:
+    """None if Kerberos can be accepted, else why not."""
+    try:
+        import gssapi  # noqa: F401
+        import krb5  # noqa: F401
+    except ImportError as error:
+        return f"{error}: install smb3server[kerberos]"
+    return None

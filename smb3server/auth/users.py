@@ -1,0 +1,52 @@
+"""The local user database."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from spnego._ntlm_raw.crypto import ntowfv1
+
+if TYPE_CHECKING:
+    from smb3server.backends.base import User
+
+_HASH = re.compile(r"[0-9a-fA-F]{32}")
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    name: str
+    nt_hash: bytes = field(repr=False)
+    """MD4 of the password in UTF-16: as good as the password."""
+    user: User | None = None
+    """POSIX credentials to act with; None: the server's own."""
+
+
+def nt_hash(password: str) -> bytes:
+    """Of a clear-text password."""
+    return ntowfv1(password)  # type: ignore[no-any-return]
+
+
+def parse_hash(text: str) -> bytes:
+    """An NT hash written as 32 hexadecimal digits; ``ValueError`` if it is none."""
+    if not _HASH.fullmatch(text):
+        raise ValueError("an NT hash has 32 hexadecimal digits")
+    return bytes.fromhex(text)
+
+
+class UserDatabase:
+    """Names are compared without case, as Windows does."""
+
+    def __init__(self) -> None:
+        self._accounts: dict[str, Account] = {}
+
+    def __len__(self) -> int:
+        return len(self._accounts)
+
+    def add(self, account: Account) -> None:
+        """Replaces one of the same name."""
+        self._accounts[account.name.casefold()] = account
+
+    def find(self, name: str) -> Account | None:
+        return self._accounts.get(name.casefold())

@@ -1,0 +1,37 @@
+"""FILE_ATTRIBUTE_* (MS-FSCC 2.6) and reparse tags (MS-FSCC 2.1.2.1) that backends deal in."""
+
+from __future__ import annotations
+
+READONLY = 0x1
+HIDDEN = 0x2
+SYSTEM = 0x4
+DIRECTORY = 0x10
+ARCHIVE = 0x20
+NORMAL = 0x80
+TEMPORARY = 0x100
+SPARSE = 0x200
+REPARSE_POINT = 0x400
+COMPRESSED = 0x800
+OFFLINE = 0x1000
+NOT_INDEXED = 0x2000
+
+SETTABLE = READONLY | HIDDEN | SYSTEM | ARCHIVE | TEMPORARY | SPARSE | COMPRESSED | OFFLINE | NOT_INDEXED
+DIRECTORY_SETTABLE = SETTABLE & ~(TEMPORARY | SPARSE)
+
+TAG_SYMLINK = 0xA000000C
+
+MAX_EA_BYTES = 65536
+"""All EAs of a file as FILE_FULL_EA_INFORMATION counts them (MS-FSCC 2.4.12)."""
+MAX_DESCRIPTOR_BYTES = 65536
+MAX_REPARSE_BYTES = 16384
+"""MAXIMUM_REPARSE_DATA_BUFFER_SIZE, header included (MS-FSCC 2.1.2)."""
+
+
+def ea_cost(name: bytes, value: bytes) -> int:
+    """Bytes of one EA in the size Windows reports: 4 of list header apart, 5 of fixed fields, name, NUL, value."""
+    return 5 + len(name) + len(value)
+
+
+def ea_size(eas: list[tuple[bytes, bytes]]) -> int:
+    """EaSize of MS-FSCC 2.4.14: 0 without EAs, else the packed list with its own 4-byte length."""
+    return 4 + sum(ea_cost(name, value) for name, value in eas) if eas else 0

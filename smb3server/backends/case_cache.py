@@ -1,0 +1,141 @@
+"""Case-insensitive look-up by scanning directories, with a bounded cache of their names."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from smb3server.backends import names, syscalls
+
+MAX_NAMES = 262144
+"""Names kept over all directories; a directory with more is scanned anew every time."""
+RACY_NS = 50_000_000
+"""A directory changed less than this before its scan may change again without its time stamps showing it."""
+RACY_SECONDS = 1.0
+"""For so long such a scan (or one kept up to date from our own changes) is believed."""
+
+
+class _Directory:
+    __slots__ = ("ambiguous", "expires", "names", "stamp")
+
+    def __init__(self, stamp: tuple[int, int]) -> None:
+        self.stamp = stamp
+        self.names: dict[str, str] = {}
+        self.ambiguous = False
+        self.expires: float | None = None
+
+
+class Before(NamedTuple):
+    """State of a directory before a change of ours."""
+
+    key: tuple[int, int]
+    entry: _Directory | None
+
+
+class CaseCache:
+    """Thread-safe. Directories are given as open descriptors (O_PATH will do)."""
+
+    def __init__(self, max_names: int = MAX_NAMES) -> None:
+        self._max_names = max_names
+        self._directories: OrderedDict[tuple[int, int], _Directory] = OrderedDict()
+        self._count = 0
+        self._lock = threading.Lock()
+        self.scans = 0
+
+    def find(self, directory: int, disk_name: str) -> str | None:
+        """On-disk name of the entry equal to ``disk_name`` but for case (or for the mapping of characters).
+
+        Directories one may not read, and ones that vanish meanwhile, match nothing.
+        """
+        folded = names.upcase(names.to_wire(disk_name))
+        stat = syscalls.statx(directory)
+        with self._lock:
+            entry = self._valid((stat.dev, stat.ino), (stat.mtime, stat.ctime))
+            if entry is not None:
+                return entry.names.get(folded)
+        try:
+            return self._scan(directory, stat, folded)
+        except (PermissionError, FileNotFoundError):
+            return None
+
+    def _valid(self, key: tuple[int, int], stamp: tuple[int, int]) -> _Directory | None:
+        entry = self._directories.get(key)
+        if entry is None:
+            return None
+        if entry.stamp != stamp or (entry.expires is not None and time.monotonic() > entry.expires):
+            self._drop(key)
+            return None
+        self._directories.move_to_end(key)
+        return entry
+
+    def _drop(self, key: tuple[int, int]) -> None:
+        entry = self._directories.pop(key, None)
+        if entry is not None:
+            self._count -= len(entry.names)
+
+    def _scan(self, directory: int, stat: syscalls.Statx, folded: str) -> str | None:
+        self.scans += 1
+        entry = _Directory((stat.mtime, stat.ctime))
+        if time.time_ns() - stat.mtime < RACY_NS:
+            entry.expires = time.monotonic() + RACY_SECONDS
+        found: str | None = None
+        table: dict[str, str] | None = entry.names
+        descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
+        try:
+            with os.scandir(descriptor) as scan:
+                for item in scan:
+                    name = item.name
+                    key = names.upcase(names.to_wire(name))
+                    if key == folded and (found is None or name < found):
+                        found = name
+                    if table is None:
+                        continue
+                    other = table.setdefault(key, name)
+                    if other is not name:
+                        entry.ambiguous = True
+                        table[key] = min(other, name)
+                    if len(table) > self._max_names:
+                        table = None
+        finally:
+            os.close(descriptor)
+        if table is not None:
+            with self._lock:
+                key_of = (stat.dev, stat.ino)
+                self._drop(key_of)
+                self._directories[key_of] = entry
+                self._count += len(table)
+                while self._count > self._max_names and len(self._directories) > 1:
+                    self._drop(next(iter(self._directories)))
+        return found
+
+    def before(self, directory: int) -> Before:
+        """Call before a change of ours in ``directory``, and ``after`` when it is done: saves the next scan."""
+        stat = syscalls.statx(directory)
+        key = (stat.dev, stat.ino)
+        with self._lock:
+            return Before(key, self._valid(key, (stat.mtime, stat.ctime)))
+
+    def after(self, before: Before, directory: int, added: str | None = None, removed: Sequence[str] = ()) -> None:
+        entry = before.entry
+        if entry is None:
+            return
+        stat = syscalls.statx(directory)
+        with self._lock:
+            if self._directories.get(before.key) is not entry:
+                return
+            if removed and entry.ambiguous:
+                self._drop(before.key)
+                return
+            self._count -= len(entry.names)
+            for name in removed:
+                entry.names.pop(names.upcase(names.to_wire(name)), None)
+            if added is not None and entry.names.setdefault(names.upcase(names.to_wire(added)), added) != added:
+                entry.ambiguous = True
+            self._count += len(entry.names)
+            entry.stamp = (stat.mtime, stat.ctime)
+            if entry.expires is None:
+                entry.expires = time.monotonic() + RACY_SECONDS

@@ -1,0 +1,162 @@
+"""Bytes of an open descriptor: vectored transfers, ranges, server-side copies."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+from collections.abc import Sequence
+
+from smb3server.backends import syscalls
+from smb3server.backends.base import Buffer
+
+_IOV_MAX = 1024
+_FICLONERANGE = 0x4020940D
+_CLONE_RANGE = struct.Struct("<qQQQ")
+_COPY_CHUNK = 1 << 20
+MAX_RANGES = 65536
+"""Bound on the list ``allocated_ranges`` returns; what is behind the last one counts as data."""
+
+
+def read_into(descriptor: int, buffers: Sequence[memoryview], offset: int) -> int:
+    """Fill the buffers; short only at end of file."""
+    if len(buffers) == 1:
+        wanted = len(buffers[0])
+        done = os.preadv(descriptor, buffers, offset)
+        if done in (wanted, 0):
+            return done
+    else:
+        wanted = sum(map(len, buffers))
+        done = os.preadv(descriptor, buffers[:_IOV_MAX], offset)
+    while done < wanted:
+        count = os.preadv(descriptor, _rest(buffers, done), offset + done)
+        if count == 0:
+            break
+        done += count
+    return done
+
+
+def write_from(descriptor: int, buffers: Sequence[Buffer], offset: int) -> int:
+    wanted = sum(map(len, buffers))
+    done = os.pwritev(descriptor, buffers[:_IOV_MAX], offset) if wanted else 0
+    while done < wanted:
+        count = os.pwritev(descriptor, _rest(buffers, done), offset + done)
+        if count == 0:
+            raise OSError(errno.EIO, "nothing written")
+        done += count
+    return done
+
+
+def _rest(buffers: Sequence[Buffer], done: int) -> list[memoryview]:
+    rest = []
+    for buffer in buffers:
+        if done >= len(buffer):
+            done -= len(buffer)
+            continue
+        rest.append(memoryview(buffer)[done:])
+        done = 0
+        if len(rest) == _IOV_MAX:
+            break
+    return rest
+
+
+def zero_range(descriptor: int, offset: int, length: int, sparse: bool) -> None:
+    """Within the file's size. A file not marked sparse keeps its allocation where the file system can tell."""
+    length = min(length, os.fstat(descriptor).st_size - offset)
+    if length <= 0:
+        return
+    modes = [syscalls.FALLOC_PUNCH_HOLE | syscalls.FALLOC_KEEP_SIZE]
+    if not sparse:
+        modes.insert(0, syscalls.FALLOC_ZERO_RANGE | syscalls.FALLOC_KEEP_SIZE)
+    for mode in modes:
+        try:
+            syscalls.fallocate(descriptor, mode, offset, length)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
+                raise
+        else:
+            return
+    zeros = bytes(min(length, _COPY_CHUNK))
+    while length:
+        count = write_from(descriptor, [zeros[: min(length, len(zeros))]], offset)
+        offset += count
+        length -= count
+
+
+def allocate(descriptor: int, size: int) -> None:
+    current = os.fstat(descriptor).st_size
+    if size < current:
+        os.ftruncate(descriptor, size)
+    elif size > current:
+        try:
+            syscalls.fallocate(descriptor, syscalls.FALLOC_KEEP_SIZE, 0, size)
+        except OSError as error:
+            # Reserving is a promise of space, not of content: a file system that cannot, need not.
+            if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
+                raise
+
+
+def allocated_ranges(descriptor: int, offset: int, length: int) -> list[tuple[int, int]]:
+    end = min(offset + length, os.fstat(descriptor).st_size)
+    ranges: list[tuple[int, int]] = []
+    while offset < end:
+        try:
+            start = os.lseek(descriptor, offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                break
+            if error.errno == errno.EINVAL:
+                return [(offset, end - offset)]
+            raise
+        if start >= end:
+            break
+        if len(ranges) == MAX_RANGES - 1:
+            ranges.append((start, end - start))
+            break
+        stop = min(os.lseek(descriptor, start, os.SEEK_HOLE), end)
+        ranges.append((start, stop - start))
+        offset = stop
+    return ranges
+
+
+def copy_range(source: int, source_offset: int, target: int, offset: int, length: int) -> int:
+    """Bytes copied, short at the source's end. Overlapping ranges of one file behave like memmove."""
+    length = min(length, os.fstat(source).st_size - source_offset)
+    done = 0
+    while done < length:
+        try:
+            count = os.copy_file_range(source, target, length - done, source_offset + done, offset + done)
+        except OSError as error:
+            if error.errno not in (errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EIO):
+                raise
+            return done + _copy_by_hand(source, source_offset + done, target, offset + done, length - done)
+        if count == 0:
+            break
+        done += count
+    return max(done, 0)
+
+
+def _copy_by_hand(source: int, source_offset: int, target: int, offset: int, length: int) -> int:
+    chunk = memoryview(bytearray(min(length, _COPY_CHUNK)))
+    positions = list(range(0, length, len(chunk)))
+    if offset > source_offset:
+        positions.reverse()
+    done = 0
+    for position in positions:
+        wanted = min(len(chunk), length - position)
+        count = read_into(source, [chunk[:wanted]], source_offset + position)
+        write_from(target, [chunk[:count]], offset + position)
+        done += count
+    return done
+
+
+def clone_range(source: int, source_offset: int, target: int, offset: int, length: int) -> None:
+    if length == 0:
+        return
+    try:
+        fcntl.ioctl(target, _FICLONERANGE, _CLONE_RANGE.pack(source, source_offset, length, offset))
+    except OSError as error:
+        if error.errno == errno.ENOTTY:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP)) from None
+        raise

@@ -1,0 +1,385 @@
+"""A directory of this machine as a share's store."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from smb3server.backends import file_io, filetime, names, syscalls
+from smb3server.backends.base import (
+    Backend,
+    Change,
+    Disposition,
+    FileInfo,
+    Handle,
+    Kind,
+    OpenRequest,
+    Path,
+    User,
+    VolumeInfo,
+)
+from smb3server.backends.impersonate import ActAs
+from smb3server.backends.local_handle import LocalHandle
+from smb3server.backends.metadata import Blob, Metadata, MetadataStore, file_info, kind_of, may_use_trusted
+from smb3server.backends.namespace import Namespace
+from smb3server.backends.resolve import Resolver
+from smb3server.backends.sidecar import SideCar
+from smb3server.backends.streams import StreamStore
+from smb3server.backends.syscalls import Statx
+
+_OPEN_FLAGS = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_TRIES = 16
+"""Rounds against names that others create and remove at the same moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalOptions:
+    read_only: bool = False
+    symlinks: str = "beneath"
+    """'beneath': followed while they stay below the root; 'never'."""
+    sidecar: str | None = None
+    """Directory for the side-car store (one per share); None: '.smb3server' in the share's root."""
+    xattrs: str = "auto"
+    """Namespace of extended attributes: 'trusted', 'user', 'none' (side-car store alone), 'auto'."""
+    openat2: bool | None = None
+    """None: if the kernel has it."""
+    file_mode: int = 0o666
+    """Of new files, before the umask."""
+    directory_mode: int = 0o777
+    file_system_name: str = "NTFS"
+
+
+class LocalBackend(Backend):
+    """Needs Linux with /proc mounted."""
+
+    case_sensitive = False
+    supports_streams = True
+
+    def __init__(self, root: str | os.PathLike[str], options: LocalOptions | None = None) -> None:
+        self.options = options = options or LocalOptions()
+        if options.symlinks not in ("beneath", "never"):
+            raise ValueError(f"symlinks: 'beneath' or 'never', not {options.symlinks!r}")
+        self.read_only = options.read_only
+        self.file_system_name = options.file_system_name
+        self._root = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            namespace = options.xattrs
+            if namespace == "auto":
+                namespace = "trusted" if may_use_trusted() else "user"
+            if namespace not in ("trusted", "user", "none"):
+                raise ValueError(f"xattrs: 'auto', 'trusted', 'user' or 'none', not {options.xattrs!r}")
+            stat = syscalls.statx(self._root)
+            self.volume_serial = zlib.crc32(f"{stat.dev}:{stat.ino}".encode()) or 1
+            self.volume_created = filetime.from_ns(stat.btime if stat.btime >= 0 else stat.mtime)
+            self.resolver = Resolver(self._root, follow_symlinks=options.symlinks == "beneath", openat2=options.openat2)
+            self._sidecar = self._make_sidecar(options.sidecar)
+            self.store = MetadataStore(self._sidecar, None if namespace == "none" else namespace)
+            self.streams = StreamStore(self._sidecar)
+            self.namespace = Namespace(self.resolver, self.store, self.read_only)
+            self.supports_reflink = not self.read_only and self._probe_reflink()
+        except BaseException:
+            os.close(self._root)
+            raise
+
+    def _make_sidecar(self, directory: str | None) -> SideCar:
+        if directory is None:
+            return SideCar(self._open_root, names.PRIVATE_NAME, self.read_only)
+        parent, name = os.path.split(os.path.abspath(directory))
+        return SideCar(
+            lambda: os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), name or "files", self.read_only
+        )
+
+    def _open_root(self) -> int:
+        return os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._root)
+
+    def _probe_reflink(self) -> bool:
+        """By trying: the file system's name does not tell (XFS may have been made without)."""
+        descriptors = []
+        try:
+            for _ in range(2):
+                descriptors.append(
+                    os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=self._root),
+                )
+            file_io.write_from(descriptors[0], [bytes(4096)], 0)
+            file_io.clone_range(descriptors[0], 0, descriptors[1], 0, 4096)
+        except OSError:
+            return False
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        return True
+
+    def close(self) -> None:
+        if self._root >= 0:
+            os.close(self._root)
+            self._root = -1
+            self._sidecar.close()
+
+    def check_writable(self) -> None:
+        if self.read_only:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    # -- opening
+
+    def open(self, request: OpenRequest) -> Handle:
+        for _ in range(_TRIES):
+            try:
+                with ActAs(request.user):
+                    descriptor, stat = self.resolver.open_path(request.path, not request.open_reparse_point)
+            except FileNotFoundError as error:
+                if request.disposition == Disposition.OPEN or error.errno != errno.ENOENT:
+                    raise
+                handle = self._create(request)
+                if handle is not None:
+                    return handle
+                continue
+            return self._open_found(request, descriptor, stat)
+        # Somebody keeps creating and removing it, or a dangling symlink has the name.
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), "/".join(request.path))
+
+    def _open_found(self, request: OpenRequest, descriptor: int, stat: Statx) -> Handle:
+        """Takes over ``descriptor`` (O_PATH)."""
+        try:
+            kind = kind_of(stat.mode)
+            self._check_kind(request, kind)
+            if request.stream:
+                return self._open_stream(request, descriptor, stat, kind, False)
+            if request.disposition == Disposition.CREATE:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), "/".join(request.path))
+            data = None
+            is_path = True
+            if kind == Kind.FILE and (request.read or request.write):
+                with ActAs(request.user):
+                    data = os.open(f"/proc/self/fd/{descriptor}", _data_flags(request) | _OPEN_FLAGS)
+            elif kind == Kind.DIRECTORY and request.read:
+                with ActAs(request.user):
+                    data = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=descriptor)
+            if data is not None:
+                os.close(descriptor)
+                descriptor = data
+                is_path = False
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return LocalHandle(
+            self,
+            descriptor,
+            stat,
+            kind,
+            is_path=is_path,
+            data=data if kind == Kind.FILE else None,
+            writable=request.write,
+            stream="",
+            created=False,
+            user=request.user,
+        )
+
+    def _check_kind(self, request: OpenRequest, kind: Kind) -> None:
+        name = "/".join(request.path)
+        if request.directory is True and kind != Kind.DIRECTORY:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), name)
+        if request.directory is False and kind == Kind.DIRECTORY and not request.stream:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
+        data = request.read or request.write
+        if kind == Kind.OTHER and (data or request.stream):
+            raise PermissionError(errno.EACCES, "neither a file nor a directory", name)
+        if request.write and self.read_only and kind == Kind.FILE:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), name)
+
+    def _open_stream(
+        self, request: OpenRequest, descriptor: int, stat: Statx, kind: Kind, base_created: bool
+    ) -> Handle:
+        """Takes over ``descriptor`` on success only."""
+        reference = f"/proc/self/fd/{descriptor}"
+        if not base_created:
+            wanted = (os.R_OK if request.read else 0) | (os.W_OK if request.write else 0)
+            with ActAs(request.user):
+                if wanted and not os.access(reference, wanted, effective_ids=True):
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/".join(request.path))
+        metadata = self.store.load(reference, stat)
+        created = False
+        name = request.stream
+        try:
+            if not metadata.present & Blob.STREAMS:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), request.stream)
+            flags = _data_flags(request) | _OPEN_FLAGS
+            data, name = self.streams.open(self.store.key(stat, metadata), request.stream, flags)
+            if request.disposition == Disposition.CREATE:
+                os.close(data)
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), request.stream)
+        except FileNotFoundError:
+            if request.disposition == Disposition.OPEN:
+                raise
+            data = self._create_stream(request, descriptor, stat, metadata)
+            created = True
+        return LocalHandle(
+            self,
+            descriptor,
+            stat,
+            kind,
+            is_path=True,
+            data=data,
+            writable=request.write or created,
+            stream=name,
+            created=created,
+            user=request.user,
+        )
+
+    def _create_stream(self, request: OpenRequest, descriptor: int, stat: Statx, metadata: Metadata) -> int:
+        self.check_writable()
+        reference = f"/proc/self/fd/{descriptor}"
+        with ActAs(request.user):
+            if not os.access(reference, os.W_OK, effective_ids=True):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/".join(request.path))
+        key = self.store.ensure_key(reference, stat, metadata)
+        data = self.streams.create(key, request.stream)
+        if not metadata.present & Blob.STREAMS:
+            metadata.present |= Blob.STREAMS
+            try:
+                self.store.save(reference, stat, metadata)
+            except BaseException:
+                os.close(data)
+                self.streams.remove(key, request.stream)
+                raise
+        return data
+
+    # -- creating
+
+    def _create(self, request: OpenRequest) -> Handle | None:
+        """None if somebody was faster: look again."""
+        self.check_writable()
+        if not request.path:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        with ActAs(request.user):
+            parent, name = self.resolver.open_parent(request.path)
+            try:
+                if names.is_private(name):
+                    raise PermissionError(errno.EACCES, "reserved name", name)
+                before = self.resolver.cache.before(parent)
+                try:
+                    descriptor = self._make(request, parent, name)
+                except FileExistsError:
+                    return None
+                self.resolver.cache.after(before, parent, added=name)
+            finally:
+                os.close(parent)
+        return self._finish_creation(request, descriptor)
+
+    def _finish_creation(self, request: OpenRequest, descriptor: int) -> Handle:
+        try:
+            stat = syscalls.statx(descriptor)
+            kind = kind_of(stat.mode)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        handle = LocalHandle(
+            self,
+            descriptor,
+            stat,
+            kind,
+            is_path=kind == Kind.DIRECTORY and not request.read,
+            data=descriptor if kind == Kind.FILE and (request.read or request.write) else None,
+            writable=request.write,
+            stream="",
+            created=True,
+            user=request.user,
+        )
+        try:
+            if request.attributes:
+                handle.set_attributes(request.attributes)
+            if request.security_descriptor is not None:
+                handle.set_security_descriptor(request.security_descriptor)
+            for name, value in request.ea:
+                handle.set_ea(name, value)
+            if not request.stream:
+                return handle
+            opened = self._open_new_stream(request, descriptor, stat, kind)
+        except BaseException:
+            # Half a file, without its security descriptor say, must not stay.
+            with contextlib.suppress(OSError):
+                handle.unlink()
+            handle.close()
+            raise
+        handle.close()
+        return opened
+
+    def _open_new_stream(self, request: OpenRequest, base: int, stat: Statx, kind: Kind) -> Handle:
+        descriptor = os.open(f"/proc/self/fd/{base}", os.O_PATH | os.O_CLOEXEC)
+        try:
+            return self._open_stream(request, descriptor, stat, kind, True)
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    def _make(self, request: OpenRequest, parent: int, name: str) -> int:
+        if request.directory is True and not request.stream:
+            os.mkdir(name, self.options.directory_mode, dir_fd=parent)
+            access = os.O_RDONLY if request.read else os.O_PATH
+            flags = access | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            return os.open(name, flags, dir_fd=parent)
+        flags = _data_flags(request) | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | _OPEN_FLAGS
+        return os.open(name, flags, self.options.file_mode, dir_fd=parent)
+
+    # -- the rest
+
+    def stat(self, path: Path, user: User | None = None) -> FileInfo:
+        with ActAs(user):
+            descriptor, stat = self.resolver.open_path(path)
+        try:
+            return file_info(stat, self.store.load(f"/proc/self/fd/{descriptor}", stat))
+        finally:
+            os.close(descriptor)
+
+    def info_of(self, descriptor: int, reference: int | str) -> FileInfo:
+        """Of a file itself, whatever stream of it is open."""
+        stat = syscalls.statx(descriptor)
+        return file_info(stat, self.store.load(reference, stat))
+
+    def parent_info(self, descriptor: int, here: FileInfo) -> FileInfo:
+        """What '..' shows: the root is its own parent, nothing above it is told."""
+        try:
+            components = self.resolver.disk_path(descriptor)
+            if not components:
+                return here
+            parent = self.resolver.open_exact(components[:-1])
+        except FileNotFoundError:
+            return here
+        try:
+            return self.info_of(parent, f"/proc/self/fd/{parent}")
+        finally:
+            os.close(parent)
+
+    def sync_parent(self, components: list[str]) -> None:
+        """Make a new name durable."""
+        parent = self.resolver.open_exact(components[:-1])
+        try:
+            descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent)
+        finally:
+            os.close(parent)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def volume(self) -> VolumeInfo:
+        found = os.fstatvfs(self._root)
+        return VolumeInfo(
+            found.f_blocks * found.f_frsize,
+            found.f_bfree * found.f_frsize,
+            found.f_bavail * found.f_frsize,
+            found.f_frsize,
+            512,
+        )
+
+    def watch(self, handle: Handle, recursive: bool, on_change: Callable[[Change], None]) -> Callable[[], None] | None:
+        return None
+
+
+def _data_flags(request: OpenRequest) -> int:
+    if request.write:
+        return os.O_RDWR if request.read else os.O_WRONLY
+    return os.O_RDONLY

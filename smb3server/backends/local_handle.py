@@ -1,0 +1,328 @@
+"""Open files of the local backend."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from smb3server.backends import attributes as attr
+from smb3server.backends import file_io, filetime, names, reparse, syscalls
+from smb3server.backends.base import (
+    Buffer,
+    DirectoryEntry,
+    FileInfo,
+    FileKey,
+    Handle,
+    Kind,
+    Path,
+    StreamInfo,
+    User,
+)
+from smb3server.backends.impersonate import ActAs
+from smb3server.backends.metadata import Blob, Metadata, file_info
+from smb3server.backends.scan import scan
+from smb3server.backends.syscalls import Statx
+
+if TYPE_CHECKING:
+    from smb3server.backends.local import LocalBackend
+
+_EA_HEADER = struct.Struct("<BH")
+
+
+class LocalHandle(Handle):
+    """``_fd`` stands for the file itself, O_PATH unless data access was asked for; ``_data`` is what bytes go through:
+    ``_fd``, or an alternate stream's descriptor, or None."""
+
+    __slots__ = ("_backend", "_data", "_fd", "_ref", "_user", "_writable", "created", "key", "kind", "stream")
+
+    def __init__(
+        self,
+        backend: LocalBackend,
+        descriptor: int,
+        stat: Statx,
+        kind: Kind,
+        *,
+        is_path: bool,
+        data: int | None,
+        writable: bool,
+        stream: str,
+        created: bool,
+        user: User | None,
+    ) -> None:
+        self._backend = backend
+        self._fd = descriptor
+        self._ref: int | str = f"/proc/self/fd/{descriptor}" if is_path else descriptor
+        self._data = data
+        self._writable = writable
+        self._user = user
+        self.key = FileKey(stat.dev, stat.ino)
+        self.kind = kind
+        self.stream = stream
+        self.created = created
+
+    # -- names
+
+    @property
+    def path(self) -> Path:
+        return tuple(map(names.to_wire, self.disk_path()))
+
+    def disk_path(self) -> list[str]:
+        return self._backend.resolver.disk_path(self._descriptor())
+
+    def fileno(self) -> int | None:
+        return self._data
+
+    def _descriptor(self) -> int:
+        if self._fd < 0:
+            raise OSError(errno.EBADF, "handle is closed")
+        return self._fd
+
+    def _data_descriptor(self) -> int:
+        if self._data is None:
+            raise OSError(errno.EBADF, "not opened for data")
+        return self._data
+
+    # -- data
+
+    def read_into(self, buffers: Sequence[memoryview], offset: int) -> int:
+        return file_io.read_into(self._data_descriptor(), buffers, offset)
+
+    def write_from(self, buffers: Sequence[Buffer], offset: int) -> int:
+        return file_io.write_from(self._data_descriptor(), buffers, offset)
+
+    def flush(self) -> None:
+        if self._data is not None:
+            os.fsync(self._data)
+        elif self.kind in (Kind.FILE, Kind.DIRECTORY):
+            # An O_PATH descriptor cannot be synced.
+            descriptor = os.open(f"/proc/self/fd/{self._descriptor()}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        if self.created and not self.stream:
+            with contextlib.suppress(FileNotFoundError):
+                self._backend.sync_parent(self.disk_path())
+
+    @contextlib.contextmanager
+    def _for_writing(self) -> Iterator[int]:
+        """The data descriptor, or a new one if this handle cannot write (a server truncates when it supersedes)."""
+        self._backend.check_writable()
+        if self._writable and self._data is not None:
+            yield self._data
+            return
+        if self.stream:
+            stat = syscalls.statx(self._descriptor())
+            key = self._backend.store.key(stat, self._backend.store.load(self._ref, stat))
+            descriptor, _ = self._backend.streams.open(key, self.stream, os.O_WRONLY)
+        elif self.kind == Kind.FILE:
+            with ActAs(self._user):
+                descriptor = os.open(
+                    f"/proc/self/fd/{self._descriptor()}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+                )
+        else:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def truncate(self, size: int) -> None:
+        with self._for_writing() as descriptor:
+            os.ftruncate(descriptor, size)
+
+    def allocate(self, size: int) -> None:
+        with self._for_writing() as descriptor:
+            file_io.allocate(descriptor, size)
+
+    def zero_range(self, offset: int, length: int) -> None:
+        sparse = bool(self.info().attributes & attr.SPARSE)
+        with self._for_writing() as descriptor:
+            file_io.zero_range(descriptor, offset, length, sparse)
+
+    def allocated_ranges(self, offset: int, length: int) -> list[tuple[int, int]]:
+        return file_io.allocated_ranges(self._data_descriptor(), offset, length)
+
+    def copy_range(self, source: Handle, source_offset: int, offset: int, length: int) -> int:
+        origin = source.fileno()
+        if origin is None:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        return file_io.copy_range(origin, source_offset, self._data_descriptor(), offset, length)
+
+    def clone_range(self, source: Handle, source_offset: int, offset: int, length: int) -> None:
+        origin = source.fileno()
+        if origin is None:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        file_io.clone_range(origin, source_offset, self._data_descriptor(), offset, length)
+
+    # -- metadata
+
+    def info(self) -> FileInfo:
+        stat = syscalls.statx(self._descriptor())
+        metadata = self._backend.store.load(self._ref, stat)
+        return file_info(stat, metadata, syscalls.statx(self._data_descriptor()) if self.stream else None)
+
+    def set_times(
+        self,
+        creation: int | None = None,
+        last_access: int | None = None,
+        last_write: int | None = None,
+        change: int | None = None,
+    ) -> None:
+        """POSIX has no way to set the change time: ``change`` is ignored (it becomes now, as any change makes it)."""
+        self._backend.check_writable()
+        stat = syscalls.statx(self._descriptor())
+        if creation is not None:
+            self._change(lambda metadata: setattr(metadata, "creation", creation))
+        if last_access is not None or last_write is not None:
+            atime = stat.atime if last_access is None else filetime.to_ns(last_access)
+            mtime = stat.mtime if last_write is None else filetime.to_ns(last_write)
+            os.utime(self._ref, ns=(atime, mtime))
+
+    def set_attributes(self, attributes: int) -> None:
+        settable = attr.DIRECTORY_SETTABLE if self.kind == Kind.DIRECTORY else attr.SETTABLE
+        self._change(lambda metadata: setattr(metadata, "attributes", attributes & settable))
+
+    def _change(self, change: _Change) -> None:
+        self._backend.check_writable()
+        self._backend.store.change(self._ref, syscalls.statx(self._descriptor()), change)
+
+    def eas(self) -> list[tuple[bytes, bytes]]:
+        raw = self._blob(Blob.EA)
+        return [] if raw is None else _unpack_eas(raw)
+
+    def set_ea(self, name: bytes, value: bytes) -> None:
+        if not 0 < len(name) <= 255 or b"\0" in name:
+            raise OSError(errno.EINVAL, "bad EA name")
+        eas = [(other, content) for other, content in self.eas() if other.upper() != name.upper()]
+        if value:
+            eas.append((name, value))
+        size = attr.ea_size(eas)
+        if size > attr.MAX_EA_BYTES:
+            raise OSError(errno.E2BIG, "EAs larger than 64 KiB")
+        packed = b"".join(_EA_HEADER.pack(len(key), len(content)) + key + content for key, content in eas)
+        self._set_blob(Blob.EA, packed if eas else None, lambda metadata: setattr(metadata, "ea_size", size))
+
+    def security_descriptor(self) -> bytes | None:
+        return self._blob(Blob.DESCRIPTOR)
+
+    def set_security_descriptor(self, descriptor: bytes) -> None:
+        if len(descriptor) > attr.MAX_DESCRIPTOR_BYTES:
+            raise OSError(errno.E2BIG, "security descriptor larger than 64 KiB")
+        self._set_blob(Blob.DESCRIPTOR, bytes(descriptor))
+
+    def reparse_point(self) -> bytes | None:
+        if self.kind == Kind.SYMLINK:
+            return reparse.symlink_buffer(names.to_wire(os.readlink("", dir_fd=self._descriptor())))
+        return self._blob(Blob.REPARSE)
+
+    def set_reparse_point(self, data: bytes | None) -> None:
+        if self.kind not in (Kind.FILE, Kind.DIRECTORY):
+            raise OSError(errno.EINVAL, "no place for a reparse point")
+        tag = 0 if data is None else reparse.check(data)
+        self._set_blob(Blob.REPARSE, data, lambda metadata: setattr(metadata, "reparse_tag", tag))
+
+    def _blob(self, kind: Blob) -> bytes | None:
+        return self._backend.store.blob(self._ref, syscalls.statx(self._descriptor()), kind)
+
+    def _set_blob(self, kind: Blob, value: bytes | None, change: _Change | None = None) -> None:
+        self._backend.check_writable()
+        self._backend.store.set_blob(self._ref, syscalls.statx(self._descriptor()), kind, value, change)
+
+    # -- streams
+
+    def streams(self) -> list[StreamInfo]:
+        stat = syscalls.statx(self._descriptor())
+        metadata = self._backend.store.load(self._ref, stat)
+        found = []
+        if self.kind == Kind.FILE:
+            main = file_info(stat, metadata)
+            found.append(StreamInfo("", main.end_of_file, main.allocation_size))
+        if metadata.present & Blob.STREAMS:
+            found.extend(self._backend.streams.list(self._backend.store.key(stat, metadata)))
+        return found
+
+    def rename_stream(self, name: str, replace: bool) -> None:
+        if not self.stream or not name:
+            raise OSError(errno.EINVAL, "only an alternate stream can be renamed, and only to one")
+        names.check_stream_name(name)
+        self._backend.check_writable()
+        stat = syscalls.statx(self._descriptor())
+        key = self._backend.store.key(stat, self._backend.store.load(self._ref, stat))
+        self._backend.streams.rename(key, self.stream, name, replace)
+        self.stream = name
+
+    # -- the name space
+
+    def rename(self, target: Path, replace: bool, user: User | None = None) -> None:
+        if self.stream:
+            raise OSError(errno.EINVAL, "an alternate stream is renamed by rename_stream")
+        self._backend.namespace.rename(self._descriptor(), self.kind, target, replace, user)
+
+    def link(self, target: Path, replace: bool, user: User | None = None) -> None:
+        if self.kind == Kind.DIRECTORY:
+            raise PermissionError(errno.EPERM, "no hard links to directories")
+        self._backend.namespace.link(self._descriptor(), target, replace, user)
+
+    def unlink(self) -> None:
+        if not self.stream:
+            self._backend.namespace.unlink(self._descriptor(), self.kind, self._ref, self._user)
+            return
+        self._backend.check_writable()
+        stat = syscalls.statx(self._descriptor())
+        metadata = self._backend.store.load(self._ref, stat)
+        key = self._backend.store.key(stat, metadata)
+        self._backend.streams.remove(key, self.stream)
+        if not self._backend.streams.list(key):
+            self._change(_clear_streams)
+
+    def scan(self) -> Iterator[DirectoryEntry]:
+        if self.kind != Kind.DIRECTORY:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        here = self.info() if not self.stream else self._backend.info_of(self._descriptor(), self._ref)
+        above = self._backend.parent_info(self._descriptor(), here)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        if isinstance(self._ref, int):
+            # Opened for listing, by this user: his right was checked then.
+            directory = os.open(".", flags, dir_fd=self._fd)
+        else:
+            with ActAs(self._user):
+                directory = os.open(".", flags, dir_fd=self._fd)
+        return scan(directory, here, above, self._backend.store, self._backend.resolver)
+
+    def close(self) -> None:
+        descriptor, data = self._fd, self._data
+        self._fd, self._data = -1, None
+        if descriptor >= 0:
+            os.close(descriptor)
+        if data is not None and data != descriptor:
+            os.close(data)
+
+
+def _clear_streams(metadata: Metadata) -> None:
+    metadata.present &= ~Blob.STREAMS
+
+
+def _unpack_eas(raw: bytes) -> list[tuple[bytes, bytes]]:
+    """Stops at what is cut short: a user of the host may have written it."""
+    eas = []
+    offset = 0
+    while offset + _EA_HEADER.size <= len(raw):
+        name_length, value_length = _EA_HEADER.unpack_from(raw, offset)
+        offset += _EA_HEADER.size
+        end = offset + name_length + value_length
+        if end > len(raw):
+            break
+        eas.append((raw[offset : offset + name_length], raw[offset + name_length : end]))
+        offset = end
+    return eas
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    _Change = Callable[[Metadata], None]

@@ -1,0 +1,608 @@
+"""A store in memory, for tests and demonstrations: the whole contract, nothing of the host.
+
+Users are ignored: rights are the server's matter (security descriptors) where there is no kernel to check them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from smb3server.backends import attributes as attr
+from smb3server.backends import filetime, names, reparse
+from smb3server.backends.base import (
+    Backend,
+    Buffer,
+    Change,
+    DirectoryEntry,
+    Disposition,
+    FileInfo,
+    FileKey,
+    Handle,
+    Kind,
+    OpenRequest,
+    Path,
+    PathNotFound,
+    StreamInfo,
+    User,
+    VolumeInfo,
+)
+
+_BLOCK = 4096
+_VOLUME = 1
+_ZERO_BLOCK = bytes(_BLOCK)
+
+
+def _oserror(code: int, name: str = "") -> OSError:
+    return OSError(code, os.strerror(code), name)
+
+
+def _now() -> int:
+    return filetime.from_ns(time.time_ns())
+
+
+class _Data:
+    """Content of a file or stream."""
+
+    __slots__ = ("content", "counted", "reserved")
+
+    def __init__(self) -> None:
+        self.counted = True
+        self.content = bytearray()
+        self.reserved = 0
+
+    @property
+    def allocation(self) -> int:
+        return max(self.reserved, -(-len(self.content) // _BLOCK) * _BLOCK)
+
+
+class _Node:
+    """A file or directory, whatever its names are."""
+
+    __slots__ = (
+        "attributes",
+        "children",
+        "creation",
+        "data",
+        "descriptor",
+        "eas",
+        "inode",
+        "kind",
+        "last_access",
+        "last_write",
+        "links",
+        "reparse",
+        "streams",
+        "change",
+    )
+
+    def __init__(self, inode: int, kind: Kind, attributes: int) -> None:
+        settable = attr.DIRECTORY_SETTABLE if kind == Kind.DIRECTORY else attr.SETTABLE
+        self.inode = inode
+        self.kind = kind
+        self.attributes = attributes & settable or (attr.ARCHIVE if kind == Kind.FILE else 0)
+        self.data = _Data()
+        self.streams: dict[str, tuple[str, _Data]] = {}
+        self.children: dict[str, _Entry] = {}
+        self.eas: list[tuple[bytes, bytes]] = []
+        self.descriptor: bytes | None = None
+        self.reparse: bytes | None = None
+        self.links = 0
+        self.creation = self.last_access = self.last_write = self.change = _now()
+
+    def info(self, data: _Data | None = None) -> FileInfo:
+        attributes, tag, size, allocation = self.attributes, 0, 0, 0
+        if self.kind == Kind.DIRECTORY:
+            attributes |= attr.DIRECTORY
+        else:
+            size, allocation = len(self.data.content), self.data.allocation
+        if data is not None:
+            size, allocation = len(data.content), data.allocation
+        if self.reparse is not None:
+            attributes |= attr.REPARSE_POINT
+            tag = int.from_bytes(self.reparse[:4], "little")
+        return FileInfo(
+            FileKey(_VOLUME, self.inode),
+            self.kind,
+            attributes or attr.NORMAL,
+            self.creation,
+            self.last_access,
+            self.last_write,
+            self.change,
+            size,
+            allocation,
+            self.links,
+            attr.ea_size(self.eas),
+            tag,
+            0o40777 if self.kind == Kind.DIRECTORY else 0o100666,
+            0,
+            0,
+        )
+
+
+class _Entry:
+    """A name: what a handle was opened by; renames change it in place."""
+
+    __slots__ = ("name", "node", "parent")
+
+    def __init__(self, parent: _Entry | None, name: str, node: _Node) -> None:
+        self.parent = parent
+        self.name = name
+        self.node = node
+
+
+class MemoryBackend(Backend):
+    """``capacity``: bytes of all contents together; beyond it writing fails with ENOSPC."""
+
+    case_sensitive = False
+    supports_streams = True
+    supports_reflink = False
+
+    def __init__(self, capacity: int = 256 << 20, read_only: bool = False, file_system_name: str = "NTFS") -> None:
+        self.read_only = read_only
+        self.file_system_name = file_system_name
+        self.volume_serial = 0x5EED
+        self.volume_created = _now()
+        self.capacity = capacity
+        self.used = 0
+        self._inodes = 1
+        self.root = _Entry(None, "", _Node(1, Kind.DIRECTORY, 0))
+        self.root.node.links = 1
+
+    def check_writable(self) -> None:
+        if self.read_only:
+            raise _oserror(errno.EROFS)
+
+    def resize(self, data: _Data, size: int) -> None:
+        growth = size - len(data.content)
+        if growth > self.capacity - self.used or size > self.capacity:
+            raise _oserror(errno.ENOSPC)
+        if growth < 0:
+            del data.content[size:]
+        else:
+            data.content.extend(bytes(growth))
+        if data.counted:
+            self.used += growth
+
+    def discount(self, data: _Data) -> None:
+        """Deleted: open handles keep the content, it no longer counts as used."""
+        if data.counted:
+            data.counted = False
+            self.used -= len(data.content)
+
+    # -- look-up
+
+    def find(self, path: Path) -> _Entry:
+        entry = self.root
+        for index, component in enumerate(path):
+            disk = names.to_disk(component)
+            child = entry.node.children.get(names.upcase(names.to_wire(disk)))
+            if entry.node.kind != Kind.DIRECTORY or (child is None and index < len(path) - 1):
+                raise PathNotFound(errno.ENOENT, "no such directory", "/".join(path))
+            if child is None or names.is_private(component):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "/".join(path))
+            entry = child
+        return entry
+
+    def parent_of(self, path: Path) -> tuple[_Entry, str]:
+        try:
+            parent = self.find(path[:-1])
+        except FileNotFoundError:
+            raise PathNotFound(errno.ENOENT, "no such directory", "/".join(path)) from None
+        if parent.node.kind != Kind.DIRECTORY:
+            raise PathNotFound(errno.ENOENT, "no such directory", "/".join(path))
+        name = names.to_disk(path[-1])
+        if names.is_private(name):
+            raise PermissionError(errno.EACCES, "reserved name", name)
+        return parent, names.to_wire(name)
+
+    def attach(self, parent: _Entry, name: str, node: _Node, entry: _Entry | None = None) -> _Entry:
+        if entry is None:
+            entry = _Entry(parent, name, node)
+        else:
+            entry.parent, entry.name = parent, name
+        parent.node.children[names.upcase(name)] = entry
+        node.links += 1
+        parent.node.last_write = parent.node.change = _now()
+        return entry
+
+    def detach(self, entry: _Entry) -> None:
+        parent = entry.parent
+        if parent is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), entry.name)
+        del parent.node.children[names.upcase(entry.name)]
+        entry.parent = None
+        node = entry.node
+        node.links -= 1
+        node.change = parent.node.last_write = parent.node.change = _now()
+        if node.links == 0:
+            for data in (node.data, *(data for _, data in node.streams.values())):
+                self.discount(data)
+
+    # -- the contract
+
+    def open(self, request: OpenRequest) -> Handle:
+        name = "/".join(request.path)
+        created = False
+        try:
+            entry = self.find(request.path)
+        except PathNotFound:
+            raise
+        except FileNotFoundError:
+            if request.disposition == Disposition.OPEN:
+                raise
+            self.check_writable()
+            entry = self._create(request)
+            created = True
+        else:
+            node = entry.node
+            if request.directory is True and node.kind != Kind.DIRECTORY:
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), name)
+            if request.directory is False and node.kind == Kind.DIRECTORY and not request.stream:
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
+            if request.disposition == Disposition.CREATE and not request.stream:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
+            if request.write and self.read_only and node.kind == Kind.FILE:
+                raise _oserror(errno.EROFS, name)
+        stream = request.stream
+        if stream:
+            stream, created = self._open_stream(entry.node, request)
+        return MemoryHandle(self, entry, stream, created, request)
+
+    def _create(self, request: OpenRequest) -> _Entry:
+        parent, name = self.parent_of(request.path)
+        kind = Kind.DIRECTORY if request.directory is True and not request.stream else Kind.FILE
+        self._inodes += 1
+        node = _Node(self._inodes, kind, request.attributes)
+        if request.security_descriptor is not None:
+            node.descriptor = _checked_descriptor(request.security_descriptor)
+        for ea_name, value in request.ea:
+            _set_ea(node, ea_name, value)
+        return self.attach(parent, name, node)
+
+    def _open_stream(self, node: _Node, request: OpenRequest) -> tuple[str, bool]:
+        found = node.streams.get(names.upcase(request.stream))
+        if found is None:
+            if request.disposition == Disposition.OPEN:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), request.stream)
+            self.check_writable()
+            node.streams[names.upcase(request.stream)] = (request.stream, _Data())
+            return request.stream, True
+        if request.disposition == Disposition.CREATE:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), request.stream)
+        return found[0], False
+
+    def stat(self, path: Path, user: User | None = None) -> FileInfo:
+        return self.find(path).node.info()
+
+    def volume(self) -> VolumeInfo:
+        free = self.capacity - self.used
+        return VolumeInfo(self.capacity, free, free, _BLOCK, 512)
+
+    def watch(self, handle: Handle, recursive: bool, on_change: Callable[[Change], None]) -> Callable[[], None] | None:
+        """None: nobody but the server can change it."""
+        return None
+
+    def close(self) -> None:
+        """Contents live as long as the object."""
+
+
+class MemoryHandle(Handle):
+    __slots__ = (
+        "_backend",
+        "_closed",
+        "_data",
+        "_entry",
+        "_opened_data",
+        "_writable",
+        "created",
+        "key",
+        "kind",
+        "stream",
+    )
+
+    def __init__(self, backend: MemoryBackend, entry: _Entry, stream: str, created: bool, request: OpenRequest) -> None:
+        node = entry.node
+        self._backend = backend
+        self._entry = entry
+        self._data = node.streams[names.upcase(stream)][1] if stream else node.data
+        self._opened_data = bool(stream) or (node.kind == Kind.FILE and (request.read or request.write))
+        self._writable = request.write or (created and bool(stream))
+        self._closed = False
+        self.key = FileKey(_VOLUME, node.inode)
+        self.kind = node.kind
+        self.stream = stream
+        self.created = created
+
+    def _node(self) -> _Node:
+        if self._closed:
+            raise OSError(errno.EBADF, "handle is closed")
+        return self._entry.node
+
+    def _for_writing(self) -> _Data:
+        self._backend.check_writable()
+        node = self._node()
+        if node.kind == Kind.DIRECTORY and not self.stream:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        node.last_write = node.change = _now()
+        return self._data
+
+    @property
+    def path(self) -> Path:
+        self._node()
+        components: list[str] = []
+        entry = self._entry
+        while entry is not self._backend.root:
+            components.append(entry.name)
+            if entry.parent is None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), entry.name)
+            entry = entry.parent
+        return tuple(reversed(components))
+
+    def fileno(self) -> int | None:
+        return None
+
+    def info(self) -> FileInfo:
+        return self._node().info(self._data if self.stream else None)
+
+    # -- data
+
+    def read_into(self, buffers: Sequence[memoryview], offset: int) -> int:
+        self._node()
+        if not self._opened_data:
+            raise OSError(errno.EBADF, "not opened for data")
+        done = 0
+        with memoryview(self._data.content) as content:
+            for buffer in buffers:
+                part = content[offset + done : offset + done + len(buffer)]
+                buffer[: len(part)] = part
+                done += len(part)
+                if len(part) < len(buffer):
+                    break
+        return done
+
+    def write_from(self, buffers: Sequence[Buffer], offset: int) -> int:
+        if not self._writable:
+            raise OSError(errno.EBADF, "not opened for writing")
+        data = self._for_writing()
+        length = sum(map(len, buffers))
+        if length and offset + length > len(data.content):
+            self._backend.resize(data, offset + length)
+        position = offset
+        for buffer in buffers:
+            data.content[position : position + len(buffer)] = buffer
+            position += len(buffer)
+        return length
+
+    def flush(self) -> None:
+        self._node()
+
+    def truncate(self, size: int) -> None:
+        data = self._for_writing()
+        self._backend.resize(data, size)
+        data.reserved = min(data.reserved, -(-size // _BLOCK) * _BLOCK)
+
+    def allocate(self, size: int) -> None:
+        data = self._for_writing()
+        if size < len(data.content):
+            self._backend.resize(data, size)
+        if size > self._backend.capacity:
+            raise _oserror(errno.ENOSPC)
+        data.reserved = -(-size // _BLOCK) * _BLOCK
+
+    def zero_range(self, offset: int, length: int) -> None:
+        data = self._for_writing()
+        length = min(length, len(data.content) - offset)
+        if length > 0:
+            data.content[offset : offset + length] = bytes(length)
+
+    def allocated_ranges(self, offset: int, length: int) -> list[tuple[int, int]]:
+        """Blocks that hold anything but zeros."""
+        self._node()
+        content = self._data.content
+        end = min(offset + length, len(content))
+        ranges: list[tuple[int, int]] = []
+        while offset < end:
+            stop = min(offset - offset % _BLOCK + _BLOCK, end)
+            block = offset - offset % _BLOCK
+            whole = content[block : block + _BLOCK]
+            if whole != _ZERO_BLOCK[: len(whole)]:
+                if ranges and sum(ranges[-1]) == offset:
+                    ranges[-1] = (ranges[-1][0], stop - ranges[-1][0])
+                else:
+                    ranges.append((offset, stop - offset))
+            offset = stop
+        return ranges
+
+    def copy_range(self, source: Handle, source_offset: int, offset: int, length: int) -> int:
+        length = min(length, max(source.info().end_of_file - source_offset, 0))
+        if length > self._backend.capacity:
+            raise _oserror(errno.ENOSPC)
+        chunk = bytearray(length)
+        count = source.read_into([memoryview(chunk)], source_offset)
+        return self.write_from([memoryview(chunk)[:count]], offset)
+
+    def clone_range(self, source: Handle, source_offset: int, offset: int, length: int) -> None:
+        raise _oserror(errno.EOPNOTSUPP)
+
+    # -- metadata
+
+    def _changing(self) -> _Node:
+        self._backend.check_writable()
+        node = self._node()
+        node.change = _now()
+        return node
+
+    def set_times(
+        self,
+        creation: int | None = None,
+        last_access: int | None = None,
+        last_write: int | None = None,
+        change: int | None = None,
+    ) -> None:
+        node = self._changing()
+        node.creation = node.creation if creation is None else creation
+        node.last_access = node.last_access if last_access is None else last_access
+        node.last_write = node.last_write if last_write is None else last_write
+        node.change = node.change if change is None else change
+
+    def set_attributes(self, attributes: int) -> None:
+        settable = attr.DIRECTORY_SETTABLE if self.kind == Kind.DIRECTORY else attr.SETTABLE
+        self._changing().attributes = attributes & settable
+
+    def eas(self) -> list[tuple[bytes, bytes]]:
+        return list(self._node().eas)
+
+    def set_ea(self, name: bytes, value: bytes) -> None:
+        _set_ea(self._changing(), name, value)
+
+    def security_descriptor(self) -> bytes | None:
+        return self._node().descriptor
+
+    def set_security_descriptor(self, descriptor: bytes) -> None:
+        self._changing().descriptor = _checked_descriptor(descriptor)
+
+    def reparse_point(self) -> bytes | None:
+        return self._node().reparse
+
+    def set_reparse_point(self, data: bytes | None) -> None:
+        if data is not None:
+            reparse.check(data)
+        self._changing().reparse = data
+
+    # -- streams
+
+    def streams(self) -> list[StreamInfo]:
+        node = self._node()
+        found = []
+        if node.kind == Kind.FILE:
+            found.append(StreamInfo("", len(node.data.content), node.data.allocation))
+        for _, (name, data) in sorted(node.streams.items()):
+            found.append(StreamInfo(name, len(data.content), data.allocation))
+        return found
+
+    def rename_stream(self, name: str, replace: bool) -> None:
+        if not self.stream or not name:
+            raise OSError(errno.EINVAL, "only an alternate stream can be renamed, and only to one")
+        names.check_stream_name(name)
+        node = self._changing()
+        old, new = names.upcase(self.stream), names.upcase(name)
+        if new != old and new in node.streams and not replace:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
+        if old not in node.streams:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.stream)
+        if new != old and new in node.streams:
+            self._backend.discount(node.streams[new][1])
+        node.streams[new] = (name, node.streams.pop(old)[1])
+        self.stream = name
+
+    # -- the name space
+
+    def _new_name(self, target: Path, replace: bool, kind: Kind) -> tuple[_Entry, str, _Entry | None]:
+        """(parent, name, what is there); checks that it may be replaced."""
+        self._backend.check_writable()
+        if not target:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+        parent, name = self._backend.parent_of(target)
+        present = parent.node.children.get(names.upcase(name))
+        if present is None or present is self._entry:
+            return parent, name, present
+        if not replace:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
+        if present.node.kind == Kind.DIRECTORY:
+            raise IsADirectoryError(errno.EISDIR, "directories are not replaced", name)
+        if kind == Kind.DIRECTORY:
+            raise NotADirectoryError(errno.ENOTDIR, "a directory does not replace a file", name)
+        return parent, name, present
+
+    def _check_named(self) -> _Entry:
+        if self._entry is self._backend.root:
+            raise PermissionError(errno.EACCES, "the share's root stays")
+        if self._entry.parent is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._entry.name)
+        return self._entry
+
+    def rename(self, target: Path, replace: bool, user: User | None = None) -> None:
+        if self.stream:
+            raise OSError(errno.EINVAL, "an alternate stream is renamed by rename_stream")
+        node = self._node()
+        entry = self._check_named()
+        parent, name, present = self._new_name(target, replace, node.kind)
+        above: _Entry | None = parent
+        while above is not None:
+            if above is entry:
+                raise OSError(errno.EINVAL, "into itself")
+            above = above.parent
+        if present is not None and present is not entry:
+            self._backend.detach(present)
+        node.links += 1  # Never at zero between its names.
+        self._backend.detach(entry)
+        self._backend.attach(parent, name, node, entry)
+        node.links -= 1
+
+    def link(self, target: Path, replace: bool, user: User | None = None) -> None:
+        node = self._node()
+        if node.kind == Kind.DIRECTORY:
+            raise PermissionError(errno.EPERM, "no hard links to directories")
+        if node.links == 0:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        parent, name, present = self._new_name(target, replace, node.kind)
+        if present is not None:
+            if not replace:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
+            if present.node is node:
+                return
+            self._backend.detach(present)
+        self._backend.attach(parent, name, node)
+
+    def unlink(self) -> None:
+        self._backend.check_writable()
+        node = self._node()
+        if self.stream:
+            try:
+                _, data = node.streams.pop(names.upcase(self.stream))
+            except KeyError:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.stream) from None
+            self._backend.discount(data)
+            return
+        entry = self._check_named()
+        if node.children:
+            raise _oserror(errno.ENOTEMPTY, entry.name)
+        self._backend.detach(entry)
+
+    def scan(self) -> Iterator[DirectoryEntry]:
+        node = self._node()
+        if node.kind != Kind.DIRECTORY:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        return self._entries(node)
+
+    def _entries(self, node: _Node) -> Iterator[DirectoryEntry]:
+        parent = self._entry.parent
+        yield DirectoryEntry(".", node.info())
+        yield DirectoryEntry("..", (parent.node if parent is not None else node).info())
+        for key in list(node.children):
+            entry = node.children.get(key)
+            if entry is not None:
+                yield DirectoryEntry(entry.name, entry.node.info())
+
+    def close(self) -> None:
+        self._closed = True
+
+
+def _checked_descriptor(descriptor: bytes) -> bytes:
+    if len(descriptor) > attr.MAX_DESCRIPTOR_BYTES:
+        raise OSError(errno.E2BIG, "security descriptor larger than 64 KiB")
+    return bytes(descriptor)
+
+
+def _set_ea(node: _Node, name: bytes, value: bytes) -> None:
+    if not 0 < len(name) <= 255 or b"\0" in name:
+        raise OSError(errno.EINVAL, "bad EA name")
+    eas = [(other, content) for other, content in node.eas if other.upper() != name.upper()]
+    if value:
+        eas.append((name, value))
+    if attr.ea_size(eas) > attr.MAX_EA_BYTES:
+        raise OSError(errno.E2BIG, "EAs larger than 64 KiB")
+    node.eas = eas

@@ -1,0 +1,309 @@
+"""What Windows keeps with a file and POSIX does not, in extended attributes or the side-car store.
+
+One small attribute, ``<namespace>.smb3.meta``, is read whenever a file is looked at; it says what else there is:
+security descriptor, EAs and reparse data in attributes of their own (``smb3.sd``, ``smb3.ea``, ``smb3.reparse``), or,
+where the file system has no room for them, in the side-car store; alternate data streams always in the side-car store.
+
+The namespace is ``trusted`` when the server may use it (root): ordinary users of the host can neither see nor change
+it, security descriptors above all. Otherwise it is ``user``, writable by whoever may write the file.
+
+A file's key into the side-car store is random and lies in its attribute, so that it survives renames and an inode used
+again cannot revive it; the inode number lies next to it, so that a copy made with its attributes does not share streams
+with the original. Without extended attributes the key derives from device, inode and birth time.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import hashlib
+import os
+import secrets
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from smb3server.backends import attributes as attr
+from smb3server.backends import filetime, syscalls
+from smb3server.backends.base import FileInfo, FileKey, Kind
+from smb3server.backends.sidecar import SideCar
+from smb3server.backends.syscalls import Statx
+
+# version, flags, blobs present, blobs in the side-car, attributes, EaSize, reparse tag, creation time, inode, key
+_LAYOUT = struct.Struct("<BBHHxxIIIqQ16s")
+_VERSION = 1
+_HAS_ATTRIBUTES = 1
+_NO_KEY = bytes(16)
+_MAX_BLOB = 1 << 17
+_UNSUPPORTED = frozenset((errno.EOPNOTSUPP, errno.ENOSYS))
+_NO_ROOM = frozenset((errno.ENOSPC, errno.E2BIG, errno.ERANGE, errno.EFBIG, errno.EDQUOT))
+_CAP_SYS_ADMIN = 1 << 21
+
+
+class Blob(enum.IntFlag):
+    DESCRIPTOR = 1
+    EA = 2
+    REPARSE = 4
+    STREAMS = 8
+    """Marks alternate data streams; never an extended attribute."""
+
+
+_ITEM = {Blob.DESCRIPTOR: "sd", Blob.EA: "ea", Blob.REPARSE: "reparse"}
+
+Reference = int | str
+"""How to reach a file's attributes: a descriptor, or /proc/self/fd/N for an O_PATH one."""
+
+
+@dataclass(slots=True)
+class Metadata:
+    attributes: int | None = None
+    """None: never set, the defaults hold."""
+    creation: int = 0
+    """FILETIME, 0: the birth time holds."""
+    ea_size: int = 0
+    reparse_tag: int = 0
+    present: int = 0
+    beside: int = 0
+    key: bytes = _NO_KEY
+
+    def pack(self, inode: int) -> bytes:
+        return _LAYOUT.pack(
+            _VERSION,
+            0 if self.attributes is None else _HAS_ATTRIBUTES,
+            self.present,
+            self.beside,
+            self.attributes or 0,
+            self.ea_size,
+            self.reparse_tag,
+            self.creation,
+            inode,
+            self.key,
+        )
+
+
+def unpack(raw: bytes | None, inode: int) -> Metadata:
+    """Anything that is not ours counts as nothing: users of the host may have written it."""
+    if raw is None or len(raw) != _LAYOUT.size or raw[0] != _VERSION:
+        return Metadata()
+    _, flags, present, beside, attributes, ea_size, tag, creation, owner, key = _LAYOUT.unpack(raw)
+    if owner != inode:
+        present &= ~(beside | Blob.STREAMS)
+        beside, key = 0, _NO_KEY
+    return Metadata(
+        attributes & attr.SETTABLE if flags & _HAS_ATTRIBUTES else None,
+        max(creation, 0),
+        ea_size if present & Blob.EA else 0,
+        tag if present & Blob.REPARSE else 0,
+        present,
+        beside,
+        key,
+    )
+
+
+def may_use_trusted() -> bool:
+    """CAP_SYS_ADMIN in the initial user namespace, which trusted.* attributes take."""
+    with open("/proc/self/status") as status, open("/proc/self/uid_map") as uid_map:
+        effective = next((int(line.split()[1], 16) for line in status if line.startswith("CapEff:")), 0)
+        return bool(effective & _CAP_SYS_ADMIN) and uid_map.read().split() == ["0", "0", "4294967295"]
+
+
+def inode_key(stat: Statx) -> str:
+    identity = b"%d %d %d" % (stat.dev, stat.ino, stat.btime)
+    return hashlib.blake2b(identity, digest_size=16).hexdigest()
+
+
+class MetadataStore:
+    """``namespace``: 'trusted', 'user', or None for the side-car store alone."""
+
+    def __init__(self, sidecar: SideCar, namespace: str | None) -> None:
+        self._sidecar = sidecar
+        self._namespace = namespace
+        self._meta = f"{namespace}.smb3.meta".encode() if namespace else None
+
+    # -- the small attribute
+
+    def load(self, reference: Reference, stat: Statx) -> Metadata:
+        if self._meta is not None:
+            try:
+                if isinstance(reference, int):
+                    raw = syscalls.fgetxattr(reference, self._meta)
+                else:
+                    raw = syscalls.getxattr(reference, self._meta)
+                return unpack(raw, stat.ino)
+            except OSError as error:
+                if error.errno not in _UNSUPPORTED:
+                    raise
+        return self._load_beside(stat)
+
+    def load_entry(self, directory: int, name: bytes, stat: Statx) -> Metadata:
+        """Of a directory's entry, without opening it."""
+        if self._meta is not None:
+            try:
+                raw = syscalls.getxattr_at(directory, name, self._meta)
+                return _EMPTY if raw is None else unpack(raw, stat.ino)
+            except OSError as error:
+                if error.errno not in _UNSUPPORTED:
+                    raise
+        return self._load_beside(stat)
+
+    def _load_beside(self, stat: Statx) -> Metadata:
+        return unpack(self._sidecar.read(inode_key(stat), "meta", _LAYOUT.size + 1), stat.ino)
+
+    def save(self, reference: Reference, stat: Statx, metadata: Metadata) -> None:
+        packed = metadata.pack(stat.ino)
+        if not self._set(reference, "meta", packed):
+            self._sidecar.write(inode_key(stat), "meta", packed)
+
+    def change(self, reference: Reference, stat: Statx, change: Callable[[Metadata], None]) -> None:
+        metadata = self.load(reference, stat)
+        change(metadata)
+        self.save(reference, stat, metadata)
+
+    def _set(self, reference: Reference, item: str, value: bytes) -> bool:
+        """False if the file system has no extended attributes."""
+        if self._namespace is None:
+            return False
+        try:
+            os.setxattr(reference, f"{self._namespace}.smb3.{item}", value)
+        except OSError as error:
+            if error.errno in _UNSUPPORTED:
+                return False
+            raise
+        return True
+
+    # -- side-car keys
+
+    def key(self, stat: Statx, metadata: Metadata) -> str:
+        """Where this file's things lie in the side-car store."""
+        return inode_key(stat) if metadata.key == _NO_KEY else metadata.key.hex()
+
+    def ensure_key(self, reference: Reference, stat: Statx, metadata: Metadata) -> str:
+        if metadata.key == _NO_KEY:
+            metadata.key = secrets.token_bytes(16)
+            try:
+                if self._set(reference, "meta", metadata.pack(stat.ino)):
+                    return metadata.key.hex()
+            except OSError:
+                metadata.key = _NO_KEY
+                raise
+            metadata.key = _NO_KEY
+        return self.key(stat, metadata)
+
+    def forget(self, stat: Statx, metadata: Metadata) -> None:
+        """The file is gone: so is everything beside it."""
+        if metadata.key != _NO_KEY or metadata != _EMPTY:
+            self._sidecar.remove_all(self.key(stat, metadata))
+
+    # -- the larger ones
+
+    def blob(self, reference: Reference, stat: Statx, kind: Blob) -> bytes | None:
+        metadata = self.load(reference, stat)
+        if not metadata.present & kind:
+            return None
+        if metadata.beside & kind:
+            return self._sidecar.read(self.key(stat, metadata), _ITEM[kind], _MAX_BLOB)
+        name = f"{self._namespace}.smb3.{_ITEM[kind]}".encode()
+        if isinstance(reference, int):
+            return syscalls.fgetxattr(reference, name)
+        return syscalls.getxattr(reference, name)
+
+    def set_blob(
+        self,
+        reference: Reference,
+        stat: Statx,
+        kind: Blob,
+        value: bytes | None,
+        change: Callable[[Metadata], None] | None = None,
+    ) -> None:
+        """Store (None: remove) and apply ``change`` to the small attribute with it."""
+        metadata = self.load(reference, stat)
+        was_beside = metadata.beside & kind
+        if value is not None:
+            try:
+                stored = self._set(reference, _ITEM[kind], value)
+            except OSError as error:
+                if error.errno not in _NO_ROOM:
+                    raise
+                stored = False
+            metadata.beside &= ~kind
+            if not stored:
+                self._sidecar.write(self.ensure_key(reference, stat, metadata), _ITEM[kind], value)
+                metadata.beside |= kind
+            metadata.present |= kind
+        else:
+            metadata.present &= ~kind
+            metadata.beside &= ~kind
+        if change is not None:
+            change(metadata)
+        self.save(reference, stat, metadata)
+        if was_beside and not metadata.beside & kind:
+            self._sidecar.remove(self.key(stat, metadata), _ITEM[kind])
+        elif not was_beside and (value is None or metadata.beside & kind) and self._namespace is not None:
+            try:
+                os.removexattr(reference, f"{self._namespace}.smb3.{_ITEM[kind]}")
+            except OSError as error:
+                if error.errno not in (*_UNSUPPORTED, errno.ENODATA):
+                    raise
+
+
+_EMPTY = Metadata()
+
+
+def kind_of(mode: int) -> Kind:
+    return _KINDS.get(mode & 0o170000, Kind.OTHER)
+
+
+_KINDS = {0o100000: Kind.FILE, 0o040000: Kind.DIRECTORY, 0o120000: Kind.SYMLINK}
+
+
+def _default_attributes(mode: int) -> int:
+    return attr.ARCHIVE if mode & 0o222 else attr.ARCHIVE | attr.READONLY
+
+
+def file_info(stat: Statx, metadata: Metadata, data: Statx | None = None) -> FileInfo:
+    """``data``: the alternate stream's own stat, when it is about one."""
+    mode = stat.mode
+    kind = _KINDS.get(mode & 0o170000, Kind.OTHER)
+    stored = metadata.attributes
+    tag = metadata.reparse_tag
+    size = allocation = 0
+    if kind == Kind.DIRECTORY:
+        attributes = attr.DIRECTORY | (stored or 0)
+    else:
+        attributes = stored if stored is not None else _default_attributes(mode)
+        if kind == Kind.FILE:
+            size = stat.size
+            allocation = stat.blocks * 512
+        elif kind == Kind.SYMLINK:
+            tag = attr.TAG_SYMLINK
+            attributes &= ~attr.READONLY
+    if data is not None:
+        size = data.size
+        allocation = data.blocks * 512
+    if size > allocation and not attributes & attr.SPARSE:
+        # Holes and delayed allocation: Windows shows no less than the size of a file that is not marked sparse.
+        allocation = -(-size // 4096) * 4096
+    if tag:
+        attributes |= attr.REPARSE_POINT
+    creation = metadata.creation or filetime.from_ns(stat.btime if stat.btime >= 0 else min(stat.mtime, stat.ctime))
+    info: FileInfo = tuple.__new__(
+        FileInfo,
+        (
+            tuple.__new__(FileKey, (stat.dev, stat.ino)),
+            kind,
+            attributes or attr.NORMAL,
+            creation,
+            filetime.EPOCH + stat.atime // 100,
+            filetime.EPOCH + stat.mtime // 100,
+            filetime.EPOCH + stat.ctime // 100,
+            size,
+            allocation,
+            stat.nlink,
+            metadata.ea_size,
+            tag,
+            mode,
+            stat.uid,
+            stat.gid,
+        ),
+    )
+    return info

@@ -1,0 +1,182 @@
+"""Names: the rules of Windows (MS-FSCC 2.1.5), and how names on disk and names on the wire map onto each other.
+
+What a POSIX file system allows and Windows does not is shown as characters of the Unicode private use area, the way
+macOS (SFM) and Linux's cifs client (``mapposix``) understand and undo it:
+
+====================  =====================
+on disk               on the wire
+====================  =====================
+0x01-0x1F             U+F001-U+F01F
+``" * : < > ? \\ |``   U+F020 U+F021 U+F022 U+F023 U+F024 U+F025 U+F026 U+F027
+final space, dot      U+F028, U+F029
+byte that is not      U+F780-U+F7FF
+UTF-8, 0x80-0xFF
+====================  =====================
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+
+from smb3server.backends.base import Path
+
+MAX_COMPONENT_UNITS = 255
+"""UTF-16 code units in a component or a stream's name (MS-FSCC 2.1.5.2, 2.1.5.3)."""
+MAX_PATH_UNITS = 32767
+
+PRIVATE_NAME = ".smb3server"
+"""The side-car store's directory: no component of a client's path may be this, in any case."""
+
+_RESERVED = frozenset('"\\/:|<>*?') | frozenset(map(chr, range(0x20)))
+_WILDCARDS = frozenset('*?<>"')
+_DEVICES = frozenset(
+    ["CON", "PRN", "AUX", "NUL", "CLOCK$"] + [f"{kind}{digit}" for kind in ("COM", "LPT") for digit in "123456789¹²³"]
+)
+_DISK_TO_WIRE = {code: 0xF000 + code for code in range(1, 0x20)}
+_DISK_TO_WIRE.update({ord(char): 0xF020 + index for index, char in enumerate('"*:<>?\\|')})
+_DISK_TO_WIRE.update({0xDC80 + index: 0xF780 + index for index in range(0x80)})
+_WIRE_TO_DISK = {wire: disk for disk, wire in _DISK_TO_WIRE.items()}
+_DISK_SPECIAL = frozenset(map(chr, _DISK_TO_WIRE))
+_FINAL = {" ": "\uf028", ".": "\uf029"}
+_FINAL_BACK = {wire: disk for disk, wire in _FINAL.items()}
+
+
+class InvalidName(OSError):
+    """Breaks the naming rules (EINVAL): STATUS_OBJECT_NAME_INVALID."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(errno.EINVAL, reason, name)
+
+
+def utf16_units(name: str) -> int:
+    return len(name) if name.isascii() else len(name.encode("utf-16-le", "surrogatepass")) // 2
+
+
+def has_wildcards(name: str) -> bool:
+    return not _WILDCARDS.isdisjoint(name)
+
+
+def is_reserved_device(name: str) -> bool:
+    """CON, COM1 and so on, with any extension. Servers of Windows accept such names; a caller may want to refuse."""
+    return name.split(".", 1)[0].rstrip(" ").upper() in _DEVICES
+
+
+def check_component(name: str) -> None:
+    """MS-FSCC 2.1.5.2. '.' and '..' are no names here, trailing dots and spaces are allowed."""
+    if not name or name in (".", ".."):
+        raise InvalidName(name, "empty or relative component")
+    if not _RESERVED.isdisjoint(name):
+        raise InvalidName(name, "reserved character")
+    if utf16_units(name) > MAX_COMPONENT_UNITS:
+        raise InvalidName(name, "component longer than 255 characters")
+
+
+def check_stream_name(name: str) -> None:
+    """MS-FSCC 2.1.5.3: all characters but the separators and NUL."""
+    if any(char in "\\/:\0" for char in name):
+        raise InvalidName(name, "reserved character in a stream's name")
+    if utf16_units(name) > MAX_COMPONENT_UNITS:
+        raise InvalidName(name, "stream name longer than 255 characters")
+
+
+def split_path(name: str) -> tuple[Path, str, bool | None]:
+    """``a\\b:stream:$DATA`` to (components, stream, directory?).
+
+    The third is True for ``::$INDEX_ALLOCATION``, False for ``::$DATA`` (the unnamed data stream: only files have one),
+    None when nothing was said. One trailing backslash counts as part of the last component's end and is dropped by the
+    caller, not here. Raises InvalidName.
+    """
+    if not name:
+        return (), "", None
+    if len(name) > MAX_PATH_UNITS:
+        raise InvalidName(name[:64], "path too long")
+    head, _, last = name.rpartition("\\")
+    components = head.split("\\") if head else []
+    if name.startswith("\\"):
+        raise InvalidName(name, "leading backslash")
+    stream = ""
+    directory: bool | None = None
+    if ":" in last:
+        last, stream, directory = _split_stream(last)
+    if last or components:
+        components.append(last)
+    for component in components:
+        check_component(component)
+    return tuple(components), stream, directory
+
+
+def _split_stream(last: str) -> tuple[str, str, bool | None]:
+    """MS-FSCC 2.1.5: filename[:stream[:type]]."""
+    parts = last.split(":")
+    if len(parts) > 3:
+        raise InvalidName(last, "too many colons")
+    base, stream = parts[0], parts[1]
+    kind = parts[2].upper() if len(parts) == 3 else None
+    if kind == "$INDEX_ALLOCATION":
+        if stream.upper() not in ("", "$I30"):
+            raise InvalidName(last, "a directory has no such index")
+        return base, "", True
+    if kind not in (None, "$DATA"):
+        raise InvalidName(last, "unknown stream type")
+    if not stream:
+        if kind is None:
+            raise InvalidName(last, "empty stream name")
+        return base, "", False
+    check_stream_name(stream)
+    return base, stream, None
+
+
+def to_disk(name: str) -> str:
+    """The on-disk name (surrogateescape) of a name on the wire. Never '', '.', '..', nor one with '/' or NUL.
+
+    Raises InvalidName if it cannot be one; what maps to '.' or '..' stays unmapped.
+    """
+    disk = name
+    if not name.isascii():
+        if any("\ud800" <= char <= "\udfff" for char in name):
+            raise InvalidName(name, "unpaired surrogate")
+        disk = name.translate(_WIRE_TO_DISK)
+        final = _FINAL_BACK.get(disk[-1])
+        if final is not None:
+            disk = disk[:-1] + final
+        if disk in (".", ".."):
+            disk = name
+    if not disk or disk in (".", "..") or "/" in disk or "\0" in disk:
+        raise InvalidName(name, "no name for a file")
+    return disk
+
+
+def to_wire(disk: str) -> str:
+    """The name shown to clients for an on-disk name (as from os.fsdecode)."""
+    if not _DISK_SPECIAL.isdisjoint(disk):
+        disk = disk.translate(_DISK_TO_WIRE)
+    final = _FINAL.get(disk[-1])
+    return disk if final is None else disk[:-1] + final
+
+
+@functools.cache
+def _upcase_table() -> dict[int, int]:
+    table = {}
+    for code in range(0x80, 0xD800):
+        upper = chr(code).upper()
+        # Like NTFS's table: one unit to one unit, and nothing outside ASCII folds into it (dotless i, long s).
+        if len(upper) == 1 and ord(upper) != code and 0x80 <= ord(upper) < 0x10000 and code != 0xB5:
+            table[code] = ord(upper)
+    for code in range(ord("a"), ord("z") + 1):
+        table[code] = code - 32
+    for code in range(0xFF41, 0xFF5B):
+        table[code] = code - 32
+    return table
+
+
+def upcase(name: str) -> str:
+    """For comparing names: each UTF-16 unit's simple upper case (Windows' upcase table, nearly)."""
+    return name.upper() if name.isascii() else name.translate(_upcase_table())
+
+
+_PRIVATE_UPCASE = PRIVATE_NAME.upper()
+
+
+def is_private(name: str) -> bool:
+    return len(name) == len(PRIVATE_NAME) and name.upper() == _PRIVATE_UPCASE

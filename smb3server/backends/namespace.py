@@ -1,0 +1,178 @@
+"""Names of the local backend: rename, link, unlink. POSIX does these by name; identity is verified right before."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat as stat_module
+from collections.abc import Iterator
+
+from smb3server.backends import names, syscalls
+from smb3server.backends.base import Kind, Path, User
+from smb3server.backends.impersonate import ActAs
+from smb3server.backends.metadata import MetadataStore, Reference
+from smb3server.backends.resolve import Resolver
+from smb3server.backends.syscalls import Statx
+
+
+def _exists(name: str) -> FileExistsError:
+    return FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
+
+
+class Namespace:
+    def __init__(self, resolver: Resolver, store: MetadataStore, read_only: bool) -> None:
+        self._resolver = resolver
+        self._store = store
+        self._read_only = read_only
+
+    def _check_writable(self) -> None:
+        if self._read_only:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    @contextlib.contextmanager
+    def _current(self, descriptor: int) -> Iterator[tuple[int, str, Statx]]:
+        """(parent's descriptor, on-disk name, stat) of an open file, its name checked to be its."""
+        components = self._resolver.disk_path(descriptor)
+        if not components:
+            raise PermissionError(errno.EACCES, "the share's root stays")
+        parent = self._resolver.open_exact(components[:-1])
+        try:
+            stat = syscalls.statx(descriptor)
+            named = syscalls.statx_at(parent, os.fsencode(components[-1]))
+            if (named.dev, named.ino) != (stat.dev, stat.ino):
+                raise FileNotFoundError(errno.ENOENT, "name was given to another file", components[-1])
+            yield parent, components[-1], stat
+        finally:
+            os.close(parent)
+
+    @contextlib.contextmanager
+    def _target(self, path: Path, user: User | None) -> Iterator[tuple[int, str, str, Statx | None]]:
+        """(parent's descriptor, wanted name, name of what is there in any case, its stat) of a new name."""
+        if not path:
+            raise _exists("")
+        with ActAs(user):
+            parent, wanted = self._resolver.open_parent(path)
+        try:
+            if names.is_private(wanted):
+                raise PermissionError(errno.EACCES, "reserved name", wanted)
+            present = wanted
+            try:
+                stat: Statx | None = syscalls.statx_at(parent, os.fsencode(wanted))
+            except FileNotFoundError:
+                stat = None
+                actual = self._resolver.cache.find(parent, wanted)
+                if actual is not None:
+                    with contextlib.suppress(FileNotFoundError):
+                        stat = syscalls.statx_at(parent, os.fsencode(actual))
+                        present = actual
+            yield parent, wanted, present, stat
+        finally:
+            os.close(parent)
+
+    def rename(self, descriptor: int, kind: Kind, target: Path, replace: bool, user: User | None) -> None:
+        self._check_writable()
+        cache = self._resolver.cache
+        with self._current(descriptor) as (source_dir, source, stat), self._target(target, user) as there:
+            target_dir, wanted, present, target_stat = there
+            here = syscalls.statx(source_dir)
+            beside = syscalls.statx(target_dir)
+            same_directory = (here.dev, here.ino) == (beside.dev, beside.ino)
+            itself = same_directory and present == source
+            if itself and wanted == source:
+                return
+            if itself:
+                target_stat = None
+            same_file = target_stat is not None and (target_stat.dev, target_stat.ino) == (stat.dev, stat.ino)
+            if target_stat is not None:
+                self._check_replace(kind, target_stat, replace, present)
+            before, before_target = cache.before(source_dir), cache.before(target_dir)
+            replaced = None
+            if target_stat is not None and target_stat.nlink == 1 and not same_file:
+                replaced = self._store.load_entry(target_dir, os.fsencode(present), target_stat)
+            with ActAs(user):
+                if same_file:
+                    # Another name of this very file is replaced by it: rename(2) would do nothing.
+                    os.unlink(present, dir_fd=target_dir)
+                    _rename_new(source_dir, source, target_dir, wanted)
+                elif target_stat is not None:
+                    os.rename(source, present, src_dir_fd=source_dir, dst_dir_fd=target_dir)
+                else:
+                    _rename_new(source_dir, source, target_dir, wanted)
+                if target_stat is not None and present != wanted and not same_file:
+                    _rename_new(target_dir, present, target_dir, wanted)
+            if same_directory:
+                cache.after(before, source_dir, removed=(source, present), added=wanted)
+            else:
+                cache.after(before, source_dir, removed=(source,))
+                cache.after(before_target, target_dir, removed=(present,), added=wanted)
+            if replaced is not None and target_stat is not None:
+                self._store.forget(target_stat, replaced)
+
+    @staticmethod
+    def _check_replace(kind: Kind, target: Statx, replace: bool, name: str) -> None:
+        if not replace:
+            raise _exists(name)
+        if stat_module.S_ISDIR(target.mode):
+            raise IsADirectoryError(errno.EISDIR, "directories are not replaced", name)
+        if kind == Kind.DIRECTORY:
+            raise NotADirectoryError(errno.ENOTDIR, "a directory does not replace a file", name)
+
+    def link(self, descriptor: int, target: Path, replace: bool, user: User | None) -> None:
+        self._check_writable()
+        stat = syscalls.statx(descriptor)
+        origin = f"/proc/self/fd/{descriptor}"
+        with self._target(target, user) as (directory, wanted, present, target_stat):
+            if target_stat is not None:
+                self._check_replace(Kind.FILE, target_stat, replace, present)
+                if (target_stat.dev, target_stat.ino) == (stat.dev, stat.ino):
+                    return
+            before = self._resolver.cache.before(directory)
+            if target_stat is None:
+                with ActAs(user):
+                    os.link(origin, wanted, dst_dir_fd=directory, follow_symlinks=True)
+                self._resolver.cache.after(before, directory, added=wanted)
+                return
+            replaced = self._store.load_entry(directory, os.fsencode(present), target_stat)
+            temporary = f".smb3-{secrets.token_hex(8)}"
+            with ActAs(user):
+                os.link(origin, temporary, dst_dir_fd=directory, follow_symlinks=True)
+                try:
+                    os.rename(temporary, present, src_dir_fd=directory, dst_dir_fd=directory)
+                except BaseException:
+                    os.unlink(temporary, dir_fd=directory)
+                    raise
+            if target_stat.nlink == 1:
+                self._store.forget(target_stat, replaced)
+
+    def unlink(self, descriptor: int, kind: Kind, reference: Reference, user: User | None) -> None:
+        self._check_writable()
+        with self._current(descriptor) as (parent, name, stat):
+            metadata = self._store.load(reference, stat)
+            before = self._resolver.cache.before(parent)
+            with ActAs(user):
+                if kind == Kind.DIRECTORY:
+                    os.rmdir(name, dir_fd=parent)
+                else:
+                    os.unlink(name, dir_fd=parent)
+            self._resolver.cache.after(before, parent, removed=(name,))
+            if kind == Kind.DIRECTORY or stat.nlink == 1:
+                self._store.forget(stat, metadata)
+
+
+def _rename_new(source_dir: int, source: str, target_dir: int, target: str) -> None:
+    """To a name that must not exist."""
+    old, new = os.fsencode(source), os.fsencode(target)
+    try:
+        syscalls.renameat2(source_dir, old, target_dir, new, syscalls.RENAME_NOREPLACE)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOSYS):
+            raise
+        # File systems without RENAME_NOREPLACE say EINVAL: then what was looked up a moment ago must do.
+        try:
+            syscalls.statx_at(target_dir, new)
+        except FileNotFoundError:
+            os.rename(source, target, src_dir_fd=source_dir, dst_dir_fd=target_dir)
+        else:
+            raise _exists(target) from None

@@ -1,0 +1,239 @@
+"""From a client's path to a descriptor, never leaving the share's root.
+
+Results are O_PATH descriptors: making one runs no driver and blocks on no FIFO, and what was checked on the descriptor
+stays true of it however names change meanwhile. With openat2(2) the kernel keeps resolution beneath the root
+(RESOLVE_BENEATH: absolute symlinks and ``..`` above the root are refused, atomically with renames); without it a walk
+opens one component after the other with O_NOFOLLOW and interprets symlinks itself over a stack of open directories.
+
+Exact names are tried first, in one call; the case-insensitive and the symlink-following walk come after that fails.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat as stat_module
+from collections import deque
+from collections.abc import Sequence
+
+from smb3server.backends import names, syscalls
+from smb3server.backends.base import Path, PathNotFound
+from smb3server.backends.case_cache import CaseCache
+from smb3server.backends.syscalls import Statx
+
+_PATH_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_STRICT = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_MAGICLINKS | syscalls.RESOLVE_NO_SYMLINKS
+_FOLLOWING = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_MAGICLINKS
+MAX_LINKS = 40
+_MAX_BYTES = 4000
+"""Longer paths are walked: PATH_MAX is the kernel's limit of one call, not a limit on depth."""
+
+
+def _refused(path: Sequence[str]) -> OSError:
+    return OSError(errno.ELOOP, "symlink not followed", "/".join(path))
+
+
+def _missing(path: Sequence[str], last: bool) -> FileNotFoundError:
+    name = "/".join(path)
+    if last:
+        return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+    return PathNotFound(errno.ENOENT, "no such directory", name)
+
+
+class Resolver:
+    """``root`` stays open, and the caller's."""
+
+    def __init__(self, root: int, *, follow_symlinks: bool = True, openat2: bool | None = None) -> None:
+        self._root = root
+        self._follow_symlinks = follow_symlinks
+        self.openat2 = syscalls.have_openat2() if openat2 is None else openat2
+        self.cache = CaseCache()
+
+    # -- descriptors to paths
+
+    def disk_path(self, descriptor: int) -> list[str]:
+        """Components below the root as they are on disk now. FileNotFoundError: it has no name, or one outside."""
+        full = os.readlink(f"/proc/self/fd/{descriptor}")
+        root = os.readlink(f"/proc/self/fd/{self._root}")
+        if full == root:
+            return []
+        prefix = root if root.endswith("/") else root + "/"
+        if not full.startswith(prefix):
+            raise FileNotFoundError(errno.ENOENT, "outside the share", full)
+        components = full[len(prefix) :].split("/")
+        if full.endswith(" (deleted)"):
+            # Either the kernel's mark or the name's own end: ask the name.
+            try:
+                parent = self.open_exact(components[:-1])
+                try:
+                    named = syscalls.statx_at(parent, os.fsencode(components[-1]))
+                finally:
+                    os.close(parent)
+            except OSError:
+                named = None
+            stat = syscalls.statx(descriptor)
+            if named is None or (named.dev, named.ino) != (stat.dev, stat.ino):
+                raise FileNotFoundError(errno.ENOENT, "no name any more", full)
+        return components
+
+    # -- paths to descriptors
+
+    def open_exact(self, components: Sequence[str]) -> int:
+        """O_PATH descriptor of on-disk components, no symlinks followed anywhere; the caller closes it."""
+        if not components:
+            return os.open(".", _PATH_FLAGS, dir_fd=self._root)
+        joined = os.fsencode("/".join(components))
+        if self.openat2 and len(joined) < _MAX_BYTES:
+            return syscalls.openat2(self._root, joined, _PATH_FLAGS, _STRICT)
+        descriptor = os.open(".", _PATH_FLAGS, dir_fd=self._root)
+        for component in components:
+            try:
+                child = self._step(descriptor, component)
+            finally:
+                os.close(descriptor)
+            descriptor = child
+        return descriptor
+
+    def open_path(self, path: Path, follow: bool = True) -> tuple[int, Statx]:
+        """O_PATH descriptor (the caller closes it) and its stat.
+
+        FileNotFoundError: no last component; PathNotFound: an ancestor is missing or no directory; OSError(ELOOP): a
+        symlink that leads outside the root, or none may be followed. A last symlink is returned itself unless
+        ``follow``.
+        """
+        disk = [names.to_disk(component) for component in path]
+        for index, component in enumerate(disk):
+            if names.is_private(component):
+                raise _missing(path, index == len(disk) - 1)
+        if self.openat2 or not disk:
+            try:
+                descriptor = self.open_exact(disk)
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ELOOP, errno.ENOTDIR):
+                    raise
+            else:
+                stat = self._stat(descriptor)
+                if not (follow and stat_module.S_ISLNK(stat.mode)):
+                    return descriptor, stat
+                os.close(descriptor)
+        return self._walk(disk, follow)
+
+    def open_parent(self, path: Path) -> tuple[int, str]:
+        """O_PATH descriptor of the directory ``path`` is or would be in, and the on-disk form of its last component."""
+        try:
+            descriptor, stat = self.open_path(path[:-1])
+        except FileNotFoundError:
+            raise _missing(path, False) from None
+        if not stat_module.S_ISDIR(stat.mode):
+            os.close(descriptor)
+            raise _missing(path, False)
+        return descriptor, names.to_disk(path[-1])
+
+    @staticmethod
+    def _stat(descriptor: int) -> Statx:
+        try:
+            return syscalls.statx(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    def _step(self, directory: int, component: str) -> int:
+        """One component, a symlink itself. ``component`` never holds '/' and is never '..': it cannot leave."""
+        if component in ("", ".", "..") or "/" in component:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), component)
+        return os.open(component, _PATH_FLAGS, dir_fd=directory)
+
+    def _walk(self, disk: list[str], follow: bool) -> tuple[int, Statx]:
+        descriptor, _ = self.open_path(())
+        try:
+            stat = syscalls.statx(descriptor)
+            for index, component in enumerate(disk):
+                last = index == len(disk) - 1
+                if not stat_module.S_ISDIR(stat.mode):
+                    raise _missing(disk, False)
+                try:
+                    child, name = self._step_any_case(descriptor, component)
+                except FileNotFoundError:
+                    raise _missing(disk, last) from None
+                child_stat = self._stat(child)
+                if stat_module.S_ISLNK(child_stat.mode) and (follow or not last):
+                    os.close(child)
+                    try:
+                        child = self._follow(descriptor, name)
+                    except (FileNotFoundError, NotADirectoryError):
+                        raise _missing(disk, last) from None
+                    child_stat = self._stat(child)
+                os.close(descriptor)
+                descriptor, stat = child, child_stat
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor, stat
+
+    def _step_any_case(self, directory: int, component: str) -> tuple[int, str]:
+        try:
+            return self._step(directory, component), component
+        except FileNotFoundError:
+            actual = self.cache.find(directory, component)
+            if actual is None or names.is_private(actual):
+                raise
+            return self._step(directory, actual), actual
+
+    def follow(self, directory: int, name: str) -> tuple[int, Statx]:
+        """O_PATH descriptor (the caller closes it) and stat of what symlink ``name`` in ``directory`` leads to."""
+        descriptor = self._follow(directory, name)
+        return descriptor, self._stat(descriptor)
+
+    def _follow(self, directory: int, name: str) -> int:
+        """The target of symlink ``name`` in ``directory``."""
+        if not self._follow_symlinks:
+            raise _refused((name,))
+        components = [*self.disk_path(directory), name]
+        if self.openat2:
+            joined = os.fsencode("/".join(components))
+            try:
+                descriptor = syscalls.openat2(self._root, joined, os.O_PATH, _FOLLOWING)
+            except OSError as error:
+                if error.errno == errno.EXDEV:
+                    raise _refused(components) from None
+                raise
+        else:
+            descriptor = self._follow_by_hand(components)
+        try:
+            if any(map(names.is_private, self.disk_path(descriptor))):
+                raise _refused(components)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def _follow_by_hand(self, components: Sequence[str]) -> int:
+        todo = deque(components)
+        links = 0
+        stack = [os.open(".", _PATH_FLAGS, dir_fd=self._root)]
+        try:
+            while todo:
+                component = todo.popleft()
+                if component in ("", "."):
+                    continue
+                if component == "..":
+                    if len(stack) == 1:
+                        raise _refused(components)
+                    os.close(stack.pop())
+                    continue
+                child = self._step(stack[-1], component)
+                stack.append(child)
+                mode = syscalls.statx(child).mode
+                if stat_module.S_ISLNK(mode):
+                    links += 1
+                    target = os.readlink("", dir_fd=child)
+                    os.close(stack.pop())
+                    if links > MAX_LINKS or target.startswith("/"):
+                        raise _refused(components)
+                    todo.extendleft(reversed(target.split("/")))
+                elif todo and not stat_module.S_ISDIR(mode):
+                    raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), component)
+            return stack.pop()
+        finally:
+            for descriptor in stack:
+                os.close(descriptor)

@@ -1,0 +1,61 @@
+"""Oplock and lease break notifications on their way to the client (MS-SMB2 3.3.4.6, 3.3.4.7)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from smb3server.leases import Lease, Oplock, Timer
+from smb3server.wire.oplock_break import (
+    ACK_REQUIRED,
+    LEASE_BREAK_NOTIFICATION,
+    OPLOCK_BREAK,
+    LeaseBreakNotification,
+    OplockBreak,
+)
+
+if TYPE_CHECKING:
+    from smb3server.connection import Connection
+    from smb3server.open import Open
+    from smb3server.session import Session
+
+
+def live_connection(session: Session) -> Connection | None:
+    """A connection of the session that still works: the one it was made on, or another channel."""
+    candidates = [session.connection, *session.channel_list]
+    return next((connection for connection in candidates if not connection.closed), None)
+
+
+class BreakNotifications:
+    """``leases.Breaks`` of a server."""
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Timer:
+        return asyncio.get_running_loop().call_later(delay, callback)
+
+    def notify_lease(self, lease: Lease, current: int, new: int, ack_required: bool) -> bool:
+        """On any connection of any open of the lease; the client knows the lease by its key alone."""
+        body = LEASE_BREAK_NOTIFICATION.pack(
+            LeaseBreakNotification(
+                new_epoch=lease.epoch if lease.version == 2 else 0,
+                flags=ACK_REQUIRED if ack_required else 0,
+                lease_key=lease.key,
+                current_lease_state=current,
+                new_lease_state=new,
+            )
+        )
+        return any(self._send(cast("Open", entry).session, body) for entry in lease.opens)
+
+    def notify_oplock(self, oplock: Oplock, level: int) -> bool:
+        entry = cast("Open", oplock.open)
+        body = OPLOCK_BREAK.pack(
+            OplockBreak(oplock_level=level, persistent=entry.file_id[0], volatile=entry.file_id[1])
+        )
+        return self._send(entry.session, body)
+
+    def _send(self, session: Session, body: bytes) -> bool:
+        connection = live_connection(session)
+        if connection is None:
+            return False
+        connection.notify(session, [body])
+        return True

@@ -1,0 +1,56 @@
+"""How the bytes of READ and WRITE travel: in the message, or by RDMA to and from described buffers.
+
+The two commands parse and check with ``remote_buffers``; whether the connection has RDMA is asked only here.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from smb3server.request import Response
+from smb3server.status import NtStatus, StatusError
+from smb3server.wire.read_write import Channel, ReadRequest, WriteRequest, descriptors
+from smbdirect.message_transport import RdmaOperations, RemoteBuffer
+
+if TYPE_CHECKING:
+    from smb3server.connection import Connection
+
+DIALECT_3_0 = 0x0300
+DIALECT_3_0_2 = 0x0302
+ERROR_BODY = struct.pack("<HBBIB", 9, 0, 0, 0, 0)
+"""SMB2 ERROR Response without data (MS-SMB2 2.2.2)."""
+
+
+class RemoteMemory(NamedTuple):
+    """Where the peer wants the data, and what to invalidate with the response."""
+
+    rdma: RdmaOperations
+    buffers: Sequence[RemoteBuffer]
+    invalidate: int | None
+
+    def failure(self, error: StatusError) -> Response:
+        """An error response that still invalidates the peer's token: a client that asked for remote invalidation does
+        not do it itself and would stumble over a token that stayed valid."""
+        return Response([ERROR_BODY], status=error.status, invalidate=self.invalidate)
+
+
+def remote_buffers(
+    connection: Connection, message: memoryview, record: ReadRequest | WriteRequest, length: int
+) -> RemoteMemory | None:
+    """None for data in the message. MS-SMB2 3.3.5.12, 3.3.5.13: Channel counts from dialect 3.0 on; an unknown value,
+    one that needs RDMA on a connection without, or descriptors that are malformed or cover less than ``length`` bytes
+    fail with INVALID_PARAMETER."""
+    if record.channel == Channel.NONE or connection.dialect < DIALECT_3_0:
+        return None
+    rdma = connection.transport.rdma
+    if rdma is None:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    invalidate = record.channel == Channel.RDMA_V1_INVALIDATE and connection.dialect >= DIALECT_3_0_2
+    if record.channel != Channel.RDMA_V1 and not invalidate:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    buffers = descriptors(message, record.channel_info_offset, record.channel_info_length)
+    if sum(buffer.length for buffer in buffers) < length:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    return RemoteMemory(rdma, buffers, buffers[0].token if invalidate else None)

@@ -1,0 +1,57 @@
+"""CHANGE_NOTIFY (MS-SMB2 3.3.5.19)."""
+
+from __future__ import annotations
+
+from smb3server.notify import Watcher, from_backend
+from smb3server.open import Open, find_open
+from smb3server.request import Interim, Pending, Request, handles
+from smb3server.status import NtStatus, StatusError
+from smb3server.wire.change_notify import WATCH_TREE, NotifyFilter, parse_change_notify_request
+from smb3server.wire.create import Access
+from smb3server.wire.header import Command
+
+_ALL_FILTERS = 0
+for _filter in NotifyFilter:
+    _ALL_FILTERS |= _filter
+
+
+@handles(Command.CHANGE_NOTIFY)
+def change_notify(request: Request) -> Pending:
+    """3.3.5.19. Answered when something happened, or at once if something has since the last request."""
+    wanted = parse_change_notify_request(request.message)
+    opened = find_open(request, wanted.file_id)
+    if wanted.output_buffer_length > request.connection.max_transact_size:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    if not opened.is_directory or opened.handle is None:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    if not wanted.completion_filter & _ALL_FILTERS:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    if not opened.granted_access & Access.READ_DATA:
+        raise StatusError(NtStatus.ACCESS_DENIED)
+    if opened.file is not None and opened.file.delete_pending:
+        raise StatusError(NtStatus.DELETE_PENDING)
+    watcher: Watcher | None = opened.watcher
+    if watcher is None:
+        recursive = bool(wanted.flags & WATCH_TREE)
+        watcher = _start(opened, wanted.completion_filter, recursive, wanted.output_buffer_length)
+    pending = request.pend(Interim.AT_ONCE)
+
+    def cancelled() -> None:
+        watcher.forget(pending)
+        pending.fail(StatusError(NtStatus.CANCELLED))
+
+    pending.on_cancel = cancelled
+    watcher.wait(pending, wanted.output_buffer_length)
+    return pending
+
+
+def _start(opened: Open, completion_filter: int, recursive: bool, limit: int) -> Watcher:
+    share = opened.tree.share
+    handle = opened.handle
+    if handle is None or share.backend is None:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    watcher = share.notify.watch(handle.path, completion_filter, recursive, limit)
+    opened.watcher = watcher
+    opened.on_close.append(lambda: watcher.end(NtStatus.NOTIFY_CLEANUP))
+    watcher.stop_backend = share.backend.watch(handle, recursive, from_backend(watcher))
+    return watcher

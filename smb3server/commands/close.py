@@ -1,0 +1,30 @@
+"""CLOSE (MS-SMB2 3.3.5.10)."""
+
+from __future__ import annotations
+
+from smb3server.open import find_open
+from smb3server.request import Request, Response, handles
+from smb3server.wire.close import CLOSE_RESPONSE, POSTQUERY_ATTRIB, CloseResponse, parse_request
+from smb3server.wire.header import Command
+
+
+@handles(Command.CLOSE)
+def close(request: Request) -> Response:
+    """Attributes are those after the close (a delayed write time is settled by then), so they are read last."""
+    record = parse_request(request.message)
+    found = find_open(request, (record.persistent, record.volatile))
+    response = CloseResponse()
+    if record.flags & POSTQUERY_ATTRIB and found.handle is not None:
+        info = found.handle.info()
+        response = CloseResponse(
+            flags=POSTQUERY_ATTRIB,
+            creation_time=info.creation_time,
+            last_access_time=info.last_access_time,
+            last_write_time=info.last_write_time,
+            change_time=info.change_time,
+            allocation_size=info.allocation_size,
+            end_of_file=info.end_of_file,
+            file_attributes=info.attributes,
+        )
+    found.close()
+    return Response([CLOSE_RESPONSE.pack(response)])

@@ -1,0 +1,250 @@
+"""Server-side copy: SRV_REQUEST_RESUME_KEY, SRV_COPYCHUNK(_WRITE) (MS-SMB2 3.3.5.15.5, 3.3.5.15.6) and
+DUPLICATE_EXTENTS_TO_FILE (MS-FSA 2.1.5.10.4)."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import secrets
+from typing import TYPE_CHECKING
+
+from smb3server.commands.file_levels import handle_of
+from smb3server.commands.set_info import report
+from smb3server.errors import as_status_error
+from smb3server.request import Request, Response
+from smb3server.status import NtStatus, StatusError
+from smb3server.wire import fsctl as wire
+from smb3server.wire.change_notify import NotifyFilter
+from smb3server.wire.create import Access
+from smb3server.wire.ioctl import Fsctl
+from smbdirect.errors import DecodeError
+
+if TYPE_CHECKING:
+    from smb3server.backends.base import Handle
+    from smb3server.commands.ioctl import Control
+    from smb3server.open import Open
+    from smb3server.request import Pending
+
+MAX_CHUNKS = 256
+"""ServerSideCopyMaxNumberofChunks (3.3.3)."""
+MAX_CHUNK_SIZE = 1 << 20
+"""ServerSideCopyMaxChunkSize, bytes."""
+MAX_DATA_SIZE = 16 << 20
+"""ServerSideCopyMaxDataSize, bytes."""
+
+_COPY_AT_ONCE = 1 << 20
+"""Bytes copied without letting other requests run in between (not in spec)."""
+_STEP = 256 << 10
+_MAX_OFFSET = (1 << 63) - 1
+_SPARSE = 0x200
+_COPY_BY_HAND = frozenset({errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})
+
+
+def request_resume_key(control: Control) -> bytes:
+    """3.3.5.15.5: a name for the open, good for as long as it lives."""
+    opened = control.open()
+    if control.max_output < wire.RESUME_KEY_RESPONSE.size:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    key: bytes | None = opened.resume_key
+    if key is None:
+        key = opened.file_id[0].to_bytes(8, "little") + secrets.token_bytes(16)
+        opened.resume_key = key
+    return wire.RESUME_KEY_RESPONSE.pack(wire.ResumeKeyResponse(key))
+
+
+def _find_source(request: Request, key: bytes) -> Open:
+    session = request.session
+    found = request.connection.server.global_open_table.get(int.from_bytes(key[:8], "little"))
+    if found is None or session is None or found.session is not session or found.resume_key != key:
+        raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
+    return found
+
+
+def copy_chunk(control: Control) -> Response | Pending:
+    """3.3.5.15.6."""
+    opened = control.open()
+    data = control.data
+    if control.max_output < wire.COPY_CHUNK_RESPONSE.size:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    header, chunks = wire.decode_copy_chunks(data, MAX_CHUNKS)
+    source = _find_source(control.request, header.source_key)
+    if (
+        header.chunk_count > MAX_CHUNKS
+        or any(not 0 < chunk.length <= MAX_CHUNK_SIZE for chunk in chunks)
+        or sum(chunk.length for chunk in chunks) > MAX_DATA_SIZE
+    ):
+        return _result(control, NtStatus.INVALID_PARAMETER, MAX_CHUNKS, MAX_CHUNK_SIZE, MAX_DATA_SIZE)
+    _check_access(control, source, opened)
+    copy = _Copy(control, source, opened, chunks)
+    if sum(chunk.length for chunk in chunks) <= _COPY_AT_ONCE:
+        while copy.step():
+            pass
+        return copy.result()
+    return control.request.run(copy.run())
+
+
+def _check_access(control: Control, source: Open, target: Open) -> None:
+    for opened in (source, target):
+        if opened.is_directory or opened.handle is None or opened.file is None:
+            raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
+    if not source.granted_access & (Access.READ_DATA | Access.EXECUTE):
+        raise StatusError(NtStatus.ACCESS_DENIED)
+    if not target.granted_access & (Access.WRITE_DATA | Access.APPEND_DATA):
+        raise StatusError(NtStatus.ACCESS_DENIED)
+    if control.code == Fsctl.SRV_COPYCHUNK and not target.granted_access & Access.READ_DATA:
+        raise StatusError(NtStatus.ACCESS_DENIED)
+
+
+def _result(control: Control, status: int, chunks: int, chunk_bytes: int, total_bytes: int) -> Response:
+    output = wire.COPY_CHUNK_RESPONSE.pack(wire.CopyChunkResponse(chunks, chunk_bytes, total_bytes))
+    return control.respond(output, status)
+
+
+class _Copy:
+    """One request's chunks, copied in steps; either open may be closed in between."""
+
+    def __init__(self, control: Control, source: Open, target: Open, chunks: list[wire.CopyChunk]) -> None:
+        self.control = control
+        self.source = source
+        self.target = target
+        self.chunks = chunks
+        self.index = 0
+        self.offset = 0
+        self.total = 0
+        self.status = NtStatus.SUCCESS
+        self.opens = control.request.connection.server.global_open_table
+
+    async def run(self) -> Response:
+        done = 0
+        while self.step():
+            if self.total - done >= _COPY_AT_ONCE:
+                done = self.total
+                await asyncio.sleep(0)
+        return self.result()
+
+    def result(self) -> Response:
+        if self.total:
+            stream = self.target.handle is not None and self.target.handle.stream
+            report(self.target, NotifyFilter.STREAM_WRITE if stream else NotifyFilter.LAST_WRITE | NotifyFilter.SIZE)
+        return _result(self.control, self.status, self.index, self.offset, self.total)
+
+    def step(self) -> bool:
+        """Copy some; False when all is done or something failed (then ``status`` says what)."""
+        if self.index == len(self.chunks):
+            return False
+        chunk = self.chunks[self.index]
+        try:
+            if self.offset == 0:
+                self._check(chunk)
+            self._copy(chunk)
+        except StatusError as error:
+            self.status = NtStatus(error.status)
+            return False
+        except OSError as error:
+            self.status = NtStatus(as_status_error(error).status)
+            return False
+        return True
+
+    def _check(self, chunk: wire.CopyChunk) -> None:
+        """Ranges, end of file and locks of one chunk, before anything of it is copied."""
+        source, target = self.source, self.target
+        if self.opens.get(source.file_id[0]) is not source or self.opens.get(target.file_id[0]) is not target:
+            raise StatusError(NtStatus.FILE_CLOSED)
+        length = chunk.length
+        if max(chunk.source_offset, chunk.target_offset) + length > _MAX_OFFSET:
+            raise StatusError(NtStatus.INVALID_PARAMETER)
+        if source.file is None or target.file is None:
+            raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
+        if source.file.locks.locks and source.file.locks.denies_read(source, chunk.source_offset, length):
+            raise StatusError(NtStatus.FILE_LOCK_CONFLICT)
+        if target.file.locks.locks and target.file.locks.denies_write(target, chunk.target_offset, length):
+            raise StatusError(NtStatus.FILE_LOCK_CONFLICT)
+        if chunk.source_offset + length > handle_of(source).info().end_of_file:
+            raise StatusError(NtStatus.INVALID_VIEW_SIZE)
+        target.file.data_changes(target)
+
+    def _copy(self, chunk: wire.CopyChunk) -> None:
+        source, target = self.source, self.target
+        if self.opens.get(source.file_id[0]) is not source or self.opens.get(target.file_id[0]) is not target:
+            raise StatusError(NtStatus.FILE_CLOSED)
+        size = chunk.length - self.offset
+        overlapping = source.file is target.file
+        if not overlapping:
+            size = min(size, _STEP)
+        copied = copy_range(
+            handle_of(target),
+            handle_of(source),
+            chunk.source_offset + self.offset,
+            chunk.target_offset + self.offset,
+            size,
+            overlapping,
+        )
+        if not copied:
+            raise StatusError(NtStatus.INVALID_VIEW_SIZE)
+        self.total += copied
+        self.offset += copied
+        if self.offset == chunk.length:
+            self.index += 1
+            self.offset = 0
+
+
+def copy_range(target: Handle, source: Handle, source_offset: int, offset: int, length: int, overlapping: bool) -> int:
+    """Bytes copied; through memory where ranges of one file may overlap (they behave as if read whole first) or the
+    stores differ."""
+    if not overlapping:
+        try:
+            return target.copy_range(source, source_offset, offset, length)
+        except OSError as error:
+            if error.errno not in _COPY_BY_HAND:
+                raise
+    buffer = memoryview(bytearray(length))
+    count = source.read_into([buffer], source_offset)
+    target.write_from([buffer[:count]], offset)
+    return count
+
+
+def duplicate_extents(control: Control) -> bytes:
+    """MS-FSA 2.1.5.10.4."""
+    opened = control.open()
+    data = control.data
+    backend = opened.tree.share.backend
+    if backend is None or not backend.supports_reflink:
+        raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
+    wanted: wire.DuplicateExtents | wire.DuplicateExtentsEx
+    try:
+        if control.code == Fsctl.DUPLICATE_EXTENTS_TO_FILE_EX:
+            wanted = wire.DUPLICATE_EXTENTS_EX.unpack(data)
+        else:
+            wanted = wire.DUPLICATE_EXTENTS.unpack(data)
+    except DecodeError:
+        raise StatusError(NtStatus.BUFFER_TOO_SMALL) from None
+    session = control.request.session
+    source = session.open_table.get(wanted.source_volatile) if session is not None else None
+    if source is None or source.file_id[0] != wanted.source_persistent or source.tree is not opened.tree:
+        raise StatusError(NtStatus.INVALID_HANDLE)
+    target_file, source_file = opened.file, source.file
+    if opened.is_directory or source.is_directory or target_file is None or source_file is None:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    if not opened.granted_access & Access.WRITE_DATA or not source.granted_access & Access.READ_DATA:
+        raise StatusError(NtStatus.ACCESS_DENIED)
+    source_offset, target_offset, count = wanted.source_offset, wanted.target_offset, wanted.byte_count
+    if min(source_offset, target_offset, count) < 0 or max(source_offset, target_offset) + count > _MAX_OFFSET:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    if not count:
+        return b""
+    target, origin = handle_of(opened), handle_of(source)
+    source_info, target_info = origin.info(), target.info()
+    if source_offset + count > source_info.end_of_file:
+        raise StatusError(NtStatus.NOT_SUPPORTED)
+    if source_info.attributes & _SPARSE and not target_info.attributes & _SPARSE:
+        raise StatusError(NtStatus.NOT_SUPPORTED)
+    if source_file is target_file and abs(source_offset - target_offset) < count:
+        raise StatusError(NtStatus.NOT_SUPPORTED)
+    if source_file.locks.locks and source_file.locks.denies_read(source, source_offset, count):
+        raise StatusError(NtStatus.FILE_LOCK_CONFLICT)
+    if target_file.locks.locks and target_file.locks.denies_write(opened, target_offset, count):
+        raise StatusError(NtStatus.FILE_LOCK_CONFLICT)
+    target_file.data_changes(opened)
+    target.clone_range(origin, source_offset, target_offset, count)
+    report(opened, NotifyFilter.LAST_WRITE)
+    return b""

@@ -1,0 +1,246 @@
+"""CREATE (MS-SMB2 3.3.5.9). What concerns the file itself is in ``opening``, caching rights in ``granting``."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from smb3server import access, granting
+from smb3server.backends import names
+from smb3server.backends.base import FileInfo
+from smb3server.errors import as_status_error
+from smb3server.open import Open
+from smb3server.opening import MustWait, Opening
+from smb3server.request import Interim, Pending, Request, Response, handles
+from smb3server.status import NtStatus, StatusError
+from smb3server.tree import ShareType
+from smb3server.wire import create_contexts as contexts
+from smb3server.wire.create import (
+    Access,
+    CreateAction,
+    CreateDisposition,
+    CreateOptions,
+    CreateRequest,
+    CreateResponse,
+    pack_response,
+    parse_request,
+)
+from smb3server.wire.header import Command
+from smb3server.wire.oplock_break import OplockLevel
+
+_DELEGATION = 3
+"""The highest impersonation level (2.2.13)."""
+_VALID_ATTRIBUTES = 0x00007FB7
+_DIRECTORY_ATTRIBUTE, _TEMPORARY_ATTRIBUTE, _NORMAL = 0x10, 0x100, 0x80
+_UNSUPPORTED_OPTIONS = int(
+    CreateOptions.CREATE_TREE_CONNECTION | CreateOptions.OPEN_BY_FILE_ID | CreateOptions.RESERVE_OPFILTER
+)
+_INVALID_OPTIONS = 0xFF000000
+
+
+@handles(Command.CREATE)
+def create(request: Request) -> Response | Pending:
+    record, name, raw_contexts = parse_request(request.message)
+    tree, session = request.tree, request.session
+    if tree is None or session is None:
+        raise StatusError(NtStatus.NETWORK_NAME_DELETED)
+    if record.impersonation_level > _DELEGATION:
+        raise StatusError(NtStatus.BAD_IMPERSONATION_LEVEL)
+    if tree.share.type == ShareType.PIPE:
+        return _open_pipe(request, record, name)
+    found = contexts.decode_requests(raw_contexts)
+    _check_fields(record)
+    opening = _prepare(request, record, name, found)
+    return _attempt(opening)
+
+
+def _check_fields(record: CreateRequest) -> None:
+    """What can be told from the request alone (MS-SMB2 3.3.5.9, then MS-FSA 2.1.5.1 phase 1)."""
+    options, desired = record.create_options, record.desired_access
+    if desired & access.INVALID_BITS or desired == 0:
+        raise StatusError(NtStatus.ACCESS_DENIED)
+    if options & _INVALID_OPTIONS:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    if options & _UNSUPPORTED_OPTIONS:
+        raise StatusError(NtStatus.NOT_SUPPORTED)
+    if (
+        record.share_access & ~7
+        or record.create_disposition > CreateDisposition.OVERWRITE_IF
+        or record.file_attributes & ~_VALID_ATTRIBUTES
+    ):
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    directory = bool(options & CreateOptions.DIRECTORY_FILE)
+    if directory:
+        if options & CreateOptions.NON_DIRECTORY_FILE or record.file_attributes & _TEMPORARY_ATTRIBUTE:
+            raise StatusError(NtStatus.INVALID_PARAMETER)
+        if record.create_disposition in (
+            CreateDisposition.SUPERSEDE,
+            CreateDisposition.OVERWRITE,
+            CreateDisposition.OVERWRITE_IF,
+        ):
+            raise StatusError(NtStatus.INVALID_PARAMETER)
+    if (
+        options & CreateOptions.NO_INTERMEDIATE_BUFFERING
+        and desired & (Access.APPEND_DATA | Access.WRITE_DATA) == Access.APPEND_DATA
+    ):
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    if options & CreateOptions.DELETE_ON_CLOSE and not desired & (
+        Access.DELETE | Access.GENERIC_ALL | Access.MAXIMUM_ALLOWED
+    ):
+        raise StatusError(NtStatus.ACCESS_DENIED)
+
+
+def _prepare(request: Request, record: CreateRequest, name: str, found: dict[bytes, Any]) -> Opening:
+    """Name, contexts and the tree's access."""
+    tree, session = request.tree, request.session
+    if tree is None or session is None or tree.share.backend is None:
+        raise StatusError(NtStatus.NETWORK_NAME_DELETED)
+    if name.startswith("\\"):
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    if contexts.TIMEWARP in found and found[contexts.TIMEWARP].timestamp:
+        # No snapshots: no file has ever existed then.
+        raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
+    if contexts.EA_BUFFER in found and record.create_options & CreateOptions.NO_EA_KNOWLEDGE:
+        raise StatusError(NtStatus.ACCESS_DENIED)
+    trailing = name.endswith("\\")
+    try:
+        path, stream, said = names.split_path(name[:-1] if trailing else name)
+    except names.InvalidName:
+        raise StatusError(NtStatus.OBJECT_NAME_INVALID) from None
+    directory = _directory(record, trailing, said, stream)
+    desired = access.map_generic(record.desired_access)
+    if desired & ~int(Access.MAXIMUM_ALLOWED) & ~tree.maximal_access:
+        raise StatusError(NtStatus.ACCESS_DENIED)
+    user = tree.share.user or session.user
+    if request.connection.dialect < 0x0210:
+        found.pop(contexts.REQUEST_LEASE, None)
+    elif request.connection.dialect < 0x0300 and isinstance(found.get(contexts.REQUEST_LEASE), contexts.LeaseV2):
+        del found[contexts.REQUEST_LEASE]
+    return Opening(request, record, tree.share.backend, path, stream, directory, user, found, desired)
+
+
+def _directory(record: CreateRequest, trailing: bool, said: bool | None, stream: str) -> bool | None:
+    """What the object must be, by options and name; None leaves it open."""
+    options = record.create_options
+    if options & CreateOptions.DIRECTORY_FILE:
+        if stream or said is False:
+            raise StatusError(NtStatus.NOT_A_DIRECTORY)
+        return True
+    if options & CreateOptions.NON_DIRECTORY_FILE:
+        if trailing:
+            raise StatusError(NtStatus.OBJECT_NAME_INVALID)
+        if said is True:
+            raise StatusError(NtStatus.FILE_IS_A_DIRECTORY)
+        return None if stream else False
+    if trailing and said is None:
+        return True
+    return said
+
+
+def _attempt(opening: Opening) -> Response | Pending:
+    try:
+        return _respond(opening, opening.attempt())
+    except MustWait as wait:
+        return _wait(opening, wait)
+
+
+def _wait(opening: Opening, wait: MustWait) -> Pending:
+    """Pending until the break is over, told to the client at once, as Windows does; then try again."""
+    caching = wait.file.caching
+
+    def on_cancel() -> None:
+        caching.unwait(again)
+        pending.fail(StatusError(NtStatus.CANCELLED))
+
+    def again() -> None:
+        nonlocal caching
+        try:
+            response = _respond(opening, opening.attempt())
+        except MustWait as longer:
+            caching = longer.file.caching
+            caching.wait(again)
+        except StatusError as error:
+            pending.fail(error)
+        except OSError as error:
+            pending.fail(as_status_error(error))
+        else:
+            pending.complete(response)
+
+    pending = opening.request.pend(Interim.AT_ONCE, on_cancel)
+    caching.wait(again)
+    return pending
+
+
+def _respond(opening: Opening, opened: Open) -> Response:
+    level, lease_context = granting.grant(opening, opened)
+    info = opening.info
+    if info is None:
+        raise StatusError(NtStatus.INTERNAL_ERROR)
+    found = opening.asked
+    answers: list[contexts.RawContext] = []
+    if contexts.MAXIMAL_ACCESS in found:
+        answers.append(_maximal_access(found[contexts.MAXIMAL_ACCESS], info, opened))
+    if contexts.QUERY_ON_DISK_ID in found:
+        data = contexts.ON_DISK_ID_RESPONSE_CODEC.pack(
+            contexts.OnDiskIdResponse(info.key.inode & 0xFFFFFFFFFFFFFFFF, opening.backend.volume_serial)
+        )
+        answers.append(contexts.RawContext(contexts.QUERY_ON_DISK_ID, data))
+    if lease_context is not None:
+        answers.append(lease_context)
+    body = pack_response(
+        CreateResponse(
+            oplock_level=level,
+            create_action=opening.action,
+            creation_time=info.creation_time,
+            last_access_time=info.last_access_time,
+            last_write_time=info.last_write_time,
+            change_time=info.change_time,
+            allocation_size=info.allocation_size,
+            end_of_file=info.end_of_file,
+            file_attributes=info.attributes,
+            persistent=opened.file_id[0],
+            volatile=opened.file_id[1],
+        ),
+        answers,
+    )
+    return Response([body], file_id=opened.file_id)
+
+
+def _maximal_access(asked: contexts.Timewarp | None, info: FileInfo, opened: Open) -> contexts.RawContext:
+    """3.3.5.9.5: a timestamp equal to the last write time means the client knows the answer already."""
+    if asked is not None and asked.timestamp and asked.timestamp == info.last_write_time:
+        answer = contexts.MaximalAccessResponse(NtStatus.NONE_MAPPED, 0)
+    else:
+        answer = contexts.MaximalAccessResponse(NtStatus.SUCCESS, opened.maximal_access)
+    return contexts.RawContext(contexts.MAXIMAL_ACCESS, contexts.MAXIMAL_ACCESS_RESPONSE_CODEC.pack(answer))
+
+
+def _open_pipe(request: Request, record: CreateRequest, name: str) -> Response:
+    """A named pipe on IPC$; OBJECT_NAME_NOT_FOUND for one that nobody serves."""
+    session, tree = request.session, request.tree
+    if session is None or tree is None:
+        raise StatusError(NtStatus.NETWORK_NAME_DELETED)
+    pipes = importlib.import_module("smb3server.rpc.pipes")
+    server = request.connection.server
+    pipe = pipes.open_pipe(request, name)
+    opened = Open(server.new_file_id(), session, tree)
+    opened.pipe = pipe
+    opened.granted_access = access.map_generic(record.desired_access) & ~int(Access.MAXIMUM_ALLOWED)
+    if record.desired_access & Access.MAXIMUM_ALLOWED:
+        opened.granted_access = 0x0012019F
+    opened.maximal_access = tree.maximal_access
+    opened.share_access = record.share_access
+    opened.path = (name,)
+    session.open_table[opened.file_id[1]] = opened
+    server.global_open_table[opened.file_id[0]] = opened
+    body = pack_response(
+        CreateResponse(
+            oplock_level=OplockLevel.NONE,
+            create_action=CreateAction.OPENED,
+            allocation_size=4096,
+            file_attributes=_NORMAL,
+            persistent=opened.file_id[0],
+            volatile=opened.file_id[1],
+        )
+    )
+    return Response([body], file_id=opened.file_id)

@@ -1,0 +1,15 @@
+"""ECHO (MS-SMB2 3.3.5.17)."""
+
+from __future__ import annotations
+
+from smb3server.request import Request, Response, handles
+from smb3server.wire.header import Command
+from smb3server.wire.session import EMPTY, Empty
+
+_RESPONSE = Response((EMPTY.pack(Empty()),))
+
+
+@handles(Command.ECHO)
+def echo(request: Request) -> Response:
+    """Nothing but a reply; the dispatcher did everything else."""
+    return _RESPONSE

@@ -1,0 +1,277 @@
+"""What QUERY_INFO tells of a file, level by level (MS-FSA 2.1.5.12)."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from smb3server.status import NtStatus, StatusError
+from smb3server.wire import file_info as wire
+from smb3server.wire.create import Access, CreateOptions
+from smb3server.wire.file_info import FileInfoClass
+
+if TYPE_CHECKING:
+    from smb3server.backends.base import FileInfo, Handle
+    from smb3server.open import Open
+
+ATTRIBUTE_DIRECTORY = 0x10
+ATTRIBUTE_REPARSE_POINT = 0x400
+
+MODE_BITS = (
+    CreateOptions.WRITE_THROUGH
+    | CreateOptions.SEQUENTIAL_ONLY
+    | CreateOptions.NO_INTERMEDIATE_BUFFERING
+    | CreateOptions.SYNCHRONOUS_IO_ALERT
+    | CreateOptions.SYNCHRONOUS_IO_NONALERT
+    | CreateOptions.DELETE_ON_CLOSE
+)
+
+_DIALECT_3_0 = 0x0300
+_DIALECT_3_1_1 = 0x0311
+
+
+class FileLevel(NamedTuple):
+    encode: Callable[[Open], bytes]
+    minimum_size: int
+    """Bytes of the fixed part: a smaller buffer is INFO_LENGTH_MISMATCH."""
+    access: int = 0
+    minimum_dialect: int = 0
+
+
+def handle_of(opened: Open) -> Handle:
+    """The file behind an open; pipes have none."""
+    if opened.handle is None:
+        raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
+    return opened.handle
+
+
+def _info(opened: Open) -> FileInfo:
+    return handle_of(opened).info()
+
+
+def delete_pending(opened: Open) -> bool:
+    return opened.file is not None and bool(opened.file.delete_pending)
+
+
+def _links(opened: Open, info: FileInfo) -> int:
+    """A name that goes with the last close does not count any more (MS-FSA 2.1.5.12.27)."""
+    links = 1 if info.attributes & ATTRIBUTE_DIRECTORY else info.link_count
+    return links - 1 if links and delete_pending(opened) else links
+
+
+def _mode(opened: Open) -> int:
+    return opened.create_options & int(MODE_BITS)
+
+
+def _position(opened: Open) -> int:
+    return opened.position
+
+
+def name_of(opened: Open) -> str:
+    """From the share's root on, with a leading backslash, and the stream's name if it is one."""
+    handle = handle_of(opened)
+    name = "\\" + "\\".join(handle.path)
+    return f"{name}:{handle.stream}" if handle.stream else name
+
+
+def short_name(name: str) -> str:
+    """An 8.3 name made from a long one, the same every time; ``name`` itself if it is short."""
+    stem, dot, extension = name.rpartition(".")
+    if not dot:
+        stem, extension = extension, ""
+    clean = "".join(char for char in stem.upper() if char.isascii() and (char.isalnum() or char in "_-$~!#%&@"))
+    tail = "".join(char for char in extension.upper() if char.isascii() and char.isalnum())[:3]
+    upper = name.upper()
+    if upper == (f"{clean}.{tail}" if tail else clean) and 1 <= len(clean) <= 8:
+        return upper
+    digest = zlib.crc32(upper.encode("utf-8", "surrogatepass")) & 0xFFFF
+    base = f"{clean[:2]}{digest:04X}~1"
+    return f"{base}.{tail}" if tail else base
+
+
+def _basic(opened: Open) -> bytes:
+    i = _info(opened)
+    return wire.BASIC.pack(
+        wire.BasicInformation(i.creation_time, i.last_access_time, i.last_write_time, i.change_time, i.attributes)
+    )
+
+
+def _standard(opened: Open) -> bytes:
+    i = _info(opened)
+    return wire.STANDARD.pack(
+        wire.StandardInformation(
+            i.allocation_size,
+            i.end_of_file,
+            _links(opened, i),
+            delete_pending(opened),
+            bool(i.attributes & ATTRIBUTE_DIRECTORY),
+        )
+    )
+
+
+def _all(opened: Open) -> bytes:
+    i = _info(opened)
+    record = wire.AllFixed(
+        creation_time=i.creation_time,
+        last_access_time=i.last_access_time,
+        last_write_time=i.last_write_time,
+        change_time=i.change_time,
+        attributes=i.attributes,
+        allocation_size=i.allocation_size,
+        end_of_file=i.end_of_file,
+        number_of_links=_links(opened, i),
+        delete_pending=delete_pending(opened),
+        directory=bool(i.attributes & ATTRIBUTE_DIRECTORY),
+        index_number=i.key.inode,
+        ea_size=i.ea_size,
+        access_flags=opened.granted_access,
+        current_byte_offset=_position(opened),
+        mode=_mode(opened),
+    )
+    return wire.encode_all(record, name_of(opened)).ljust(104, b"\0")
+
+
+def _network_open(opened: Open) -> bytes:
+    i = _info(opened)
+    return wire.NETWORK_OPEN.pack(
+        wire.NetworkOpenInformation(
+            i.creation_time,
+            i.last_access_time,
+            i.last_write_time,
+            i.change_time,
+            i.allocation_size,
+            i.end_of_file,
+            i.attributes,
+        )
+    )
+
+
+def _attribute_tag(opened: Open) -> bytes:
+    i = _info(opened)
+    tag = i.reparse_tag if i.attributes & ATTRIBUTE_REPARSE_POINT else 0
+    return wire.ATTRIBUTE_TAG.pack(wire.AttributeTagInformation(i.attributes, tag))
+
+
+def _internal(opened: Open) -> bytes:
+    return wire.INTERNAL.pack(wire.InternalInformation(handle_of(opened).key.inode))
+
+
+def _ea(opened: Open) -> bytes:
+    return wire.EA.pack(wire.EaInformation(_info(opened).ea_size))
+
+
+def _access(opened: Open) -> bytes:
+    return wire.ACCESS.pack(wire.AccessInformation(opened.granted_access))
+
+
+def _position_level(opened: Open) -> bytes:
+    return wire.POSITION.pack(wire.PositionInformation(_position(opened)))
+
+
+def _mode_level(opened: Open) -> bytes:
+    return wire.MODE.pack(wire.ModeInformation(_mode(opened)))
+
+
+def _alignment(opened: Open) -> bytes:
+    return wire.ALIGNMENT.pack(wire.AlignmentInformation(0))
+
+
+def _name(opened: Open) -> bytes:
+    return wire.encode_name_information(name_of(opened))
+
+
+def _normalized_name(opened: Open) -> bytes:
+    return wire.encode_name_information(name_of(opened)[1:])
+
+
+def _alternate_name(opened: Open) -> bytes:
+    path = handle_of(opened).path
+    if not path:
+        raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
+    return wire.encode_name_information(short_name(path[-1]))
+
+
+def _streams(opened: Open) -> bytes:
+    entries = [
+        wire.StreamEntry(f":{name}:$DATA", size, allocation) for name, size, allocation in handle_of(opened).streams()
+    ]
+    return b"".join(wire.encode_streams(entries))
+
+
+def _compression(opened: Open) -> bytes:
+    i = _info(opened)
+    return wire.COMPRESSION.pack(wire.CompressionInformation(i.end_of_file))
+
+
+def _standard_link(opened: Open) -> bytes:
+    i = _info(opened)
+    return wire.STANDARD_LINK.pack(
+        wire.StandardLinkInformation(
+            _links(opened, i), i.link_count, delete_pending(opened), bool(i.attributes & ATTRIBUTE_DIRECTORY)
+        )
+    )
+
+
+def _id(opened: Open) -> bytes:
+    backend = opened.tree.share.backend
+    serial = backend.volume_serial if backend is not None else 0
+    return wire.ID.pack(wire.IdInformation(serial & 0xFFFFFFFFFFFFFFFF, handle_of(opened).key.inode))
+
+
+_READ_ATTRIBUTES = int(Access.READ_ATTRIBUTES)
+
+FILE_LEVELS: dict[int, FileLevel] = {
+    FileInfoClass.BASIC: FileLevel(_basic, wire.BASIC.size, _READ_ATTRIBUTES),
+    FileInfoClass.STANDARD: FileLevel(_standard, wire.STANDARD.size),
+    FileInfoClass.INTERNAL: FileLevel(_internal, wire.INTERNAL.size),
+    FileInfoClass.EA: FileLevel(_ea, wire.EA.size),
+    FileInfoClass.ACCESS: FileLevel(_access, wire.ACCESS.size),
+    FileInfoClass.POSITION: FileLevel(_position_level, wire.POSITION.size),
+    FileInfoClass.MODE: FileLevel(_mode_level, wire.MODE.size),
+    FileInfoClass.ALIGNMENT: FileLevel(_alignment, wire.ALIGNMENT.size),
+    # The fixed parts of levels with names are counted with the padding of their C structures (MS-FSA 2.1.5.12.2).
+    FileInfoClass.ALL: FileLevel(_all, 104, _READ_ATTRIBUTES),
+    FileInfoClass.NAME: FileLevel(_name, 8),
+    FileInfoClass.ALTERNATE_NAME: FileLevel(_alternate_name, 8),
+    FileInfoClass.STREAM: FileLevel(_streams, 32),
+    FileInfoClass.COMPRESSION: FileLevel(_compression, wire.COMPRESSION.size),
+    FileInfoClass.NETWORK_OPEN: FileLevel(_network_open, wire.NETWORK_OPEN.size, _READ_ATTRIBUTES),
+    FileInfoClass.ATTRIBUTE_TAG: FileLevel(_attribute_tag, wire.ATTRIBUTE_TAG.size, _READ_ATTRIBUTES),
+    FileInfoClass.NORMALIZED_NAME: FileLevel(_normalized_name, 8, 0, _DIALECT_3_1_1),
+    FileInfoClass.STANDARD_LINK: FileLevel(_standard_link, wire.STANDARD_LINK.size),
+    FileInfoClass.ID: FileLevel(_id, wire.ID.size, 0, _DIALECT_3_0),
+}
+
+
+def _pipe(opened: Open) -> bytes:
+    return wire.PIPE.pack(wire.PipeInformation(read_mode=1))
+
+
+def _pipe_local(opened: Open) -> bytes:
+    record = wire.PipeLocalInformation(
+        named_pipe_type=1,
+        named_pipe_configuration=2,
+        maximum_instances=0xFFFFFFFF,
+        current_instances=1,
+        inbound_quota=4096,
+        outbound_quota=4096,
+        write_quota_available=4096,
+        named_pipe_state=3,
+        named_pipe_end=0,
+    )
+    return wire.PIPE_LOCAL.pack(record)
+
+
+def _pipe_standard(opened: Open) -> bytes:
+    return wire.STANDARD.pack(wire.StandardInformation(4096, 0, 1, 1, 0))
+
+
+PIPE_LEVELS: dict[int, FileLevel] = {
+    FileInfoClass.STANDARD: FileLevel(_pipe_standard, wire.STANDARD.size),
+    FileInfoClass.ACCESS: FileLevel(_access, wire.ACCESS.size),
+    FileInfoClass.MODE: FileLevel(_mode_level, wire.MODE.size),
+    FileInfoClass.PIPE: FileLevel(_pipe, wire.PIPE.size, _READ_ATTRIBUTES),
+    FileInfoClass.PIPE_LOCAL: FileLevel(_pipe_local, wire.PIPE_LOCAL.size, _READ_ATTRIBUTES),
+}
+"""Of a named pipe in message mode (MS-FSCC 2.4.29 to 2.4.31)."""

@@ -1,0 +1,297 @@
+"""FSCTLs on files: sparse files, ranges, reparse points, compression, object ids (MS-FSA 2.1.5.10)."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from typing import TYPE_CHECKING
+
+from smb3server.commands.copy_chunk import copy_chunk, duplicate_extents, request_resume_key
+from smb3server.commands.file_levels import handle_of
+from smb3server.commands.fs_levels import volume_object_id
+from smb3server.commands.ioctl import Control, fsctl
+from smb3server.commands.set_info import report
+from smb3server.open import Open
+from smb3server.request import Response
+from smb3server.status import NtStatus, StatusError
+from smb3server.wire import fsctl as wire
+from smb3server.wire.change_notify import NotifyFilter
+from smb3server.wire.create import Access
+from smb3server.wire.ioctl import Fsctl
+
+if TYPE_CHECKING:
+    from smb3server.backends.base import Handle
+
+_ATTRIBUTE_SPARSE = 0x200
+_MAX_OFFSET = (1 << 63) - 1
+_MAX_TRIM_RANGES = 4096
+_MAX_REPARSE_DATA = 16384
+"""MAXIMUM_REPARSE_DATA_BUFFER_SIZE (MS-FSCC 2.1.2.2), bytes."""
+_MICROSOFT_TAG = 0x80000000
+_REGION_VALID = 1
+_COMPRESSION_NONE = struct.pack("<H", 0)
+
+
+def _require(opened: Open, access: int) -> None:
+    """At least one of the rights."""
+    if not opened.granted_access & access:
+        raise StatusError(NtStatus.ACCESS_DENIED)
+
+
+def _file_only(opened: Open) -> Handle:
+    if opened.is_directory:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    return handle_of(opened)
+
+
+def overflowing(control: Control, output: bytes) -> Response:
+    """As much as the caller takes, with BUFFER_OVERFLOW if that is not all."""
+    status = NtStatus.SUCCESS
+    if len(output) > control.max_output:
+        output, status = output[: control.max_output], NtStatus.BUFFER_OVERFLOW
+    return control.respond(output, status)
+
+
+@fsctl(Fsctl.SET_SPARSE)
+def set_sparse(control: Control) -> bytes:
+    """2.1.5.10.36. Without input it means TRUE."""
+    opened = control.open()
+    data = control.data
+    handle = _file_only(opened)
+    _require(opened, Access.WRITE_DATA | Access.WRITE_ATTRIBUTES | Access.APPEND_DATA)
+    sparse = bool(data[0]) if data else True
+    attributes = handle.info().attributes
+    wanted = attributes | _ATTRIBUTE_SPARSE if sparse else attributes & ~_ATTRIBUTE_SPARSE
+    if wanted != attributes:
+        handle.set_attributes(wanted)
+        report(opened, NotifyFilter.ATTRIBUTES)
+    return b""
+
+
+@fsctl(Fsctl.SET_ZERO_DATA)
+def set_zero_data(control: Control) -> bytes:
+    """2.1.5.10.38."""
+    opened = control.open()
+    data = control.data
+    handle = _file_only(opened)
+    _require(opened, Access.WRITE_DATA)
+    offset, beyond = wire.ZERO_DATA.unpack(data)
+    if offset < 0 or beyond < 0 or offset > beyond:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    file = opened.file
+    if file is None or offset == beyond:
+        return b""
+    if file.locks.locks and file.locks.denies_write(opened, offset, beyond - offset):
+        raise StatusError(NtStatus.FILE_LOCK_CONFLICT)
+    end = min(beyond, handle.info().end_of_file)
+    if offset < end:
+        file.data_changes(opened)
+        handle.zero_range(offset, end - offset)
+        report(opened, NotifyFilter.LAST_WRITE)
+    return b""
+
+
+@fsctl(Fsctl.QUERY_ALLOCATED_RANGES)
+def query_allocated_ranges(control: Control) -> Response:
+    """2.1.5.10.22. A file that is not sparse has no holes, whatever the store thinks."""
+    opened = control.open()
+    data = control.data
+    handle = _file_only(opened)
+    _require(opened, Access.READ_DATA)
+    offset, length = wire.FILE_RANGE.unpack(data)
+    if offset < 0 or length < 0 or offset + length > _MAX_OFFSET:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    info = handle.info()
+    end = min(offset + length, info.end_of_file)
+    ranges: list[tuple[int, int]] = []
+    if offset < end:
+        if info.attributes & _ATTRIBUTE_SPARSE:
+            ranges = handle.allocated_ranges(offset, end - offset)
+        else:
+            ranges = [(offset, end - offset)]
+    room = control.max_output // wire.FILE_RANGE.size
+    if ranges and not room:
+        raise StatusError(NtStatus.BUFFER_TOO_SMALL)
+    output = b"".join(wire.FILE_RANGE.pack(wire.FileRange(*entry)) for entry in ranges[:room])
+    status = NtStatus.SUCCESS if len(ranges) <= room else NtStatus.BUFFER_OVERFLOW
+    return control.respond(output, status)
+
+
+@fsctl(Fsctl.FILE_LEVEL_TRIM)
+def file_level_trim(control: Control) -> bytes:
+    """2.1.5.10.5: what is trimmed may read as anything, so whole blocks inside each range are given back."""
+    opened = control.open()
+    data = control.data
+    handle = _file_only(opened)
+    _require(opened, Access.WRITE_DATA)
+    header = wire.TRIM_HEADER.unpack(data)
+    if header.key or not 0 < header.num_ranges <= _MAX_TRIM_RANGES:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    size = wire.TRIM_HEADER.size
+    ranges = [wire.FILE_RANGE.unpack(data, size + index * wire.FILE_RANGE.size) for index in range(header.num_ranges)]
+    backend = opened.tree.share.backend
+    block = max(backend.volume().block_size, 1) if backend is not None else 4096
+    for offset, length in ranges:
+        if offset < 0 or length < 0 or offset + length > _MAX_OFFSET:
+            raise StatusError(NtStatus.INVALID_PARAMETER)
+    file = opened.file
+    for offset, length in ranges:
+        if file is not None and file.locks.locks and file.locks.denies_write(opened, offset, length):
+            raise StatusError(NtStatus.FILE_LOCK_CONFLICT)
+        start = -(-offset // block) * block
+        end = min(offset + length, handle.info().end_of_file) // block * block
+        if start < end:
+            if file is not None:
+                file.data_changes(opened)
+            handle.zero_range(start, end - start)
+    return struct.pack("<I", header.num_ranges) if control.max_output >= 4 else b""
+
+
+@fsctl(Fsctl.QUERY_FILE_REGIONS)
+def query_file_regions(control: Control) -> bytes:
+    """2.1.5.10.23: all data up to the end of file is valid."""
+    opened = control.open()
+    data = control.data
+    handle = _file_only(opened)
+    _require(opened, Access.READ_DATA)
+    size = handle.info().end_of_file
+    offset, length = 0, _MAX_OFFSET
+    if data:
+        query = wire.REGION_QUERY.unpack(data)
+        offset, length = query.file_offset, query.length
+        if offset < 0 or length < 0 or offset + length > _MAX_OFFSET or query.desired_usage & ~3:
+            raise StatusError(NtStatus.INVALID_PARAMETER)
+    end = min(size, offset + length)
+    regions = [wire.Region(offset, end - offset, _REGION_VALID)] if offset < end else []
+    output = wire.REGION_HEADER.pack(wire.RegionHeader(0, len(regions), len(regions)))
+    output += b"".join(map(wire.REGION.pack, regions))
+    if len(output) > control.max_output:
+        raise StatusError(NtStatus.BUFFER_TOO_SMALL)
+    return output
+
+
+@fsctl(Fsctl.GET_REPARSE_POINT)
+def get_reparse_point(control: Control) -> Response:
+    """2.1.5.10.16."""
+    opened = control.open()
+    found = handle_of(opened).reparse_point()
+    if found is None:
+        raise StatusError(NtStatus.NOT_A_REPARSE_POINT)
+    if control.max_output < wire.REPARSE_HEADER.size:
+        raise StatusError(NtStatus.BUFFER_TOO_SMALL)
+    return overflowing(control, found)
+
+
+def _reparse_header(data: memoryview) -> wire.ReparseHeader:
+    if len(data) < wire.REPARSE_HEADER.size:
+        raise StatusError(NtStatus.IO_REPARSE_DATA_INVALID)
+    header = wire.REPARSE_HEADER.unpack(data)
+    if header.tag in (0, 1):
+        raise StatusError(NtStatus.IO_REPARSE_TAG_INVALID)
+    head = wire.REPARSE_HEADER.size + (0 if header.tag & _MICROSOFT_TAG else 16)
+    if len(data) != head + header.data_length or len(data) > _MAX_REPARSE_DATA:
+        raise StatusError(NtStatus.IO_REPARSE_DATA_INVALID)
+    return header
+
+
+def _present_tag(handle: Handle) -> int | None:
+    present = handle.reparse_point()
+    return None if present is None else int(wire.REPARSE_HEADER.unpack(present).tag)
+
+
+@fsctl(Fsctl.SET_REPARSE_POINT)
+def set_reparse_point(control: Control) -> bytes:
+    """2.1.5.10.35."""
+    opened = control.open()
+    data = control.data
+    _require(opened, Access.WRITE_DATA | Access.WRITE_ATTRIBUTES)
+    header = _reparse_header(data)
+    handle = handle_of(opened)
+    tag = _present_tag(handle)
+    if tag is not None and tag != header.tag:
+        raise StatusError(NtStatus.IO_REPARSE_TAG_MISMATCH)
+    handle.set_reparse_point(bytes(data))
+    report(opened, NotifyFilter.ATTRIBUTES)
+    return b""
+
+
+@fsctl(Fsctl.DELETE_REPARSE_POINT)
+def delete_reparse_point(control: Control) -> bytes:
+    """2.1.5.10.3."""
+    opened = control.open()
+    data = control.data
+    _require(opened, Access.WRITE_DATA | Access.WRITE_ATTRIBUTES)
+    header = _reparse_header(data)
+    if header.data_length:
+        raise StatusError(NtStatus.IO_REPARSE_DATA_INVALID)
+    handle = handle_of(opened)
+    tag = _present_tag(handle)
+    if tag is None:
+        raise StatusError(NtStatus.NOT_A_REPARSE_POINT)
+    if tag != header.tag:
+        raise StatusError(NtStatus.IO_REPARSE_TAG_MISMATCH)
+    handle.set_reparse_point(None)
+    report(opened, NotifyFilter.ATTRIBUTES)
+    return b""
+
+
+@fsctl(Fsctl.GET_COMPRESSION)
+def get_compression(control: Control) -> bytes:
+    """2.1.5.10.9: nothing is ever compressed."""
+    opened = control.open()
+    handle_of(opened)
+    if control.max_output < len(_COMPRESSION_NONE):
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    return _COMPRESSION_NONE
+
+
+@fsctl(Fsctl.SET_COMPRESSION)
+def set_compression(control: Control) -> bytes:
+    """2.1.5.10.29: only "not compressed" can be had."""
+    opened = control.open()
+    data = control.data
+    handle_of(opened)
+    if len(data) < 2:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    _require(opened, Access.WRITE_DATA)
+    if data[:2] != _COMPRESSION_NONE:
+        raise StatusError(NtStatus.NOT_SUPPORTED)
+    return b""
+
+
+@fsctl(Fsctl.CREATE_OR_GET_OBJECT_ID)
+@fsctl(Fsctl.GET_OBJECT_ID)
+def object_id(control: Control) -> bytes:
+    """2.1.5.10.1, 2.1.5.10.13: every file has one, made from its identity, so there is none to create."""
+    opened = control.open()
+    if control.max_output < wire.OBJECT_ID_BUFFER.size:
+        raise StatusError(NtStatus.BUFFER_TOO_SMALL)
+    handle = handle_of(opened)
+    backend = opened.tree.share.backend
+    volume = volume_object_id(backend) if backend is not None else bytes(16)
+    identity = struct.pack("<QQ", handle.key.volume & _MAX_OFFSET, handle.key.inode & 0xFFFFFFFFFFFFFFFF)
+    found = hashlib.blake2b(identity, digest_size=16, person=b"object").digest()
+    return wire.OBJECT_ID_BUFFER.pack(wire.ObjectIdBuffer(found, volume, found))
+
+
+@fsctl(Fsctl.SRV_ENUMERATE_SNAPSHOTS)
+def enumerate_snapshots(control: Control) -> bytes:
+    """MS-SMB2 3.3.5.15.1: there are none."""
+    control.open()
+    if control.max_output < wire.SNAPSHOT_ARRAY.size:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    return wire.SNAPSHOT_ARRAY.pack(wire.SnapshotArray())
+
+
+@fsctl(Fsctl.IS_PATHNAME_VALID)
+def is_pathname_valid(control: Control) -> bytes:
+    """2.1.5.10.17: names are checked where they are used."""
+    control.open()
+    return b""
+
+
+fsctl(Fsctl.SRV_REQUEST_RESUME_KEY)(request_resume_key)
+fsctl(Fsctl.SRV_COPYCHUNK)(copy_chunk)
+fsctl(Fsctl.SRV_COPYCHUNK_WRITE)(copy_chunk)
+fsctl(Fsctl.DUPLICATE_EXTENTS_TO_FILE)(duplicate_extents)
+fsctl(Fsctl.DUPLICATE_EXTENTS_TO_FILE_EX)(duplicate_extents)

@@ -1,0 +1,76 @@
+"""FSCTLs about the connection: VALIDATE_NEGOTIATE_INFO, QUERY_NETWORK_INTERFACE_INFO, DFS referrals
+(MS-SMB2 3.3.5.15.12, 3.3.5.15.11, 3.3.5.15.2)."""
+
+from __future__ import annotations
+
+import struct
+
+from smb3server.commands.ioctl import NO_FILE, Control, fsctl
+from smb3server.commands.negotiate import select_dialect
+from smb3server.dispatcher import Disconnect
+from smb3server.multichannel import pack_interfaces
+from smb3server.request import Buffer, Response
+from smb3server.status import NtStatus, StatusError
+from smb3server.wire.ioctl import Fsctl
+from smb3server.wire.negotiate import Dialect
+
+_VALIDATE_REQUEST = struct.Struct("<I16sHH")
+_VALIDATE_RESPONSE = struct.Struct("<I16sHH")
+
+
+def _no_file(control: Control) -> None:
+    if control.file_id != NO_FILE:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+
+
+@fsctl(Fsctl.VALIDATE_NEGOTIATE_INFO)
+def validate_negotiate_info(control: Control) -> Buffer:
+    """A client that reports another negotiation than the one that took place had it tampered with: the connection
+    ends. In 3.1.1 the preauthentication hash does this better, and the request is an error."""
+    _no_file(control)
+    connection = control.request.connection
+    if connection.dialect == Dialect.SMB_3_1_1:
+        raise Disconnect("VALIDATE_NEGOTIATE_INFO in 3.1.1")
+    data = control.data
+    if len(data) < _VALIDATE_REQUEST.size or control.max_output < _VALIDATE_RESPONSE.size:
+        raise Disconnect("VALIDATE_NEGOTIATE_INFO too short")
+    capabilities, guid, mode, count = _VALIDATE_REQUEST.unpack_from(data)
+    if _VALIDATE_REQUEST.size + 2 * count > len(data):
+        raise Disconnect("VALIDATE_NEGOTIATE_INFO too short")
+    dialects = struct.unpack_from(f"<{count}H", data, _VALIDATE_REQUEST.size)
+    if (
+        select_dialect(connection.server.settings, dialects) != connection.dialect
+        or guid != connection.client_guid
+        or mode != connection.client_security_mode
+        or capabilities != connection.client_capabilities
+    ):
+        raise Disconnect("VALIDATE_NEGOTIATE_INFO does not match the negotiation")
+    return _VALIDATE_RESPONSE.pack(
+        connection.server_capabilities,
+        connection.server.server_guid,
+        connection.server_security_mode,
+        connection.dialect,
+    )
+
+
+@fsctl(Fsctl.QUERY_NETWORK_INTERFACE_INFO)
+def query_network_interface_info(control: Control) -> Buffer | Response:
+    """Where else this server can be reached, so that clients open more channels and find the RDMA fabric."""
+    _no_file(control)
+    connection = control.request.connection
+    server = connection.server
+    if connection.dialect < Dialect.SMB_3_0 or not server.settings.multichannel:
+        raise StatusError(NtStatus.NOT_SUPPORTED)
+    interfaces = server.interfaces.visible_from(connection.transport.local_address[0])
+    output = pack_interfaces(interfaces, server.rdma_addresses)
+    if not output:
+        raise StatusError(NtStatus.NOT_SUPPORTED)
+    return output
+
+
+@fsctl(Fsctl.DFS_GET_REFERRALS)
+@fsctl(Fsctl.DFS_GET_REFERRALS_EX)
+def dfs_get_referrals(control: Control) -> Buffer:
+    """There is no DFS namespace here."""
+    _no_file(control)
+    raise StatusError(NtStatus.FS_DRIVER_REQUIRED)

@@ -1,0 +1,61 @@
+"""FSCTLs of named pipes (MS-SMB2 3.3.5.15.3, 3.3.5.15.4, 3.3.5.15.10)."""
+
+from __future__ import annotations
+
+import struct
+
+from smb3server.commands.ioctl import NO_FILE, Control, fsctl
+from smb3server.open import Pipe
+from smb3server.request import Buffer, Response
+from smb3server.rpc.pipes import PIPES, RpcPipe, normalize
+from smb3server.status import NtStatus, StatusError
+from smb3server.tree import ShareType
+from smb3server.wire.ioctl import Fsctl
+
+_WAIT = struct.Struct("<QIB1x")
+_PEEK = struct.Struct("<IIII")
+_CONNECTED = 3
+
+
+def _pipe(control: Control) -> Pipe:
+    pipe = control.open().pipe
+    if pipe is None:
+        raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
+    return pipe
+
+
+@fsctl(Fsctl.PIPE_TRANSCEIVE)
+def transceive(control: Control) -> Response:
+    """Write one message, read one."""
+    pipe = _pipe(control)
+    pipe.write(bytes(control.data))
+    data, more = pipe.read(control.max_output)
+    return control.respond(data, NtStatus.BUFFER_OVERFLOW if more else NtStatus.SUCCESS)
+
+
+@fsctl(Fsctl.PIPE_PEEK)
+def peek(control: Control) -> Buffer:
+    """The state only; data can be read (MS-FSCC 2.3.45)."""
+    pipe = _pipe(control)
+    if not isinstance(pipe, RpcPipe):
+        raise StatusError(NtStatus.NOT_SUPPORTED)
+    available, messages, first = pipe.peek()
+    return _PEEK.pack(_CONNECTED, available, messages, first)
+
+
+@fsctl(Fsctl.PIPE_WAIT)
+def wait(control: Control) -> Buffer:
+    """MS-FSCC 2.3.49. Instances never run out here, so there is nothing to wait for."""
+    tree = control.request.tree
+    if control.file_id != NO_FILE or tree is None or tree.share.type is not ShareType.PIPE:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    data = control.data
+    if len(data) < _WAIT.size:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    _timeout, length, _specified = _WAIT.unpack_from(data)
+    if length & 1 or _WAIT.size + length > len(data):
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    name = bytes(data[_WAIT.size : _WAIT.size + length]).decode("utf-16-le", "replace")
+    if normalize(name) not in PIPES:
+        raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
+    return b""

@@ -1,0 +1,77 @@
+"""IOCTL (MS-SMB2 3.3.5.15): the table of control codes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from smb3server.open import Open, find_open
+from smb3server.request import Buffer, FileId, Pending, Request, Response, handles
+from smb3server.status import NtStatus, StatusError
+from smb3server.wire.header import Command
+from smb3server.wire.ioctl import IOCTL_IS_FSCTL, build_ioctl_response, parse_ioctl_request
+
+NO_FILE: FileId = (0xFFFFFFFFFFFFFFFF, 0xFFFFFFFFFFFFFFFF)
+
+
+@dataclass(slots=True)
+class Control:
+    """One control request. ``data`` is a view of the message: copy what outlives it."""
+
+    request: Request
+    code: int
+    file_id: FileId
+    data: memoryview
+    max_output: int
+    """MaxOutputResponse, bytes; within MaxTransactSize."""
+
+    def open(self) -> Open:
+        """The open it works on; FILE_CLOSED if there is none."""
+        return find_open(self.request, self.file_id)
+
+    def respond(self, output: Buffer = b"", status: int = NtStatus.SUCCESS) -> Response:
+        """For handlers that pend: the response with ``output``."""
+        if len(output) > self.max_output:
+            raise StatusError(NtStatus.BUFFER_TOO_SMALL)
+        file_id = self.file_id
+        if file_id == NO_FILE and self.request.compound.file_id is not None:
+            file_id = self.request.compound.file_id
+        fixed = build_ioctl_response(self.code, file_id, len(output))
+        return Response((fixed, output) if output else (fixed + b"\0",), status)
+
+
+FsctlHandler = Callable[[Control], "Buffer | Response | Pending"]
+"""Returns the output (b"" for none), or makes the response itself with ``Control.respond``."""
+
+_HANDLERS: dict[int, FsctlHandler] = {}
+
+
+def fsctl(code: int) -> Callable[[FsctlHandler], FsctlHandler]:
+    """Register a handler for a control code."""
+
+    def register(handler: FsctlHandler) -> FsctlHandler:
+        _HANDLERS[code] = handler
+        return handler
+
+    return register
+
+
+@handles(Command.IOCTL)
+def ioctl(request: Request) -> Response | Pending:
+    """Flags other than FSCTL are NOT_SUPPORTED, unknown codes INVALID_DEVICE_REQUEST, each before the open is looked
+    at, as the section has it."""
+    record, data = parse_ioctl_request(request.message)
+    connection = request.connection
+    limit = connection.max_transact_size
+    if record.flags != IOCTL_IS_FSCTL:
+        raise StatusError(NtStatus.NOT_SUPPORTED)
+    if record.input_count > limit or record.max_input_response > limit or record.max_output_response > limit:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    handler = _HANDLERS.get(record.ctl_code)
+    if handler is None:
+        raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
+    control = Control(request, record.ctl_code, record.file_id, data, record.max_output_response)
+    result = handler(control)
+    if isinstance(result, Response | Pending):
+        return result
+    return control.respond(result)

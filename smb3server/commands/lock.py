@@ -1,0 +1,136 @@
+"""LOCK (MS-SMB2 3.3.5.14, MS-FSA 2.1.5.7, 2.1.5.8)."""
+
+from __future__ import annotations
+
+from smb3server.files import File
+from smb3server.locks import Waiter, valid_range
+from smb3server.open import Open, find_open
+from smb3server.request import Interim, Pending, Request, Response, handles
+from smb3server.status import NtStatus, StatusError
+from smb3server.wire.create import Access
+from smb3server.wire.header import Command
+from smb3server.wire.lock import LOCK_RESPONSE, LockElement, LockFlags, LockRequest, LockResponse, parse_request
+
+_SHARED, _EXCLUSIVE, _UNLOCK, _FAIL = (
+    int(LockFlags.SHARED_LOCK),
+    int(LockFlags.EXCLUSIVE_LOCK),
+    int(LockFlags.UNLOCK),
+    int(LockFlags.FAIL_IMMEDIATELY),
+)
+_VALID_LOCKS = frozenset([_SHARED, _EXCLUSIVE, _SHARED | _FAIL, _EXCLUSIVE | _FAIL])
+_DATA_ACCESS = int(Access.READ_DATA | Access.WRITE_DATA | Access.APPEND_DATA | Access.EXECUTE)
+_DONE = LOCK_RESPONSE.pack(LockResponse())
+MAX_SEQUENCE_INDEX = 64
+MAX_LOCKS_PER_FILE = 65536
+"""Beyond it: INSUFFICIENT_RESOURCES."""
+
+
+@handles(Command.LOCK)
+def lock(request: Request) -> Response | Pending:
+    """The first element tells whether this is an unlock request (3.3.5.14.1) or a lock request (3.3.5.14.2)."""
+    record, elements = parse_request(request.message)
+    found = find_open(request, (record.persistent, record.volatile))
+    if found.is_directory or found.file is None:
+        raise StatusError(NtStatus.INVALID_DEVICE_REQUEST if found.file is None else NtStatus.INVALID_PARAMETER)
+    if not found.granted_access & _DATA_ACCESS:
+        raise StatusError(NtStatus.ACCESS_DENIED)
+    if _is_replay(request, found, record):
+        return Response([_DONE])
+    if elements[0].flags == _UNLOCK:
+        _unlock(found, found.file, elements)
+    else:
+        pending = _lock(request, record, found, found.file, elements)
+        if pending is not None:
+            return pending
+    _remember(request, found, record)
+    return Response([_DONE])
+
+
+def _sequence_index(request: Request, found: Open, record: LockRequest) -> int:
+    """The LockSequenceArray's index to use; 0 where sequences do not count (3.3.5.14): dialect 2.0.2, or 2.1 without a
+    resilient handle."""
+    index = record.lock_sequence >> 4
+    if request.connection.dialect < 0x0300 or index > MAX_SEQUENCE_INDEX:
+        return 0
+    if found.durable is None:
+        return 0
+    return index
+
+
+def _is_replay(request: Request, found: Open, record: LockRequest) -> bool:
+    """The same number again under one index: the lock was done, its response got lost. Another number makes the entry
+    invalid until this request succeeds."""
+    index = _sequence_index(request, found, record)
+    if not index:
+        return False
+    if found.lock_sequences.get(index) == record.lock_sequence & 0xF:
+        return True
+    found.lock_sequences.pop(index, None)
+    return False
+
+
+def _remember(request: Request, found: Open, record: LockRequest) -> None:
+    index = _sequence_index(request, found, record)
+    if index:
+        found.lock_sequences[index] = record.lock_sequence & 0xF
+
+
+def _unlock(found: Open, file: File, elements: list[LockElement]) -> None:
+    """What was unlocked before a failing element stays so."""
+    for element in elements:
+        if element.flags != _UNLOCK:
+            raise StatusError(NtStatus.INVALID_PARAMETER)
+        if not valid_range(element.offset, element.length):
+            raise StatusError(NtStatus.INVALID_LOCK_RANGE)
+        if not file.locks.release(found, element.offset, element.length):
+            raise StatusError(NtStatus.RANGE_NOT_LOCKED)
+
+
+def _lock(
+    request: Request, record: LockRequest, found: Open, file: File, elements: list[LockElement]
+) -> Pending | None:
+    """All or nothing. Only a single element may wait."""
+    for element in elements:
+        if element.flags not in _VALID_LOCKS or (len(elements) > 1 and not element.flags & _FAIL):
+            raise StatusError(NtStatus.INVALID_PARAMETER)
+    if len(file.locks.locks) + len(file.locks.waiters) + len(elements) > MAX_LOCKS_PER_FILE:
+        raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
+    file.data_changes(found)
+    taken: list[LockElement] = []
+    try:
+        for element in elements:
+            if not valid_range(element.offset, element.length):
+                raise StatusError(NtStatus.INVALID_LOCK_RANGE)
+            if file.locks.acquire(found, element.offset, element.length, bool(element.flags & _EXCLUSIVE)):
+                taken.append(element)
+            elif element.flags & _FAIL:
+                raise StatusError(NtStatus.LOCK_NOT_GRANTED)
+            else:
+                return _wait(request, record, found, file, element)
+    except StatusError:
+        for element in reversed(taken):
+            file.locks.release_newest(found, element.offset, element.length, bool(element.flags & _EXCLUSIVE))
+        raise
+    return None
+
+
+def _wait(request: Request, record: LockRequest, found: Open, file: File, element: LockElement) -> Pending:
+    """Pending until the range is free, at once visible to the client; CANCEL ends it with CANCELLED, CLOSE with
+    RANGE_NOT_LOCKED."""
+
+    def granted() -> None:
+        _remember(request, found, record)
+        pending.complete(Response([_DONE]))
+
+    def closed() -> None:
+        pending.fail(StatusError(NtStatus.RANGE_NOT_LOCKED))
+
+    def cancelled() -> None:
+        file.locks.cancel(waiter)
+        pending.fail(StatusError(NtStatus.CANCELLED))
+
+    pending = request.pend(Interim.AT_ONCE, cancelled)
+    waiter: Waiter = file.locks.wait(
+        found, element.offset, element.length, bool(element.flags & _EXCLUSIVE), granted, closed
+    )
+    return pending

@@ -1,0 +1,201 @@
+"""NEGOTIATE (MS-SMB2 3.3.5.3, 3.3.5.4)."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from smb3server.dispatcher import Disconnect
+from smb3server.request import Buffer, Request, Response, handles
+from smb3server.security import preauth
+from smb3server.security.algorithms import PREAUTH_SHA_512, Cipher, SigningAlgorithm
+from smb3server.settings import Settings
+from smb3server.status import NtStatus, StatusError
+from smb3server.wire.header import HEADER_SIZE, Command
+from smb3server.wire.negotiate import (
+    NEGOTIATE_REQUEST,
+    NEGOTIATE_RESPONSE,
+    Capability,
+    ContextType,
+    Dialect,
+    NegotiateRequest,
+    NegotiateResponse,
+    SecurityMode,
+    contexts_of,
+    dialects_of,
+    numbers_of,
+    pack_contexts,
+    smb1_dialects,
+)
+from smbdirect.errors import DecodeError
+
+if TYPE_CHECKING:
+    from smb3server.connection import Connection
+
+_FILETIME_EPOCH = 11644473600
+_SALT_SIZE = 32
+_OFFERED = (Dialect.SMB_3_1_1, Dialect.SMB_3_0_2, Dialect.SMB_3_0, Dialect.SMB_2_1, Dialect.SMB_2_0_2)
+
+
+def filetime(seconds: float) -> int:
+    """Seconds since 1970 as 100 ns units since 1601."""
+    return int((seconds + _FILETIME_EPOCH) * 10_000_000)
+
+
+def select_dialect(settings: Settings, dialects: Sequence[int]) -> Dialect | None:
+    """The greatest common one."""
+    return next((d for d in _OFFERED if d in dialects and settings.min_dialect <= d <= settings.max_dialect), None)
+
+
+@handles(Command.NEGOTIATE)
+def negotiate(request: Request) -> Response:
+    """3.3.5.4."""
+    connection = request.connection
+    if connection.negotiated:
+        raise Disconnect("second NEGOTIATE")
+    try:
+        wanted = NEGOTIATE_REQUEST.unpack(request.message, HEADER_SIZE)
+        dialects = dialects_of(request.message, wanted)
+    except DecodeError:
+        raise StatusError(NtStatus.INVALID_PARAMETER) from None
+    if wanted.structure_size != 36 or not dialects:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    dialect = select_dialect(connection.server.settings, dialects)
+    if dialect is None:
+        raise StatusError(NtStatus.NOT_SUPPORTED)
+    contexts: list[tuple[int, bytes]] = []
+    if dialect is Dialect.SMB_3_1_1:
+        contexts = _negotiate_contexts(connection, contexts_of(request.message, wanted))
+        start = preauth.extend(preauth.INITIAL_HASH, (request.message,))
+        request.extra["on_encoded"] = partial(_hash_reply, connection, start)
+    _settle(connection, wanted, dialects, dialect)
+    return _response(connection, dialect, contexts)
+
+
+def _hash_reply(connection: Connection, start: bytes, segments: Sequence[Buffer]) -> None:
+    connection.preauth_integrity_hash = preauth.extend(start, segments)
+
+
+def _negotiate_contexts(connection: Connection, contexts: list[tuple[int, memoryview]]) -> list[tuple[int, bytes]]:
+    """Settle hash, cipher and signing algorithm; what to answer. Types not known here are ignored, as the
+    specification wants; one that comes twice is an error."""
+    offered: dict[int, memoryview] = {}
+    for kind, data in contexts:
+        if kind in offered and kind in ContextType.__members__.values():
+            raise StatusError(NtStatus.INVALID_PARAMETER)
+        offered[kind] = data
+    hashes = offered.get(ContextType.PREAUTH_INTEGRITY)
+    if hashes is None:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    if PREAUTH_SHA_512 not in numbers_of(hashes, 4):
+        raise StatusError(NtStatus.SMB_NO_PREAUTH_INTEGRITY_HASH_OVERLAP)
+    answers = [
+        (
+            int(ContextType.PREAUTH_INTEGRITY),
+            struct.pack("<HHH", 1, _SALT_SIZE, PREAUTH_SHA_512) + os.urandom(_SALT_SIZE),
+        )
+    ]
+    settings = connection.server.settings
+    cipher, algorithm = Cipher.NONE, SigningAlgorithm.AES_CMAC
+    if ContextType.ENCRYPTION in offered:
+        ciphers = numbers_of(offered[ContextType.ENCRYPTION])
+        if not ciphers:
+            raise StatusError(NtStatus.INVALID_PARAMETER)
+        cipher = Cipher(next((c for c in ciphers if c in settings.ciphers), Cipher.NONE))
+        answers.append((ContextType.ENCRYPTION, struct.pack("<HH", 1, cipher)))
+    if ContextType.SIGNING in offered:
+        algorithms = numbers_of(offered[ContextType.SIGNING])
+        if not algorithms:
+            raise StatusError(NtStatus.INVALID_PARAMETER)
+        common = next((a for a in algorithms if a in settings.signing_algorithms), None)
+        if common is not None:
+            algorithm = SigningAlgorithm(common)
+            answers.append((ContextType.SIGNING, struct.pack("<HH", 1, algorithm)))
+    connection.cipher_id = cipher
+    connection.signing_algorithm_id = algorithm
+    return answers
+
+
+def _settle(connection: Connection, wanted: NegotiateRequest, dialects: tuple[int, ...], dialect: int) -> None:
+    server = connection.server
+    settings = server.settings
+    connection.negotiated = True
+    connection.dialect = dialect
+    connection.client_dialects = dialects
+    connection.client_guid = wanted.client_guid
+    connection.client_capabilities = wanted.capabilities
+    connection.client_security_mode = wanted.security_mode
+    connection.server_security_mode = SecurityMode.SIGNING_ENABLED
+    if settings.require_signing:
+        connection.server_security_mode |= SecurityMode.SIGNING_REQUIRED
+    capabilities = 0
+    if dialect >= Dialect.SMB_2_1:
+        capabilities |= Capability.LARGE_MTU
+        if settings.leases:
+            capabilities |= Capability.LEASING
+        connection.supports_multi_credit = True
+        connection.max_transact_size = server.max_transact_size
+        connection.max_read_size = server.max_read_size
+        connection.max_write_size = server.max_write_size
+    if dialect >= Dialect.SMB_3_0:
+        if settings.multichannel:
+            capabilities |= Capability.MULTI_CHANNEL
+        if settings.directory_leases:
+            capabilities |= Capability.DIRECTORY_LEASING
+        if dialect < Dialect.SMB_3_1_1:
+            connection.signing_algorithm_id = SigningAlgorithm.AES_CMAC
+            if wanted.capabilities & Capability.ENCRYPTION and Cipher.AES_128_CCM in settings.ciphers:
+                connection.cipher_id = Cipher.AES_128_CCM
+                capabilities |= Capability.ENCRYPTION
+    connection.server_capabilities = capabilities
+
+
+def _response(connection: Connection, dialect: int, contexts: list[tuple[int, bytes]]) -> Response:
+    server = connection.server
+    token = server.hint_token
+    offset = HEADER_SIZE + NEGOTIATE_RESPONSE.size
+    contexts_at = offset + len(token)
+    contexts_at += -contexts_at & 7
+    fixed = NEGOTIATE_RESPONSE.pack(
+        NegotiateResponse(
+            security_mode=connection.server_security_mode,
+            dialect=dialect,
+            context_count=len(contexts),
+            server_guid=server.server_guid,
+            capabilities=connection.server_capabilities,
+            max_transact_size=connection.max_transact_size,
+            max_read_size=connection.max_read_size,
+            max_write_size=connection.max_write_size,
+            system_time=filetime(time.time()),
+            # 2.2.4: a server may keep its start time to itself, and Windows does.
+            server_start_time=0,
+            security_buffer_offset=offset,
+            security_buffer_length=len(token),
+            context_offset=contexts_at if contexts else 0,
+        )
+    )
+    body = fixed + token
+    if contexts:
+        body += bytes(contexts_at - HEADER_SIZE - len(body)) + pack_contexts(contexts)
+    return Response((body,))
+
+
+def smb1_negotiate(connection: Connection, message: memoryview) -> Response | None:
+    """3.3.5.3: the multi-protocol negotiate; None if the client cannot go on with SMB2."""
+    names = smb1_dialects(message)
+    settings = connection.server.settings
+    if names is None:
+        return None
+    if b"SMB 2.???" in names and settings.max_dialect > Dialect.SMB_2_0_2:
+        connection.dialect = Dialect.WILDCARD
+        connection.server_security_mode = SecurityMode.SIGNING_ENABLED
+        connection.server_capabilities = Capability.LARGE_MTU
+        return _response(connection, Dialect.WILDCARD, [])
+    if b"SMB 2.002" in names and settings.min_dialect <= Dialect.SMB_2_0_2:
+        _settle(connection, NegotiateRequest(), (), Dialect.SMB_2_0_2)
+        return _response(connection, Dialect.SMB_2_0_2, [])
+    return None

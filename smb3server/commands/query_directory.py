@@ -1,0 +1,121 @@
+"""QUERY_DIRECTORY (MS-SMB2 3.3.5.18, MS-FSA 2.1.5.6.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from smb3server.expression import Matcher, compile_expression
+from smb3server.open import Open, find_open
+from smb3server.request import Request, Response, handles
+from smb3server.status import NtStatus, StatusError
+from smb3server.wire.create import Access
+from smb3server.wire.directory_info import LEVELS, Packer
+from smb3server.wire.file_info import FileInfoClass
+from smb3server.wire.header import Command
+from smb3server.wire.query_directory import QueryDirectoryFlags, parse_query_directory_request
+from smb3server.wire.query_info import build_output_response
+
+if TYPE_CHECKING:
+    from smb3server.backends.base import DirectoryEntry, Handle
+
+_REWIND = int(QueryDirectoryFlags.RESTART_SCANS | QueryDirectoryFlags.REOPEN)
+_REOPEN = int(QueryDirectoryFlags.REOPEN)
+_ONE = int(QueryDirectoryFlags.RETURN_SINGLE_ENTRY)
+_DOCUMENTED = frozenset(FileInfoClass)
+
+
+class Enumeration:
+    """Open.EnumerationLocation and Open.EnumerationSearchPattern: the store's lazy scan, and the one entry taken from
+    it that did not fit the last response."""
+
+    __slots__ = ("entries", "held", "matches", "pattern", "started")
+
+    def __init__(self, handle: Handle, pattern: str) -> None:
+        self.pattern = pattern
+        self.matches: Matcher = compile_expression(pattern)
+        self.entries: Iterator[DirectoryEntry] = handle.scan()
+        self.held: DirectoryEntry | None = None
+        self.started = False
+        """True once something was returned: then the end is NO_MORE_FILES, not NO_SUCH_FILE."""
+
+    def close(self) -> None:
+        """Release what the scan holds open."""
+        close = getattr(self.entries, "close", None)
+        if close is not None:
+            close()
+
+
+@handles(Command.QUERY_DIRECTORY)
+def query_directory(request: Request) -> Response:
+    """3.3.5.18."""
+    query, pattern = parse_query_directory_request(request.message)
+    opened = find_open(request, query.file_id)
+    if not opened.is_directory or opened.handle is None:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    if query.info_class not in LEVELS:
+        known = query.info_class in _DOCUMENTED
+        raise StatusError(NtStatus.NOT_SUPPORTED if known else NtStatus.INVALID_INFO_CLASS)
+    if query.output_buffer_length > request.connection.max_transact_size:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    if not opened.granted_access & Access.READ_DATA:
+        raise StatusError(NtStatus.ACCESS_DENIED)
+    level = LEVELS[query.info_class]
+    # An entry has at least one character of a name.
+    if query.output_buffer_length < level.layout.size + 2:
+        raise StatusError(NtStatus.INFO_LENGTH_MISMATCH)
+    enumeration = _enumeration(opened, opened.handle, query.flags, pattern)
+    packer = Packer(query.info_class, query.output_buffer_length)
+    _fill(packer, enumeration, bool(query.flags & _ONE))
+    if not packer.count:
+        if enumeration.held is not None:
+            # The first entry is larger than the whole buffer; it stays for a larger one.
+            raise StatusError(NtStatus.BUFFER_OVERFLOW)
+        raise StatusError(NtStatus.NO_MORE_FILES if enumeration.started else NtStatus.NO_SUCH_FILE)
+    enumeration.started = True
+    return Response([build_output_response(len(packer.buffer)), packer.buffer])
+
+
+def _enumeration(opened: Open, handle: Handle, flags: int, pattern: str) -> Enumeration:
+    """The open's scan: begun by the first query, whose pattern stays, and begun again on request; a new pattern counts
+    only then. Indexes are not supported: as for NTFS, INDEX_SPECIFIED goes on where the scan is."""
+    current: Enumeration | None = opened.enumeration
+    if current is not None and not flags & _REWIND:
+        return current
+    if current is None:
+        opened.on_close.append(lambda: _close(opened))
+    else:
+        current.close()
+        pattern = pattern or current.pattern
+    opened.enumeration = started = Enumeration(handle, pattern or "*")
+    if current is not None and not flags & _REOPEN and current.pattern == started.pattern:
+        started.started = current.started
+    return started
+
+
+def _close(opened: Open) -> None:
+    if opened.enumeration is not None:
+        opened.enumeration.close()
+
+
+def _fill(packer: Packer, enumeration: Enumeration, single: bool) -> None:
+    """Entries until the buffer is full or the scan ends."""
+    matches = enumeration.matches
+    entry = enumeration.held
+    enumeration.held = None
+    entries = enumeration.entries
+    while True:
+        if entry is None:
+            entry = next(entries, None)
+            if entry is None:
+                return
+            if not matches(entry.name):
+                entry = None
+                continue
+        name, info = entry
+        if not packer.add(info, name.encode("utf-16-le", "surrogatepass"), info.key.inode):
+            enumeration.held = entry
+            return
+        entry = None
+        if single:
+            return

@@ -1,0 +1,173 @@
+"""QUERY_INFO (MS-SMB2 3.3.5.20)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+from smb3server.commands.file_levels import FILE_LEVELS, PIPE_LEVELS
+from smb3server.commands.fs_levels import FS_LEVELS
+from smb3server.open import Open, find_open
+from smb3server.request import Request, Response, handles
+from smb3server.security_info import query_security
+from smb3server.status import NtStatus, StatusError
+from smb3server.wire.create import Access
+from smb3server.wire.file_info import EaEntry, FileInfoClass, decode_get_eas, encode_eas
+from smb3server.wire.fs_info import FsInfoClass
+from smb3server.wire.header import Command
+from smb3server.wire.query_info import (
+    InfoType,
+    QueryInfoFlags,
+    QueryInfoRequest,
+    SecurityInformation,
+    build_output_response,
+    parse_query_info_request,
+)
+
+_DOCUMENTED = frozenset(FileInfoClass)
+_FS_DOCUMENTED = frozenset(FsInfoClass)
+_SIZE = struct.Struct("<I")
+
+Query = Callable[[Request, Open, QueryInfoRequest, memoryview], Response]
+
+
+@handles(Command.QUERY_INFO)
+def query_info(request: Request) -> Response:
+    """3.3.5.20."""
+    query, data = parse_query_info_request(request.message)
+    opened = find_open(request, query.file_id)
+    if query.output_buffer_length > request.connection.max_transact_size:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    by_type = _BY_TYPE.get(query.info_type)
+    if by_type is None:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    return by_type(request, opened, query, data)
+
+
+def _reply(output: bytes, limit: int) -> Response:
+    """Whole, or cut to ``limit`` with the warning that says so."""
+    status = NtStatus.SUCCESS
+    if len(output) > limit:
+        output, status = output[:limit], NtStatus.BUFFER_OVERFLOW
+    return Response([build_output_response(len(output)), output], status)
+
+
+def _query_file(request: Request, opened: Open, query: QueryInfoRequest, data: memoryview) -> Response:
+    """3.3.5.20.1."""
+    info_class = query.info_class
+    if opened.pipe is not None:
+        level = PIPE_LEVELS.get(info_class)
+    elif info_class == FileInfoClass.FULL_EA:
+        return _query_ea(opened, query, data)
+    else:
+        level = FILE_LEVELS.get(info_class)
+    if level is None:
+        known = info_class in _DOCUMENTED
+        raise StatusError(NtStatus.NOT_SUPPORTED if known else NtStatus.INVALID_INFO_CLASS)
+    if request.connection.dialect < level.minimum_dialect:
+        raise StatusError(NtStatus.NOT_SUPPORTED)
+    if level.access & ~opened.granted_access:
+        raise StatusError(NtStatus.ACCESS_DENIED)
+    if query.output_buffer_length < level.minimum_size:
+        raise StatusError(NtStatus.INFO_LENGTH_MISMATCH)
+    return _reply(level.encode(opened), query.output_buffer_length)
+
+
+def _query_ea(opened: Open, query: QueryInfoRequest, data: memoryview) -> Response:
+    """FileFullEaInformation (MS-FSA 2.1.5.12.14): all, the listed, or the next ones of a scan."""
+    if not opened.granted_access & Access.READ_EA:
+        raise StatusError(NtStatus.ACCESS_DENIED)
+    if opened.handle is None:
+        raise StatusError(NtStatus.NOT_SUPPORTED)
+    present = opened.handle.eas()
+    start = 0
+    if data:
+        values = {name.upper(): (name, value) for name, value in present}
+        wanted = decode_get_eas(data)
+        entries = [EaEntry(*values.get(name.upper(), (name, b""))) for name in wanted]
+    else:
+        entries = [EaEntry(name, value) for name, value in present]
+        if query.flags & QueryInfoFlags.INDEX_SPECIFIED:
+            start = query.additional_information
+            if not 1 <= start <= len(entries):
+                raise StatusError(NtStatus.NONEXISTENT_EA_ENTRY)
+            start -= 1
+        elif not query.flags & QueryInfoFlags.RESTART_SCAN:
+            start = opened.next_ea
+    if not present and not data:
+        raise StatusError(NtStatus.NO_EAS_ON_FILE)
+    if start >= len(entries):
+        opened.next_ea = 0
+        raise StatusError(NtStatus.NO_MORE_ENTRIES)
+    chosen = entries[start : start + 1] if query.flags & QueryInfoFlags.RETURN_SINGLE_ENTRY else entries[start:]
+    encoded = encode_eas(chosen)
+    fitting = _fitting(encoded, query.output_buffer_length)
+    if fitting == 0:
+        raise StatusError(NtStatus.BUFFER_TOO_SMALL)
+    if not data:
+        opened.next_ea = start + fitting if start + fitting < len(entries) else 0
+    if fitting < len(chosen):
+        output = b"".join(encode_eas(chosen[:fitting]))
+        return Response([build_output_response(len(output)), output], NtStatus.BUFFER_OVERFLOW)
+    return _reply(b"".join(encoded), query.output_buffer_length)
+
+
+def _fitting(parts: list[bytes], limit: int) -> int:
+    """How many entries fit; the last one's padding does not count."""
+    size = 0
+    for count, part in enumerate(parts):
+        head = struct.unpack_from("<BH", part, 5)
+        if size + 8 + head[0] + 1 + head[1] > limit:
+            return count
+        size += len(part)
+    return len(parts)
+
+
+def _query_fs(request: Request, opened: Open, query: QueryInfoRequest, data: memoryview) -> Response:
+    """3.3.5.20.2."""
+    level = FS_LEVELS.get(query.info_class)
+    if level is None:
+        known = query.info_class in _FS_DOCUMENTED
+        raise StatusError(NtStatus.NOT_SUPPORTED if known else NtStatus.INVALID_INFO_CLASS)
+    backend = opened.tree.share.backend
+    if backend is None:
+        raise StatusError(NtStatus.NOT_SUPPORTED)
+    if query.output_buffer_length < level.minimum_size:
+        raise StatusError(NtStatus.INFO_LENGTH_MISMATCH)
+    return _reply(level.encode(opened.tree.share, backend), query.output_buffer_length)
+
+
+def _query_security(request: Request, opened: Open, query: QueryInfoRequest, data: memoryview) -> Response:
+    """3.3.5.20.3."""
+    wanted = query.additional_information
+    access = opened.granted_access
+    read_control = (
+        SecurityInformation.OWNER
+        | SecurityInformation.GROUP
+        | SecurityInformation.DACL
+        | SecurityInformation.LABEL
+        | SecurityInformation.ATTRIBUTE
+        | SecurityInformation.SCOPE
+        | SecurityInformation.BACKUP
+    )
+    if wanted & read_control and not access & Access.READ_CONTROL:
+        raise StatusError(NtStatus.ACCESS_DENIED)
+    if wanted & (SecurityInformation.SACL | SecurityInformation.BACKUP) and not access & Access.ACCESS_SYSTEM_SECURITY:
+        raise StatusError(NtStatus.ACCESS_DENIED)
+    descriptor = query_security(opened, wanted)
+    if len(descriptor) > query.output_buffer_length:
+        raise StatusError(NtStatus.BUFFER_TOO_SMALL, _SIZE.pack(len(descriptor)))
+    return _reply(descriptor, query.output_buffer_length)
+
+
+def _query_quota(request: Request, opened: Open, query: QueryInfoRequest, data: memoryview) -> Response:
+    """3.3.5.20.4: the stores here keep no quotas."""
+    raise StatusError(NtStatus.NOT_SUPPORTED)
+
+
+_BY_TYPE: dict[int, Query] = {
+    InfoType.FILE: _query_file,
+    InfoType.FILESYSTEM: _query_fs,
+    InfoType.SECURITY: _query_security,
+    InfoType.QUOTA: _query_quota,
+}

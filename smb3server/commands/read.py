@@ -1,0 +1,147 @@
+"""READ (MS-SMB2 3.3.5.12, MS-FSA 2.1.5.2)."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+
+from smb3server.channel import RemoteMemory, remote_buffers
+from smb3server.errors import as_status_error
+from smb3server.open import Open, find_open
+from smb3server.request import Interim, Pending, Request, Response, handles
+from smb3server.status import NtStatus, StatusError
+from smb3server.wire.create import Access
+from smb3server.wire.header import Command
+from smb3server.wire.read_write import READ_DATA_OFFSET, READ_RESPONSE, ReadRequest, ReadResponse, parse_read_request
+from smbdirect.message_transport import PooledBuffer
+
+_READS = int(Access.READ_DATA | Access.EXECUTE)
+_MAX_OFFSET = (1 << 63) - 1
+_NO_DATA = b"\0"
+"""A response without data still has one byte of buffer (StructureSize 17 counts it)."""
+
+
+@handles(Command.READ)
+def read(request: Request) -> Response | Pending:
+    """Checks in the order of the section: size, open, access, channel, then the file's own."""
+    record = parse_read_request(request.message)
+    connection = request.connection
+    if record.length > connection.max_read_size:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    found = find_open(request, (record.persistent, record.volatile))
+    if found.pipe is not None:
+        return _read_pipe(found, record)
+    remote = remote_buffers(connection, request.message, record, record.length)
+    if remote is None:
+        return _read_file(request, record, found, None)
+    try:
+        return _read_file(request, record, found, remote)
+    except StatusError as error:
+        return remote.failure(error)
+    except OSError as error:
+        return remote.failure(as_status_error(error))
+
+
+def _read_pipe(found: Open, record: ReadRequest) -> Response:
+    if found.pipe is None or not found.granted_access & _READS:
+        raise StatusError(NtStatus.ACCESS_DENIED)
+    data, more = found.pipe.read(record.length)
+    fixed = READ_RESPONSE.pack(ReadResponse(data_offset=READ_DATA_OFFSET, data_length=len(data)))
+    return Response([fixed, data or _NO_DATA], status=NtStatus.BUFFER_OVERFLOW if more else NtStatus.SUCCESS)
+
+
+def _read_file(request: Request, record: ReadRequest, found: Open, remote: RemoteMemory | None) -> Response | Pending:
+    if found.is_directory:
+        raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
+    if not found.granted_access & _READS:
+        raise StatusError(NtStatus.ACCESS_DENIED)
+    length, offset = record.length, record.offset
+    file, handle = found.file, found.handle
+    if file is None or handle is None or offset + length > _MAX_OFFSET:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    if file.locks.locks and file.locks.denies_read(found, offset, length):
+        raise StatusError(NtStatus.FILE_LOCK_CONFLICT)
+    if length == 0:
+        if record.minimum_count:
+            raise StatusError(NtStatus.END_OF_FILE)
+        return _nothing(remote)
+    buffer = request.connection.transport.acquire(length)
+    try:
+        count = _read_cached(found, buffer.view, offset)
+        if count >= 0:
+            return _reply(record, buffer, count, remote)
+    except BaseException:
+        buffer.release()
+        raise
+    return _read_in_thread(request, record, found, buffer, remote)
+
+
+def _nothing(remote: RemoteMemory | None) -> Response:
+    fixed = READ_RESPONSE.pack(ReadResponse(data_offset=READ_DATA_OFFSET))
+    return Response([fixed, _NO_DATA], invalidate=remote.invalidate if remote is not None else None)
+
+
+def _read_cached(found: Open, view: memoryview, offset: int) -> int:
+    """Read what is there without waiting for a disk: bytes, or -1 if a worker thread has to."""
+    handle = found.handle
+    if handle is None:
+        raise StatusError(NtStatus.FILE_CLOSED)
+    if found.descriptor is None:
+        return handle.read_into([view], offset)
+    try:
+        count = os.preadv(found.descriptor, [view], offset, os.RWF_NOWAIT if found.may_block else 0)
+    except OSError as error:
+        if error.errno == errno.EAGAIN:
+            return -1
+        if error.errno != errno.EOPNOTSUPP or not found.may_block:
+            raise
+        # A file system without RWF_NOWAIT (tmpfs of older kernels): memory, or as good as.
+        found.may_block = False
+        count = os.preadv(found.descriptor, [view], offset)
+    if count < len(view) and found.may_block and offset + count < os.fstat(found.descriptor).st_size:
+        return -1
+    return count
+
+
+def _read_in_thread(
+    request: Request, record: ReadRequest, found: Open, buffer: PooledBuffer, remote: RemoteMemory | None
+) -> Pending:
+    handle = found.handle
+    if handle is None:
+        raise StatusError(NtStatus.FILE_CLOSED)
+    pending = request.pend(Interim.DELAYED)
+    found.begin_io()
+    future = asyncio.get_running_loop().run_in_executor(None, handle.read_into, [buffer.view], record.offset)
+
+    def done(future: asyncio.Future[int]) -> None:
+        # Not before now may the buffer be used again, whatever became of the request.
+        found.end_io()
+        try:
+            response = _reply(record, buffer, future.result(), remote)
+        except (StatusError, OSError) as error:
+            buffer.release()
+            failure = error if isinstance(error, StatusError) else as_status_error(error)
+            if remote is None:
+                pending.fail(failure)
+            else:
+                pending.complete(remote.failure(failure))
+            return
+        pending.complete(response)
+
+    future.add_done_callback(done)
+    return pending
+
+
+def _reply(record: ReadRequest, buffer: PooledBuffer, count: int, remote: RemoteMemory | None) -> Response:
+    """The response owns the buffer from here on; on END_OF_FILE the caller still does."""
+    if count == 0 or count < record.minimum_count:
+        raise StatusError(NtStatus.END_OF_FILE)
+    data = buffer.view[:count]
+    if remote is None:
+        fixed = READ_RESPONSE.pack(ReadResponse(data_offset=READ_DATA_OFFSET, data_length=count))
+        return Response([fixed, data], on_sent=buffer.release)
+    # The response is received after the data is placed, so it need not wait.
+    remote.rdma.write_to_peer(remote.buffers, [data], lambda error: buffer.release())
+    fixed = READ_RESPONSE.pack(ReadResponse(data_offset=READ_DATA_OFFSET, data_remaining=count))
+    return Response([fixed, _NO_DATA], invalidate=remote.invalidate)

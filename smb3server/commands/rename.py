@@ -1,0 +1,223 @@
+"""Rename and hard link (MS-FSA 2.1.5.15.11, 2.1.5.15.7).
+
+Both may have to wait until another client gives up a handle it only caches: every attempt either does the work or says
+which file to wait for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from smb3server import notify
+from smb3server.backends.names import split_path, upcase
+from smb3server.commands.file_levels import ATTRIBUTE_DIRECTORY, handle_of
+from smb3server.status import NtStatus, StatusError
+from smb3server.wire.change_notify import Action, NotifyFilter
+from smb3server.wire.create import Access, ShareAccess
+from smb3server.wire.file_info import RenameFlags, RenameInformation
+
+if TYPE_CHECKING:
+    from smb3server.backends.base import FileInfo, FileKey, Path, User
+    from smb3server.files import File
+    from smb3server.open import Open
+    from smb3server.request import Pending, Request, Response
+
+_ATTRIBUTE_READONLY = 0x1
+_PARENT_ACCESS = int(Access.DELETE)
+_PARENT_SHARE = int(ShareAccess.READ | ShareAccess.WRITE)
+
+
+def acting_user(opened: Open) -> User | None:
+    share_user = opened.tree.share.user
+    return share_user if share_user is not None else opened.session.user
+
+
+def same(one: Path, other: Path) -> bool:
+    return len(one) == len(other) and all(upcase(a) == upcase(b) for a, b in zip(one, other, strict=True))
+
+
+class _NameChange:
+    """One request to give a file another name, or one more."""
+
+    def __init__(self, request: Request, opened: Open, info: RenameInformation) -> None:
+        self.request = request
+        self.opened = opened
+        self.info = info
+        self.replace = bool(info.flags & RenameFlags.REPLACE_IF_EXISTS)
+        self.handle = handle_of(opened)
+        if info.root_directory:
+            raise StatusError(NtStatus.INVALID_PARAMETER)
+        if not info.name:
+            raise StatusError(NtStatus.INVALID_PARAMETER)
+
+    def start(self, done: Callable[[], Response]) -> Response | Pending:
+        """Do it now, or once the handles in the way are closed."""
+        blocker = self.attempt()
+        if blocker is None:
+            return done()
+        return self.request.run(self._wait(blocker, done))
+
+    async def _wait(self, blocker: File, done: Callable[[], Response]) -> Response:
+        found: File | None = blocker
+        while found is not None:
+            event = asyncio.Event()
+            found.caching.wait(event.set)
+            try:
+                await event.wait()
+            finally:
+                found.caching.unwait(event.set)
+            found = self.attempt()
+        return done()
+
+    def attempt(self) -> File | None:
+        raise NotImplementedError
+
+    def target_path(self) -> Path:
+        """The new name, from the share's root; a full path as MS-FSCC 2.4.42.2 wants it for SMB2."""
+        try:
+            path, stream, _ = split_path(self.info.name)
+        except OSError:
+            raise StatusError(NtStatus.OBJECT_NAME_INVALID) from None
+        if stream:
+            raise StatusError(NtStatus.OBJECT_NAME_INVALID)
+        if not path:
+            raise StatusError(NtStatus.OBJECT_NAME_INVALID)
+        return path
+
+    def existing(self, target: Path) -> FileInfo | None:
+        backend = self.opened.tree.share.backend
+        if backend is None:
+            raise StatusError(NtStatus.INVALID_PARAMETER)
+        try:
+            return backend.stat(target, acting_user(self.opened))
+        except FileNotFoundError:
+            return None
+
+    def check_replaceable(self, info: FileInfo) -> File | None:
+        """The target exists: may it go? Returns what to wait for before asking again."""
+        if not self.replace:
+            raise StatusError(NtStatus.OBJECT_NAME_COLLISION)
+        if info.attributes & (ATTRIBUTE_DIRECTORY | _ATTRIBUTE_READONLY):
+            raise StatusError(NtStatus.ACCESS_DENIED)
+        file = self._open_file(info.key)
+        if file is None:
+            return None
+        if file.caching.break_handles(self.opened.caching):
+            return file
+        if file.opens:
+            raise StatusError(NtStatus.ACCESS_DENIED)
+        return None
+
+    def _open_file(self, key: FileKey) -> File | None:
+        file = self.opened.file
+        return file.table.find(key) if file is not None else None
+
+    def check_parent(self, target: Path) -> None:
+        """The target's directory is opened for the change, sharing reads and writes but no deletion."""
+        backend, file = self.opened.tree.share.backend, self.opened.file
+        if backend is None or file is None:
+            return
+        parent = file.table.find(backend.stat(target[:-1], acting_user(self.opened)).key)
+        if parent is not None and parent.share_conflict(_PARENT_ACCESS, _PARENT_SHARE):
+            raise StatusError(NtStatus.SHARING_VIOLATION)
+
+
+class Rename(_NameChange):
+    def attempt(self) -> File | None:
+        """MS-FSA 2.1.5.15.11."""
+        opened, handle = self.opened, self.handle
+        if self.info.name.startswith(":"):
+            return self._rename_stream()
+        if handle.stream:
+            # A stream's new name has a colon in front; no stream becomes a file.
+            raise StatusError(NtStatus.INVALID_PARAMETER)
+        target = self.target_path()
+        old = handle.path
+        if not old:
+            raise StatusError(NtStatus.ACCESS_DENIED)
+        if old == target:
+            return None
+        if opened.is_directory:
+            blocker = self._descendant()
+            if blocker is not None:
+                return blocker
+        file = opened.file
+        if file is not None and file.caching.break_handles(opened.caching):
+            return file
+        info = self.existing(target)
+        if info is not None and not (info.key == handle.key and same(old, target)):
+            blocker = self.check_replaceable(info)
+            if blocker is not None:
+                return blocker
+        self.check_parent(target)
+        handle.rename(target, self.replace, acting_user(opened))
+        share = opened.tree.share
+        if info is not None and self.replace and info.key != handle.key:
+            notify.report(share, target, Action.REMOVED, NotifyFilter.FILE_NAME)
+        notify.report_rename(share, old, target, opened.is_directory)
+        return None
+
+    def _descendant(self) -> File | None:
+        """A directory with anything open below it keeps its name; handles only cached are asked for first."""
+        opened = self.opened
+        share = opened.tree.share
+        prefix = self.handle.path
+        for other in tuple(opened.session.server.global_open_table.values()):
+            if other.tree.share is not share or other.handle is None or other.file is None:
+                continue
+            try:
+                path = other.handle.path
+            except FileNotFoundError:
+                continue
+            if len(path) <= len(prefix) or not same(path[: len(prefix)], prefix):
+                continue
+            if other.file.caching.break_handles(opened.caching):
+                return other.file
+            raise StatusError(NtStatus.ACCESS_DENIED)
+        return None
+
+    def _rename_stream(self) -> File | None:
+        """``:name[:$DATA]``: of the stream this open has, within its file."""
+        try:
+            _, stream, _ = split_path("x" + self.info.name)
+        except OSError:
+            raise StatusError(NtStatus.OBJECT_NAME_INVALID) from None
+        handle = self.handle
+        if self.opened.is_directory and not handle.stream:
+            raise StatusError(NtStatus.INVALID_PARAMETER)
+        if upcase(stream) == upcase(handle.stream) and stream == handle.stream:
+            return None
+        file = self.opened.file
+        if file is not None and upcase(stream) != upcase(handle.stream):
+            other = file.table.find(handle.key, stream)
+            if other is not None and other.opens:
+                raise StatusError(NtStatus.ACCESS_DENIED if self.replace else NtStatus.OBJECT_NAME_COLLISION)
+        old = handle.stream
+        handle.rename_stream(stream, self.replace)
+        share = self.opened.tree.share
+        notify.report(share, handle.path, Action.REMOVED_STREAM, NotifyFilter.STREAM_NAME, old)
+        notify.report(share, handle.path, Action.ADDED_STREAM, NotifyFilter.STREAM_NAME, stream)
+        return None
+
+
+class Link(_NameChange):
+    def attempt(self) -> File | None:
+        """MS-FSA 2.1.5.15.7."""
+        opened, handle = self.opened, self.handle
+        if opened.is_directory:
+            raise StatusError(NtStatus.FILE_IS_A_DIRECTORY)
+        if handle.stream:
+            raise StatusError(NtStatus.INVALID_PARAMETER)
+        target = self.target_path()
+        info = self.existing(target)
+        if info is not None:
+            if info.key == handle.key and self.replace:
+                return None
+            blocker = self.check_replaceable(info)
+            if blocker is not None:
+                return blocker
+        handle.link(target, self.replace, acting_user(opened))
+        notify.report(opened.tree.share, target, Action.ADDED, NotifyFilter.FILE_NAME)
+        return None

@@ -1,0 +1,250 @@
+"""SESSION_SETUP (MS-SMB2 3.3.5.5) and LOGOFF (3.3.5.6)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+
+from smb3server.connection import Connection
+from smb3server.request import Buffer, Interim, Pending, Request, Response, handles
+from smb3server.security import preauth
+from smb3server.security.encryption import SessionCipher
+from smb3server.security.kdf import derive_session_keys, derive_signing_key
+from smb3server.security.signing import make_signer
+from smb3server.session import Channel, Session, SessionState
+from smb3server.status import NtStatus, StatusError
+from smb3server.wire.header import HEADER_SIZE, Command, HeaderFlags
+from smb3server.wire.negotiate import Dialect, SecurityMode
+from smb3server.wire.session import (
+    BINDING,
+    EMPTY,
+    SESSION_SETUP_REQUEST,
+    SESSION_SETUP_RESPONSE,
+    Empty,
+    SessionFlags,
+    SessionSetupRequest,
+    SessionSetupResponse,
+    part,
+)
+
+log = logging.getLogger(__name__)
+
+
+@handles(Command.SESSION_SETUP)
+def session_setup(request: Request) -> Response | Pending:
+    """3.3.5.5."""
+    connection = request.connection
+    server = connection.server
+    setup = SESSION_SETUP_REQUEST.unpack(request.message, HEADER_SIZE)
+    if setup.structure_size != 25:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    token = bytes(
+        part(
+            request.message, setup.security_buffer_offset, setup.security_buffer_length, SESSION_SETUP_REQUEST.size
+        )
+    )
+    if server.settings.require_encryption and not connection.cipher_id:
+        raise StatusError(NtStatus.ACCESS_DENIED)
+    session_id = request.header.session_id
+    binding = bool(setup.flags & BINDING)
+    if not session_id:
+        session = server.new_session(connection)
+        request.session = session
+    elif binding and session_id not in connection.session_table:
+        session = _check_binding(request, setup)
+    else:
+        found = connection.session_table.get(session_id)
+        if found is None:
+            raise StatusError(NtStatus.USER_SESSION_DELETED)
+        if binding and found.state is not SessionState.IN_PROGRESS:
+            raise StatusError(NtStatus.REQUEST_NOT_ACCEPTED)
+        session = found
+        # Reauthentication of what clients sign or encrypt must be protected, too.
+        channel = session.channel_list.get(connection)
+        if channel is not None and session.signing_required and not (request.signed or request.encrypted):
+            raise StatusError(NtStatus.ACCESS_DENIED)
+    return _authenticate(request, session, setup, token)
+
+
+def _check_binding(request: Request, setup: SessionSetupRequest) -> Session:
+    """3.3.5.5, step 4: the conditions under which a session gets one more channel."""
+    connection = request.connection
+    server = connection.server
+    if connection.dialect < Dialect.SMB_3_0 or not server.settings.multichannel:
+        raise StatusError(NtStatus.REQUEST_NOT_ACCEPTED)
+    session = server.global_session_table.get(request.header.session_id)
+    if session is None:
+        raise StatusError(NtStatus.USER_SESSION_DELETED)
+    first = session.connection
+    if first.dialect != connection.dialect or not request.header.flags & HeaderFlags.SIGNED:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    if first.client_guid != connection.client_guid:
+        raise StatusError(NtStatus.USER_SESSION_DELETED)
+    if session.state is SessionState.IN_PROGRESS:
+        raise StatusError(NtStatus.REQUEST_NOT_ACCEPTED)
+    if session.state is SessionState.EXPIRED:
+        raise StatusError(NtStatus.NETWORK_SESSION_EXPIRED)
+    if session.is_guest or session.is_anonymous:
+        raise StatusError(NtStatus.NOT_SUPPORTED)
+    if session.cipher is not None and first.cipher_id != connection.cipher_id:
+        # One key serves all channels, so they share the cipher.
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    signer = session.signer
+    if signer is None or not (request.signed or signer.verify(request.message)):
+        raise StatusError(NtStatus.ACCESS_DENIED)
+    # Replies until the channel has its own key are signed with the session's.
+    request.session = session
+    request.signed = True
+    return session
+
+
+def _authenticate(request: Request, session: Session, setup: SessionSetupRequest, token: bytes) -> Response | Pending:
+    """3.3.5.5.3: feed the token to the security package."""
+    connection = request.connection
+    key = session.session_id
+    hashes = connection.preauth_session_table
+    if connection.dialect == Dialect.SMB_3_1_1:
+        start = hashes.get(key, connection.preauth_integrity_hash)
+        hashes[key] = preauth.extend(start, (_as_received(request),))
+    acceptor = connection.acceptors.get(key)
+    if acceptor is None:
+        acceptor = connection.acceptors[key] = connection.server.new_acceptor()
+    try:
+        answer = acceptor.step(token)
+        if acceptor.identity is not None:
+            flags = _complete(request, session, setup)
+    except StatusError as error:
+        return _refuse(request, session, error)
+    if acceptor.identity is None:
+        if connection.dialect == Dialect.SMB_3_1_1:
+            request.extra["on_encoded"] = partial(_hash_reply, connection, key)
+        return _response(answer, 0, NtStatus.MORE_PROCESSING_REQUIRED)
+    connection.acceptors.pop(key, None)
+    hashes.pop(key, None)
+    return _response(answer, flags, NtStatus.SUCCESS)
+
+
+def _as_received(request: Request) -> Buffer:
+    """The request with the signature that verifying it took out."""
+    signature = request.header.signature
+    if not request.signed or not any(signature):
+        return request.message
+    message = bytearray(request.message)
+    message[48:64] = signature
+    return message
+
+
+def _hash_reply(connection: Connection, session_id: int, segments: Sequence[Buffer]) -> None:
+    table = connection.preauth_session_table
+    if session_id in table:
+        table[session_id] = preauth.extend(table[session_id], segments)
+
+
+def _refuse(request: Request, session: Session, error: StatusError) -> Pending:
+    """Failed: forget a session that never was valid, and answer after a moment, which slows guessing down."""
+    connection = request.connection
+    connection.acceptors.pop(session.session_id, None)
+    connection.preauth_session_table.pop(session.session_id, None)
+    log.warning("%s: authentication failed: %s", connection.client_name, error)
+    if session.state is SessionState.IN_PROGRESS:
+        connection.server.remove_session(session)
+    pending = request.pend(Interim.NEVER, lambda: None)
+    connection.loop.call_later(connection.server.settings.failed_logon_delay, pending.fail, error)
+    return pending
+
+
+def _response(token: bytes, flags: int, status: int) -> Response:
+    fixed = SESSION_SETUP_RESPONSE.pack(SessionSetupResponse(session_flags=flags, security_buffer_length=len(token)))
+    return Response((fixed + token,), status)
+
+
+def _complete(request: Request, session: Session, setup: SessionSetupRequest) -> int:
+    """The user is known: make the session (or the channel) valid. SessionFlags of the response."""
+    connection = request.connection
+    acceptor = connection.acceptors[session.session_id]
+    identity = acceptor.identity
+    server = connection.server
+    if identity is None:
+        raise StatusError(NtStatus.INTERNAL_ERROR)
+    if session.state is not SessionState.IN_PROGRESS:
+        if session.identity is None or session.identity.name.casefold() != identity.name.casefold():
+            raise StatusError(NtStatus.ACCESS_DENIED)
+        if connection not in session.channel_list:
+            _add_channel(connection, session, acceptor.session_key)
+        else:
+            session.state = SessionState.VALID
+            session.expiration_time = acceptor.expiration_time
+        request.session = session
+        request.signed = True
+        return _flags(session)
+    unproven = identity.guest or identity.anonymous
+    if unproven and (server.settings.require_signing or server.settings.require_encryption):
+        raise StatusError(NtStatus.ACCESS_DENIED)
+    if setup.previous_session_id and setup.previous_session_id != session.session_id:
+        server.close_previous_session(setup.previous_session_id, identity)
+    session.identity = identity
+    session.expiration_time = acceptor.expiration_time
+    if unproven:
+        session.channel_list[connection] = Channel(connection, b"", None)
+    else:
+        _make_keys(connection, session, acceptor.session_key)
+        mode = setup.security_mode | connection.server_security_mode
+        session.signing_required = bool(mode & SecurityMode.SIGNING_REQUIRED)
+        session.encrypt_data = server.settings.require_encryption and session.cipher is not None
+        request.signed = True
+    session.state = SessionState.VALID
+    connection.authenticated()
+    log.info("%s: %s logged on", connection.client_name, identity)
+    return _flags(session)
+
+
+def _flags(session: Session) -> int:
+    flags = 0
+    if session.is_guest:
+        flags |= SessionFlags.IS_GUEST
+    if session.is_anonymous:
+        flags |= SessionFlags.IS_NULL
+    if session.encrypt_data:
+        flags |= SessionFlags.ENCRYPT_DATA
+    return flags
+
+
+def _make_keys(connection: Connection, session: Session, full_key: bytes) -> None:
+    """Keys of a new session and its first channel."""
+    session.full_session_key = full_key
+    session.session_key = full_key[:16].ljust(16, b"\0")
+    keys = derive_session_keys(
+        connection.dialect,
+        session.session_key,
+        full_key,
+        connection.cipher_id,
+        connection.preauth_session_table.get(session.session_id, b""),
+    )
+    session.application_key = keys.application
+    session.signer = make_signer(connection.signing_algorithm_id, keys.signing)
+    session.channel_list[connection] = Channel(connection, keys.signing, session.signer)
+    if connection.cipher_id:
+        session.cipher = SessionCipher(connection.cipher_id, session.session_id, keys.encryption, keys.decryption)
+
+
+def _add_channel(connection: Connection, session: Session, full_key: bytes) -> None:
+    """3.3.5.5.3, binding: the channel signs with a key of its own, made of this exchange's key."""
+    key = derive_signing_key(
+        connection.dialect,
+        full_key[:16].ljust(16, b"\0"),
+        connection.preauth_session_table.get(session.session_id, b""),
+    )
+    session.channel_list[connection] = Channel(connection, key, make_signer(connection.signing_algorithm_id, key))
+    connection.session_table[session.session_id] = session
+    connection.authenticated()
+
+
+@handles(Command.LOGOFF)
+def logoff(request: Request) -> Response:
+    """3.3.5.6."""
+    session = request.session
+    if session is None:
+        raise StatusError(NtStatus.USER_SESSION_DELETED)
+    request.connection.server.remove_session(session)
+    return Response((EMPTY.pack(Empty()),))

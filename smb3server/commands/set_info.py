@@ -1,0 +1,328 @@
+"""SET_INFO (MS-SMB2 3.3.5.21, MS-FSA 2.1.5.15)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from smb3server import notify
+from smb3server.commands.file_levels import ATTRIBUTE_DIRECTORY, MODE_BITS, handle_of
+from smb3server.commands.rename import Link, Rename
+from smb3server.open import Open, find_open
+from smb3server.request import Pending, Request, Response, handles
+from smb3server.security_info import set_security
+from smb3server.status import NtStatus, StatusError
+from smb3server.wire import file_info as wire
+from smb3server.wire.change_notify import Action, NotifyFilter
+from smb3server.wire.create import Access
+from smb3server.wire.file_info import DispositionFlags, FileInfoClass
+from smb3server.wire.header import Command
+from smb3server.wire.query_info import InfoType, SecurityInformation
+from smb3server.wire.set_info import SET_INFO_RESPONSE, SetInfoRequest, SetInfoResponse, parse_set_info_request
+from smbdirect.errors import DecodeError
+
+_DONE = SET_INFO_RESPONSE.pack(SetInfoResponse())
+_DOCUMENTED_SET = frozenset(
+    {
+        FileInfoClass.MOVE_CLUSTER,
+        FileInfoClass.OBJECT_ID,
+        FileInfoClass.QUOTA,
+        FileInfoClass.REPARSE_POINT,
+        FileInfoClass.TRACKING,
+        FileInfoClass.MAILSLOT_SET,
+        FileInfoClass.SFIO_RESERVE,
+        FileInfoClass.SHORT_NAME,
+    }
+)
+"""Settable by MS-FSCC 2.4, but not here."""
+
+ATTRIBUTE_READONLY = 0x1
+ATTRIBUTE_NORMAL = 0x80
+ATTRIBUTE_TEMPORARY = 0x100
+_SETTABLE_MODE = 0x02 | 0x04 | 0x10 | 0x20
+_MAX_EA_BYTES = 65535
+_EA_NAME_FORBIDDEN = frozenset(b'"*+,/:;<=>?[\\]|') | frozenset(range(0x20))
+
+SetResult = Response | Pending | None
+
+
+class SetLevel(NamedTuple):
+    apply: Callable[[Request, Open, memoryview], SetResult]
+    minimum_size: int
+    access: int
+    """Any of these rights is enough; 0: none needed."""
+
+
+def done() -> Response:
+    return Response([_DONE])
+
+
+@handles(Command.SET_INFO)
+def set_info(request: Request) -> Response | Pending:
+    """3.3.5.21."""
+    wanted, data = parse_set_info_request(request.message)
+    opened = find_open(request, wanted.file_id)
+    if wanted.buffer_length > request.connection.max_transact_size:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    if wanted.info_type == InfoType.FILE:
+        return _set_file(request, opened, wanted, data)
+    if wanted.info_type == InfoType.SECURITY:
+        return _set_security(opened, wanted, data)
+    if wanted.info_type in (InfoType.FILESYSTEM, InfoType.QUOTA):
+        # 3.3.5.21.2, 3.3.5.21.4: neither quotas nor volume properties can be set.
+        raise StatusError(NtStatus.NOT_SUPPORTED)
+    raise StatusError(NtStatus.INVALID_PARAMETER)
+
+
+def _set_file(request: Request, opened: Open, wanted: SetInfoRequest, data: memoryview) -> Response | Pending:
+    """3.3.5.21.1."""
+    if opened.pipe is not None:
+        raise StatusError(NtStatus.NOT_SUPPORTED)
+    level = _LEVELS.get(wanted.info_class)
+    if level is None:
+        known = wanted.info_class in _DOCUMENTED_SET
+        raise StatusError(NtStatus.NOT_SUPPORTED if known else NtStatus.INVALID_INFO_CLASS)
+    if len(data) < level.minimum_size:
+        raise StatusError(NtStatus.INFO_LENGTH_MISMATCH)
+    if level.access and not level.access & opened.granted_access:
+        raise StatusError(NtStatus.ACCESS_DENIED)
+    result = level.apply(request, opened, data)
+    return result if result is not None else done()
+
+
+def report(opened: Open, completion_filter: int) -> None:
+    """Tell watchers that the file, or its stream, was modified."""
+    handle = handle_of(opened)
+    share = opened.tree.share
+    if not len(share.notify):
+        return
+    action = Action.MODIFIED_STREAM if handle.stream else Action.MODIFIED
+    notify.report(share, handle.path, action, completion_filter, handle.stream)
+
+
+# Levels
+
+
+def _basic(request: Request, opened: Open, data: memoryview) -> None:
+    """MS-FSA 2.1.5.15.2. Nothing is changed unless everything is valid."""
+    record = wire.BASIC.unpack(data)
+    handle = handle_of(opened)
+    attributes = record.attributes
+    times = record[:4]
+    if any(time < -2 for time in times):
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    if attributes & ATTRIBUTE_DIRECTORY and not opened.is_directory:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    if attributes & ATTRIBUTE_TEMPORARY and opened.is_directory:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    changed = 0
+    if attributes:
+        before = handle.info().attributes
+        handle.set_attributes(attributes)
+        if before != handle.info().attributes:
+            changed |= NotifyFilter.ATTRIBUTES
+    set_times(opened, times)
+    for time, bit in zip(times, _TIME_FILTERS, strict=True):
+        if time > 0:
+            changed |= bit
+    if changed:
+        report(opened, changed)
+
+
+_TIME_FILTERS = (NotifyFilter.CREATION, NotifyFilter.LAST_ACCESS, NotifyFilter.LAST_WRITE, 0)
+
+
+def set_times(opened: Open, times: tuple[int, int, int, int]) -> None:
+    """Creation, last access, last write, change: 0 leaves one alone; -1 and -2 stop and resume this handle's updates
+    of it (MS-FSCC 2.4.7), and setting one stops them, too."""
+    creation, access, write, change = (time if time > 0 else None for time in times)
+    if (creation, access, write, change) != (None, None, None, None):
+        handle_of(opened).set_times(creation, access, write, change)
+
+
+def _disposition(request: Request, opened: Open, data: memoryview) -> None:
+    _set_disposition(opened, bool(wire.DISPOSITION.unpack(data).delete_pending), 0)
+
+
+def _disposition_ex(request: Request, opened: Open, data: memoryview) -> None:
+    """MS-FSA 2.1.5.15.4. ON_CLOSE changes the open's own mark, made by FILE_DELETE_ON_CLOSE."""
+    flags = wire.DISPOSITION_EX.unpack(data).flags
+    if flags & DispositionFlags.ON_CLOSE:
+        if not opened.delete_on_close:
+            raise StatusError(NtStatus.NOT_SUPPORTED)
+        opened.delete_on_close = bool(flags & DispositionFlags.DELETE)
+        return
+    _set_disposition(opened, bool(flags & DispositionFlags.DELETE), flags)
+
+
+def _set_disposition(opened: Open, delete: bool, flags: int) -> None:
+    """MS-FSA 2.1.5.15.3."""
+    handle = handle_of(opened)
+    file = opened.file
+    if file is None:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    if not delete:
+        file.delete_pending = False
+        return
+    check_deletable(opened, bool(flags & DispositionFlags.IGNORE_READONLY_ATTRIBUTE))
+    file.caching.break_handles(opened.caching)
+    file.delete_pending = True
+    if opened.is_directory:
+        notify.directory_deleted(opened.tree.share, handle.path)
+
+
+def check_deletable(opened: Open, ignore_readonly: bool = False) -> None:
+    """CANNOT_DELETE for a read-only file and the share's root, DIRECTORY_NOT_EMPTY."""
+    handle = handle_of(opened)
+    if not handle.path and not handle.stream:
+        raise StatusError(NtStatus.CANNOT_DELETE)
+    if not ignore_readonly and handle.info().attributes & ATTRIBUTE_READONLY:
+        raise StatusError(NtStatus.CANNOT_DELETE)
+    if opened.is_directory and not handle.stream and not _is_empty(opened):
+        raise StatusError(NtStatus.DIRECTORY_NOT_EMPTY)
+
+
+def _is_empty(opened: Open) -> bool:
+    entries = handle_of(opened).scan()
+    try:
+        return all(entry.name in (".", "..") for entry in entries)
+    finally:
+        close = getattr(entries, "close", None)
+        if close is not None:
+            close()
+
+
+def _size_allowed(opened: Open, size: int) -> None:
+    if size < 0 or opened.is_directory:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+
+
+def _end_of_file(request: Request, opened: Open, data: memoryview) -> None:
+    """MS-FSA 2.1.5.15.5."""
+    size = wire.END_OF_FILE.unpack(data).end_of_file
+    _size_allowed(opened, size)
+    handle = handle_of(opened)
+    before = handle.info().end_of_file
+    _data_changes(opened)
+    handle.truncate(size)
+    if size != before:
+        report(opened, NotifyFilter.STREAM_SIZE if handle.stream else NotifyFilter.SIZE | NotifyFilter.LAST_WRITE)
+
+
+def _allocation(request: Request, opened: Open, data: memoryview) -> None:
+    """MS-FSA 2.1.5.15.1: below end of file it truncates."""
+    size = wire.ALLOCATION.unpack(data).allocation_size
+    _size_allowed(opened, size)
+    handle = handle_of(opened)
+    before = handle.info().end_of_file
+    if size < before:
+        _data_changes(opened)
+    handle.allocate(size)
+    if size < before:
+        report(opened, NotifyFilter.STREAM_SIZE if handle.stream else NotifyFilter.SIZE | NotifyFilter.LAST_WRITE)
+
+
+def _data_changes(opened: Open) -> None:
+    if opened.file is not None:
+        opened.file.data_changes(opened)
+
+
+def _valid_data_length(request: Request, opened: Open, data: memoryview) -> None:
+    """MS-FSA 2.1.5.15.17: it takes SeManageVolumePrivilege, which nobody has here."""
+    raise StatusError(NtStatus.PRIVILEGE_NOT_HELD)
+
+
+def _position(request: Request, opened: Open, data: memoryview) -> None:
+    """MS-FSA 2.1.5.15.10."""
+    position = wire.POSITION.unpack(data).current_byte_offset
+    if position < 0:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    opened.position = position
+
+
+def _mode(request: Request, opened: Open, data: memoryview) -> None:
+    """MS-FSA 2.1.5.15.8."""
+    mode = wire.MODE.unpack(data).mode
+    if mode & ~_SETTABLE_MODE or mode & 0x30 == 0x30:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    settable = _SETTABLE_MODE & int(MODE_BITS)
+    opened.create_options = opened.create_options & ~settable | mode
+
+
+def _full_ea(request: Request, opened: Open, data: memoryview) -> None:
+    """MS-FSA 2.1.5.15.6."""
+    try:
+        entries = wire.decode_eas(data)
+    except DecodeError:
+        raise StatusError(NtStatus.EA_LIST_INCONSISTENT) from None
+    for name, _, flags in entries:
+        if not name or not _EA_NAME_FORBIDDEN.isdisjoint(name):
+            raise StatusError(NtStatus.INVALID_EA_NAME)
+        if flags & ~0x80:
+            raise StatusError(NtStatus.INVALID_EA_FLAG)
+    handle = handle_of(opened)
+    merged = {name.upper(): (name, value) for name, value in handle.eas()}
+    merged.update({entry.name.upper(): (entry.name, entry.value) for entry in entries})
+    if sum(len(name) + len(value) + 9 for name, value in merged.values() if value) > _MAX_EA_BYTES:
+        raise StatusError(NtStatus.EA_TOO_LARGE)
+    for name, value, _ in entries:
+        handle.set_ea(name, value)
+    if entries:
+        report(opened, NotifyFilter.EA)
+
+
+def _rename(request: Request, opened: Open, data: memoryview) -> Response | Pending:
+    return Rename(request, opened, wire.decode_rename(data)).start(done)
+
+
+def _rename_ex(request: Request, opened: Open, data: memoryview) -> Response | Pending:
+    return Rename(request, opened, wire.decode_rename(data, extended=True)).start(done)
+
+
+def _link(request: Request, opened: Open, data: memoryview) -> Response | Pending:
+    return Link(request, opened, wire.decode_rename(data)).start(done)
+
+
+def _pipe(request: Request, opened: Open, data: memoryview) -> None:
+    """Of pipes only (MS-FSCC 2.4.29)."""
+    raise StatusError(NtStatus.INVALID_PARAMETER)
+
+
+_RENAME_SIZE = 20
+_WRITE_ATTRIBUTES = int(Access.WRITE_ATTRIBUTES)
+_DELETE = int(Access.DELETE)
+_WRITE_DATA = int(Access.WRITE_DATA)
+
+_LEVELS: dict[int, SetLevel] = {
+    FileInfoClass.BASIC: SetLevel(_basic, wire.BASIC.size, _WRITE_ATTRIBUTES),
+    FileInfoClass.RENAME: SetLevel(_rename, _RENAME_SIZE, _DELETE),
+    FileInfoClass.RENAME_EX: SetLevel(_rename_ex, _RENAME_SIZE, _DELETE),
+    FileInfoClass.LINK: SetLevel(_link, _RENAME_SIZE, 0),
+    FileInfoClass.DISPOSITION: SetLevel(_disposition, 1, _DELETE),
+    FileInfoClass.DISPOSITION_EX: SetLevel(_disposition_ex, 4, _DELETE),
+    FileInfoClass.POSITION: SetLevel(_position, 8, 0),
+    FileInfoClass.FULL_EA: SetLevel(_full_ea, 0, int(Access.WRITE_EA)),
+    FileInfoClass.MODE: SetLevel(_mode, 4, 0),
+    FileInfoClass.ALLOCATION: SetLevel(_allocation, 8, _WRITE_DATA),
+    FileInfoClass.END_OF_FILE: SetLevel(_end_of_file, 8, _WRITE_DATA),
+    FileInfoClass.VALID_DATA_LENGTH: SetLevel(_valid_data_length, 8, _WRITE_DATA),
+    FileInfoClass.PIPE: SetLevel(_pipe, 8, _WRITE_ATTRIBUTES),
+}
+
+
+def _set_security(opened: Open, wanted: SetInfoRequest, data: memoryview) -> Response:
+    """3.3.5.21.3."""
+    which = wanted.additional_information
+    access = opened.granted_access
+    owner = SecurityInformation.OWNER | SecurityInformation.GROUP | SecurityInformation.LABEL
+    if which & owner and not access & Access.WRITE_OWNER:
+        raise StatusError(NtStatus.ACCESS_DENIED)
+    dacl = SecurityInformation.DACL | SecurityInformation.ATTRIBUTE | SecurityInformation.BACKUP
+    if which & dacl and not access & Access.WRITE_DAC:
+        raise StatusError(NtStatus.ACCESS_DENIED)
+    sacl = SecurityInformation.SACL | SecurityInformation.SCOPE
+    if which & sacl and not access & Access.ACCESS_SYSTEM_SECURITY:
+        raise StatusError(NtStatus.ACCESS_DENIED)
+    set_security(opened, which, data)
+    report(opened, NotifyFilter.SECURITY)
+    return done()

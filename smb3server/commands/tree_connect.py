@@ -1,0 +1,111 @@
+"""TREE_CONNECT (MS-SMB2 3.3.5.7) and TREE_DISCONNECT (3.3.5.8)."""
+
+from __future__ import annotations
+
+from smb3server.dispatcher import Disconnect
+from smb3server.request import Request, Response, handles
+from smb3server.session import Session
+from smb3server.status import NtStatus, StatusError
+from smb3server.tree import Share, ShareFlags, ShareType, TreeConnect
+from smb3server.wire.header import HEADER_SIZE, Command
+from smb3server.wire.negotiate import Dialect
+from smb3server.wire.session import (
+    EMPTY,
+    TREE_CONNECT_REQUEST,
+    TREE_CONNECT_RESPONSE,
+    Empty,
+    TreeConnectRequest,
+    TreeConnectResponse,
+    part,
+)
+
+EXTENSION_PRESENT = 0x0004
+"""SMB2_TREE_CONNECT_FLAG_EXTENSION_PRESENT (2.2.9)."""
+MAX_SHARE_NAME = 80
+
+
+@handles(Command.TREE_CONNECT)
+def tree_connect(request: Request) -> Response:
+    """3.3.5.7."""
+    connection, session = request.connection, request.session
+    server = connection.server
+    if session is None:
+        raise StatusError(NtStatus.USER_SESSION_DELETED)
+    wanted = TREE_CONNECT_REQUEST.unpack(request.message, HEADER_SIZE)
+    name = _share_name(request, wanted)
+    share = server.share_list.get(name.casefold())
+    if share is None:
+        raise StatusError(NtStatus.BAD_NETWORK_NAME)
+    if connection.dialect == Dialect.SMB_3_1_1 and not (session.is_guest or session.is_anonymous):
+        # Tampering with the negotiation must show before a share is used.
+        if not (request.signed or request.encrypted):
+            raise Disconnect("TREE_CONNECT neither signed nor encrypted")
+    _authorize(session, share)
+    if share.encrypt_data and session.cipher is None:
+        raise StatusError(NtStatus.ACCESS_DENIED)
+    if len(session.tree_connect_table) >= server.settings.max_trees:
+        raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
+    tree = TreeConnect(session.new_tree_id(), session, share)
+    session.tree_connect_table[tree.tree_id] = tree
+    request.tree = tree
+    flags = share.flags
+    if share.encrypt_data and connection.dialect >= Dialect.SMB_3_0:
+        flags |= ShareFlags.ENCRYPT_DATA
+    if share.type is ShareType.PIPE:
+        flags |= ShareFlags.NO_CACHING
+    return Response(
+        (
+            TREE_CONNECT_RESPONSE.pack(
+                TreeConnectResponse(
+                    share_type=share.type,
+                    share_flags=flags,
+                    capabilities=share.capabilities if connection.dialect >= Dialect.SMB_3_0 else 0,
+                    maximal_access=tree.maximal_access,
+                )
+            ),
+        )
+    )
+
+
+def _share_name(request: Request, wanted: TreeConnectRequest) -> str:
+    """The last component of ``\\\\server\\share``. With the extension (2.2.9.1) the path counts from its start."""
+    base = HEADER_SIZE + TREE_CONNECT_REQUEST.size
+    offset = wanted.path_offset
+    if wanted.flags & EXTENSION_PRESENT and request.connection.dialect == Dialect.SMB_3_1_1:
+        offset += base
+    raw = bytes(part(request.message, offset, wanted.path_length, TREE_CONNECT_REQUEST.size))
+    try:
+        path = raw.decode("utf-16-le")
+    except UnicodeDecodeError:
+        raise StatusError(NtStatus.INVALID_PARAMETER) from None
+    server, separator, name = path.removeprefix("\\\\").rpartition("\\")
+    if not path.startswith("\\\\") or not separator or not server or "\\" in server:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    if not name or len(name) > MAX_SHARE_NAME or any(ord(character) < 0x20 for character in name):
+        raise StatusError(NtStatus.BAD_NETWORK_NAME)
+    return name
+
+
+def _authorize(session: Session, share: Share) -> None:
+    if share.type is ShareType.PIPE:
+        return
+    identity = session.identity
+    if identity is None or ((identity.guest or identity.anonymous) and not share.guest_ok):
+        raise StatusError(NtStatus.ACCESS_DENIED)
+    if share.users is not None and identity.name.casefold() not in share.users and not identity.guest:
+        raise StatusError(NtStatus.ACCESS_DENIED)
+
+
+@handles(Command.TREE_DISCONNECT)
+def tree_disconnect(request: Request) -> Response:
+    """3.3.5.8: cancels the tree connect's requests and closes its opens."""
+    session, tree = request.session, request.tree
+    if session is None or tree is None:
+        raise StatusError(NtStatus.NETWORK_NAME_DELETED)
+    for connection in session.channel_list:
+        connection.cancel_requests(session, tree.tree_id)
+    for entry in list(session.open_table.values()):
+        if entry.tree is tree:
+            entry.close()
+    session.tree_connect_table.pop(tree.tree_id, None)
+    return Response((EMPTY.pack(Empty()),))

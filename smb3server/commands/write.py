@@ -1,0 +1,165 @@
+"""WRITE (MS-SMB2 3.3.5.13, MS-FSA 2.1.5.3)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from smb3server.channel import RemoteMemory, remote_buffers
+from smb3server.errors import as_status_error
+from smb3server.open import Open, find_open
+from smb3server.request import Interim, Pending, Request, Response, handles
+from smb3server.status import NtStatus, StatusError
+from smb3server.wire.create import Access, CreateOptions
+from smb3server.wire.fields import take
+from smb3server.wire.header import Command
+from smb3server.wire.read_write import (
+    TAIL,
+    WRITE_RESPONSE,
+    WriteFlags,
+    WriteRequest,
+    WriteResponse,
+    parse_write_request,
+)
+
+_WRITES = int(Access.WRITE_DATA | Access.APPEND_DATA)
+_MAX_OFFSET = (1 << 63) - 1
+_THROUGH = int(WriteFlags.WRITE_THROUGH)
+_OPTION_THROUGH = int(CreateOptions.WRITE_THROUGH)
+
+
+@handles(Command.WRITE)
+def write(request: Request) -> Response | Pending:
+    """Checks in the order of the section: sizes, open, channel, access, then the file's own."""
+    record = parse_write_request(request.message)
+    connection = request.connection
+    if record.length > connection.max_write_size:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    remote = remote_buffers(connection, request.message, record, record.remaining_bytes)
+    if remote is None:
+        if record.data_offset > 0x100:
+            raise StatusError(NtStatus.INVALID_PARAMETER)
+        data = take(request.message, record.data_offset, record.length, TAIL)
+        found = find_open(request, (record.persistent, record.volatile))
+        if found.pipe is not None:
+            return _write_pipe(found, data)
+        _check(found, record.offset, len(data))
+        return _store(request, record, found, data)
+    try:
+        return _write_from_peer(request, record, remote)
+    except StatusError as error:
+        return remote.failure(error)
+    except OSError as error:
+        return remote.failure(as_status_error(error))
+
+
+def _write_pipe(found: Open, data: memoryview) -> Response:
+    if found.pipe is None or not found.granted_access & _WRITES:
+        raise StatusError(NtStatus.ACCESS_DENIED)
+    return Response([WRITE_RESPONSE.pack(WriteResponse(byte_count=found.pipe.write(bytes(data))))])
+
+
+def _check(found: Open, offset: int, length: int) -> None:
+    if found.is_directory:
+        raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
+    if not found.granted_access & _WRITES:
+        raise StatusError(NtStatus.ACCESS_DENIED)
+    file = found.file
+    if file is None or offset + length > _MAX_OFFSET:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    if file.locks.locks and file.locks.denies_write(found, offset, length):
+        raise StatusError(NtStatus.FILE_LOCK_CONFLICT)
+
+
+def _store(
+    request: Request, record: WriteRequest, found: Open, data: memoryview, remote: RemoteMemory | None = None
+) -> Response | Pending:
+    """Into the page cache at once; to stable storage before the reply if that was asked for."""
+    file, handle = found.file, found.handle
+    if file is None or handle is None:
+        raise StatusError(NtStatus.FILE_CLOSED)
+    count = len(data)
+    response = Response(
+        [WRITE_RESPONSE.pack(WriteResponse(byte_count=count))],
+        invalidate=remote.invalidate if remote is not None else None,
+    )
+    if count == 0:
+        return response
+    if file.caching.holders:
+        file.data_changes(found)
+    handle.write_from([data], record.offset)
+    if not (record.flags & _THROUGH or found.create_options & _OPTION_THROUGH):
+        return response
+    pending = request.pending or request.pend(Interim.DELAYED)
+    _flush_then(found, handle.flush, pending, response, remote)
+    return pending
+
+
+def _flush_then(
+    found: Open, flush: Callable[[], None], pending: Pending, response: Response, remote: RemoteMemory | None
+) -> None:
+    found.begin_io()
+    future = asyncio.get_running_loop().run_in_executor(None, flush)
+
+    def done(future: asyncio.Future[None]) -> None:
+        found.end_io()
+        error = future.exception()
+        if error is None:
+            pending.complete(response)
+        elif isinstance(error, OSError):
+            _fail(pending, as_status_error(error), remote)
+        else:
+            _fail(pending, StatusError(NtStatus.INTERNAL_ERROR), remote)
+
+    future.add_done_callback(done)
+
+
+def _fail(pending: Pending, error: StatusError, remote: RemoteMemory | None) -> None:
+    if remote is None:
+        pending.fail(error)
+    else:
+        pending.complete(remote.failure(error))
+
+
+def _write_from_peer(request: Request, record: WriteRequest, remote: RemoteMemory) -> Response | Pending:
+    """Fetch RemainingBytes by RDMA Read, then write. Data in the message, too, is INVALID_PARAMETER."""
+    length = record.remaining_bytes
+    if record.length or record.data_offset or length > request.connection.max_write_size:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    found = find_open(request, (record.persistent, record.volatile))
+    if found.pipe is not None:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    _check(found, record.offset, length)
+    if length == 0:
+        return _store(request, record, found, request.message[:0], remote)
+    buffer = request.connection.transport.acquire(length)
+    pending = request.pend(Interim.DELAYED)
+    found.begin_io()
+
+    def done(error: BaseException | None) -> None:
+        found.end_io()
+        try:
+            if error is not None:
+                raise StatusError(NtStatus.CONNECTION_DISCONNECTED)
+            if pending.done:
+                return
+            # Locks may have come and the open may have gone while the data was on its way.
+            _check(found, record.offset, length)
+            result = _store(request, record, found, buffer.view, remote)
+            if isinstance(result, Response):
+                pending.complete(result)
+        except StatusError as failure:
+            pending.complete(remote.failure(failure))
+        except OSError as failure:
+            pending.complete(remote.failure(as_status_error(failure)))
+        finally:
+            buffer.release()
+
+    try:
+        remote.rdma.read_from_peer(remote.buffers, [buffer.view], done)
+    except ValueError:
+        found.end_io()
+        buffer.release()
+        request.pending = None
+        raise StatusError(NtStatus.INVALID_PARAMETER) from None
+    return pending

@@ -1,0 +1,147 @@
+"""Connections (MS-SMB2 3.3.1.7): their state, their asynchronous requests and their end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING
+
+from smb3server.dispatcher import Dispatcher
+from smb3server.errors import as_status_error
+from smb3server.request import Buffer, Interim, Pending, Request, Response
+from smb3server.sequence import CommandSequenceWindow
+from smb3server.status import NtStatus, StatusError
+from smb3server.wire.header import Command
+
+if TYPE_CHECKING:
+    from smb3server.auth.acceptor import Acceptor
+    from smb3server.server import Server
+    from smb3server.session import Session
+    from smbdirect.message_transport import MessageTransport
+
+log = logging.getLogger(__name__)
+
+
+class Connection:
+    """3.3.1.7. Fields that the negotiation sets have the value named here before it."""
+
+    def __init__(self, server: Server, transport: MessageTransport) -> None:
+        self.server = server
+        self.transport = transport
+        self.loop = asyncio.get_running_loop()
+        self.client_name = transport.peer_address[0]
+        self.creation_time = time.time()
+        self.negotiated = False
+        self.dialect = 0
+        """0: not negotiated; 0x02FF: multi-protocol negotiate answered; else 0x0202 ... 0x0311."""
+        self.client_guid = bytes(16)
+        self.client_capabilities = 0
+        self.client_security_mode = 0
+        self.client_dialects: tuple[int, ...] = ()
+        self.server_capabilities = 0
+        self.server_security_mode = 0
+        self.supports_multi_credit = False
+        self.max_transact_size = 65536
+        self.max_read_size = 65536
+        self.max_write_size = 65536
+        self.command_sequence_window = CommandSequenceWindow()
+        self.credit_limit = server.settings.credits_before_authentication
+        self.session_table: dict[int, Session] = {}
+        self.preauth_integrity_hash = b""
+        """3.1.1 only: hash of the negotiation."""
+        self.preauth_session_table: dict[int, bytes] = {}
+        """3.1.1 only: hash per session being authenticated."""
+        self.acceptors: dict[int, Acceptor] = {}
+        """Authentications under way, by SessionId."""
+        self.cipher_id = 0
+        self.signing_algorithm_id = 0
+        self.request_list: dict[int, Request] = {}
+        """Asynchronous requests by MessageId."""
+        self.async_command_list: dict[int, Request] = {}
+        """Those whose client was told STATUS_PENDING, by AsyncId."""
+        self.is_authenticated = False
+        """A session was valid on it once."""
+        self.closed = False
+        self.dispatcher = Dispatcher(self)
+
+    def start(self) -> None:
+        """Serve what the transport delivers."""
+        self.transport.start(self.dispatcher.receive, self._transport_closed)
+
+    def finish(self, request: Request, result: Response | StatusError) -> None:
+        """An asynchronous request is done (3.3.4.4); ``Pending`` calls it, once."""
+        self.dispatcher.finish(request, result)
+
+    def run(self, request: Request, work: Awaitable[Response], interim: Interim = Interim.DELAYED) -> Pending:
+        """See ``Request.run``."""
+        task = asyncio.ensure_future(work)
+        pending = request.pend(interim, lambda: None if task.cancel() else None)
+
+        def done(task: asyncio.Future[Response]) -> None:
+            if task.cancelled():
+                pending.fail(StatusError(NtStatus.CANCELLED))
+                return
+            error = task.exception()
+            if error is None:
+                pending.complete(task.result())
+            elif isinstance(error, StatusError):
+                pending.fail(error)
+            elif isinstance(error, OSError):
+                pending.fail(as_status_error(error))
+            else:
+                log.error("request failed: command %d", request.header.command, exc_info=error)
+                pending.fail(StatusError(NtStatus.INTERNAL_ERROR))
+
+        task.add_done_callback(done)
+        return pending
+
+    def notify(self, session: Session, segments: Sequence[Buffer], command: int = Command.OPLOCK_BREAK) -> None:
+        """Send an unsolicited message (3.3.4.6, 3.3.4.7): never signed, encrypted if the session's traffic is."""
+        self.dispatcher.notify(session, segments, command)
+
+    def authenticated(self) -> None:
+        """A session is valid: trust the client with full-sized messages and credits."""
+        if not self.is_authenticated:
+            self.is_authenticated = True
+            self.server.connection_authenticated(self)
+        self.credit_limit = self.server.settings.max_credits
+        self.transport.max_message_size = self.server.settings.max_message_size
+
+    def cancel_waiting(self) -> None:
+        """Cancel everything that was told to wait; what is about to finish may finish."""
+        for request in list(self.async_command_list.values()):
+            if request.pending is not None:
+                request.pending.cancel()
+
+    def cancel_requests(self, session: Session, tree_id: int | None = None) -> None:
+        """Cancel the asynchronous requests of a session or tree connect that goes away."""
+        for request in list(self.request_list.values()):
+            if request.session is not session or request.pending is None:
+                continue
+            if tree_id is None or (request.tree is not None and request.tree.tree_id == tree_id):
+                request.pending.cancel()
+
+    def disconnect(self, reason: str) -> None:
+        """The peer broke the protocol, or an administrator wants it gone."""
+        if not self.closed:
+            log.info("%s: disconnecting: %s", self.client_name, reason)
+        self.transport.abort(reason)
+
+    def _transport_closed(self, error: BaseException | None) -> None:
+        """3.3.7.1: cancel what waits, leave every session, forget those that have no other channel."""
+        if self.closed:
+            return
+        self.closed = True
+        if error is not None:
+            log.info("%s: connection lost: %s", self.client_name, error)
+        for request in list(self.request_list.values()):
+            if request.pending is not None:
+                request.pending.cancel()
+        self.dispatcher.close()
+        for session in list(self.session_table.values()):
+            self.server.leave_session(session, self)
+        self.session_table.clear()
+        self.preauth_session_table.clear()
+        self.server.connection_closed(self)

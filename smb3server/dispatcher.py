@@ -1,0 +1,423 @@
+"""From received messages to handlers and back to replies (MS-SMB2 3.3.5.2, 3.3.4.1-3.3.4.4).
+
+A received message is a ``Chain`` of one or more commands. Its commands run in order; one that pends stops its chain
+until it completes, and no other. Replies of a chain go out together, except that a chain which tells its client
+STATUS_PENDING sends what it has first.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from smb3server import checks
+from smb3server.errors import as_status_error
+from smb3server.reply import Reply, ReplyWriter
+from smb3server.request import (
+    HANDLERS,
+    RELATED_FILE_ID,
+    Buffer,
+    CompoundState,
+    Interim,
+    Pending,
+    Request,
+    Response,
+)
+from smb3server.security.encryption import ENCRYPTED, TRANSFORM, TRANSFORM_PROTOCOL_ID, TRANSFORM_SIZE
+from smb3server.session import SessionState
+from smb3server.status import NtStatus, StatusError
+from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, Command, Header, HeaderFlags
+from smbdirect.errors import DecodeError
+
+if TYPE_CHECKING:
+    from smb3server.connection import Connection
+    from smb3server.session import Session
+    from smbdirect.message_transport import InboundMessage
+
+log = logging.getLogger(__name__)
+
+SMB1_PROTOCOL_ID = b"\xffSMB"
+ALL_ONES_SESSION = 0xFFFFFFFFFFFFFFFF
+ALL_ONES_TREE = 0xFFFFFFFF
+_RELATED = int(HeaderFlags.RELATED_OPERATIONS)
+_SIGNED = int(HeaderFlags.SIGNED)
+_NEGOTIATE = int(Command.NEGOTIATE)
+_SESSION_SETUP = int(Command.SESSION_SETUP)
+_CANCEL = int(Command.CANCEL)
+_CREATE = int(Command.CREATE)
+_ERROR = 0xC0000000
+
+
+class Disconnect(Exception):
+    """The specification wants the connection gone, without a reply."""
+
+
+class Chain(CompoundState):
+    """A received message on its way through: the state that related commands inherit, and what is to be sent."""
+
+    __slots__ = (
+        "cipher_session",
+        "executing",
+        "inbound",
+        "last_command_seen",
+        "offset",
+        "pending",
+        "replies",
+        "result",
+        "view",
+    )
+
+    def __init__(self, inbound: InboundMessage, view: memoryview, cipher_session: Session | None) -> None:
+        super().__init__()
+        self.inbound = inbound
+        self.view = view
+        self.cipher_session = cipher_session
+        """The session whose key encrypted it; None in the clear."""
+        self.offset = 0
+        """Of the next command; -1 after the last."""
+        self.last_command_seen = False
+        """A command came before: only then can one be related."""
+        self.replies: list[Reply] = []
+        self.executing = False
+        """A handler is on the stack: what it completes at once waits in ``result``."""
+        self.result: Response | StatusError | None = None
+        self.pending: Request | None = None
+
+
+class Dispatcher:
+    """One connection's."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.writer = ReplyWriter(connection)
+        self._delayed: deque[tuple[float, Request]] = deque()
+        """Requests that get an interim reply at that time, if still pending; all delays are alike, so it is sorted."""
+        self._timer_running = False
+        self._next_async_id = 0
+
+    # Receiving
+
+    def receive(self, inbound: InboundMessage) -> None:
+        """3.3.5.2, for one message of the transport."""
+        try:
+            self._receive(inbound)
+        except Disconnect as reason:
+            inbound.release()
+            self.connection.disconnect(str(reason))
+
+    def _receive(self, inbound: InboundMessage) -> None:
+        view = inbound.view
+        if len(view) < HEADER_SIZE and view[:4] != SMB1_PROTOCOL_ID:
+            raise Disconnect("message shorter than a header")
+        magic = view[:4]
+        if magic == PROTOCOL_ID:
+            self._advance(Chain(inbound, view, None))
+        elif magic == TRANSFORM_PROTOCOL_ID:
+            self._advance(self._decrypt(inbound, view))
+        elif magic == SMB1_PROTOCOL_ID:
+            self._receive_smb1(inbound, view)
+        else:
+            # 3.3.5.2.13: compression is never negotiated, so a compressed message ends up here, too.
+            raise Disconnect(f"unknown protocol identifier {bytes(magic).hex()}")
+
+    def _receive_smb1(self, inbound: InboundMessage, view: memoryview) -> None:
+        from smb3server.commands.negotiate import smb1_negotiate
+
+        if self.connection.dialect:
+            raise Disconnect("SMB1 message after the negotiation")
+        response = smb1_negotiate(self.connection, view)
+        if response is None:
+            raise Disconnect("SMB1 message that does not lead to SMB2")
+        self.connection.command_sequence_window.consume(0, 1)
+        chain = Chain(inbound, view, None)
+        chain.replies.append(self.writer.reply(Request(self.connection, Header(credits=1), view, chain), response))
+        chain.offset = -1
+        self._advance(chain)
+
+    def _decrypt(self, inbound: InboundMessage, view: memoryview) -> Chain:
+        """3.3.5.2.1.1."""
+        header = TRANSFORM.unpack(view)
+        session = self.connection.session_table.get(header.session_id)
+        if session is None or session.cipher is None:
+            raise Disconnect("encrypted for a session that does not exist")
+        if header.flags != ENCRYPTED or header.original_message_size != len(view) - TRANSFORM_SIZE:
+            raise Disconnect("bad transform header")
+        if header.original_message_size < HEADER_SIZE:
+            raise Disconnect("encrypted message shorter than a header")
+        plain = session.cipher.decrypt(view)
+        if plain is None:
+            raise Disconnect("encrypted message is not authentic")
+        if plain[:4] != PROTOCOL_ID:
+            raise Disconnect("encrypted message is no SMB2 message")
+        if int.from_bytes(plain[40:48], "little") != header.session_id:
+            raise Disconnect("encrypted message of another session")
+        return Chain(inbound, plain, session)
+
+    # Running
+
+    def _advance(self, chain: Chain) -> None:
+        """Run the chain's commands until one pends or none is left."""
+        while chain.offset >= 0:
+            request = self._next_request(chain)
+            command = request.header.command
+            if command == _CANCEL:
+                self._cancel(request, chain)
+                continue
+            result = self._run(request, chain)
+            if isinstance(result, Pending):
+                chain.pending = request
+                self._wait(request, result)
+                return
+            self._take(request, chain, result)
+        self._flush(chain)
+        chain.inbound.release()
+
+    def _flush(self, chain: Chain) -> None:
+        if chain.replies:
+            replies, chain.replies = chain.replies, []
+            self.writer.send(replies, chain.cipher_session)
+
+    def _next_request(self, chain: Chain) -> Request:
+        """Cut the next command out of the message (3.3.5.2.7) and take its MessageId (3.3.5.2.3)."""
+        view, start = chain.view, chain.offset
+        header = HEADER.unpack(view, start)
+        if header.protocol_id != PROTOCOL_ID or header.structure_size != HEADER_SIZE:
+            raise Disconnect("bad SMB2 header")
+        step = header.next_command
+        if step:
+            if step & 7 or step < HEADER_SIZE or start + step + HEADER_SIZE > len(view):
+                raise Disconnect("bad NextCommand")
+            message = view[start : start + step]
+            chain.offset = start + step
+        else:
+            message = view[start:] if start else view
+            chain.offset = -1
+        connection = self.connection
+        if header.command != _CANCEL:
+            charge = header.credit_charge if connection.supports_multi_credit and header.credit_charge else 1
+            if not connection.command_sequence_window.consume(header.message_id, charge):
+                raise Disconnect(f"MessageId {header.message_id} is not in the window")
+        if not connection.negotiated and header.command != _NEGOTIATE:
+            raise Disconnect("first request is not NEGOTIATE")
+        return Request(connection, header, message, chain, None, None, chain.cipher_session is not None)
+
+    def _run(self, request: Request, chain: Chain) -> Response | StatusError | Pending:
+        """Check a command and call its handler; whatever it raises becomes its status."""
+        try:
+            self._check(request, chain)
+            handler = HANDLERS.get(request.header.command)
+            if handler is None:
+                return StatusError(NtStatus.INVALID_PARAMETER)
+            chain.executing = True
+            result: Response | StatusError | Pending = handler(request)
+        except StatusError as error:
+            result = error
+        except OSError as error:
+            result = as_status_error(error)
+        except DecodeError:
+            result = StatusError(NtStatus.INVALID_PARAMETER)
+        except Disconnect:
+            raise
+        except Exception:
+            log.exception("%s: command %d failed", self.connection.client_name, request.header.command)
+            result = StatusError(NtStatus.INTERNAL_ERROR)
+        finally:
+            chain.executing = False
+        early, chain.result = chain.result, None
+        if isinstance(result, Pending):
+            return early if early is not None else result
+        if request.pending is not None:
+            request.pending.drop()
+        return result
+
+    def _check(self, request: Request, chain: Chain) -> None:
+        """Everything that is the same for all commands: 3.3.5.2.4 to 3.3.5.2.11 in their order."""
+        header = request.header
+        command = header.command
+        related = header.flags & _RELATED
+        if related:
+            if not chain.last_command_seen:
+                raise StatusError(NtStatus.INVALID_PARAMETER)
+            session_id, tree_id = chain.session_id, chain.tree_id
+        else:
+            session_id, tree_id = header.session_id, header.tree_id
+            chain.session_id, chain.tree_id = session_id, tree_id
+            chain.file_id = None
+            chain.status = NtStatus.SUCCESS
+        chain.last_command_seen = True
+        connection = self.connection
+        session = connection.session_table.get(session_id) if session_id else None
+        request.session = session
+        if header.flags & _SIGNED and not request.encrypted:
+            self._verify(request, session)
+        if command == _NEGOTIATE or command == _SESSION_SETUP:
+            return
+        checks.check_body(request)
+        if session is None:
+            if session_id or command != Command.ECHO:
+                raise StatusError(NtStatus.USER_SESSION_DELETED)
+            return
+        if chain.cipher_session is not None:
+            if chain.cipher_session is not session:
+                raise StatusError(NtStatus.USER_SESSION_DELETED)
+        else:
+            if session.signing_required and not request.signed:
+                raise StatusError(NtStatus.ACCESS_DENIED)
+            if session.encrypt_data and session.state is SessionState.VALID:
+                raise StatusError(NtStatus.ACCESS_DENIED)
+        checks.check_session(session, command)
+        if command in checks.TREE_COMMANDS:
+            tree = session.tree_connect_table.get(tree_id)
+            if tree is None:
+                raise StatusError(NtStatus.NETWORK_NAME_DELETED)
+            if tree.encrypt_data and chain.cipher_session is None:
+                raise StatusError(NtStatus.ACCESS_DENIED)
+            request.tree = tree
+            self._inherit_file(request, chain, related)
+
+    def _verify(self, request: Request, session: Session | None) -> None:
+        """3.3.5.2.4. A session setup that binds has no channel here yet: its handler verifies it."""
+        if session is None:
+            return
+        channel = session.channel_list.get(self.connection)
+        if channel is None or channel.signer is None:
+            if request.header.command == _SESSION_SETUP:
+                return
+            if session.identity is not None and (session.is_guest or session.is_anonymous):
+                return
+            raise StatusError(NtStatus.ACCESS_DENIED)
+        if not channel.signer.verify(request.message):
+            raise StatusError(NtStatus.ACCESS_DENIED)
+        request.signed = True
+
+    def _inherit_file(self, request: Request, chain: Chain, related: int) -> None:
+        """3.3.5.2.7.2: a related command without a FileId of its own works on the previous command's, and fails as the
+        CREATE failed that should have provided it."""
+        offset = checks.FILE_ID_OFFSET.get(request.header.command)
+        if offset is None:
+            return
+        file_id = checks.FILE_ID.unpack_from(request.message, HEADER_SIZE + offset)
+        if file_id != RELATED_FILE_ID:
+            chain.file_id = file_id
+        elif related and chain.file_id is None and chain.status & _ERROR == _ERROR:
+            raise StatusError(chain.status)
+
+    # Completing
+
+    def _take(self, request: Request, chain: Chain, result: Response | StatusError) -> None:
+        """Queue a command's reply and remember what related commands inherit."""
+        if isinstance(result, Response):
+            if result.file_id is not None:
+                chain.file_id = result.file_id
+            if request.header.command == Command.TREE_CONNECT and request.tree is not None:
+                chain.tree_id = request.tree.tree_id
+            if request.header.command == _SESSION_SETUP and request.session is not None:
+                chain.session_id = request.session.session_id
+        elif request.header.command == _CREATE:
+            chain.status = result.status
+            chain.file_id = None
+        chain.replies.append(self.writer.reply(request, result))
+
+    def _wait(self, request: Request, pending: Pending) -> None:
+        """The handler left ``request`` pending: make it known to CANCEL and, in time, to the client."""
+        connection = self.connection
+        if len(connection.request_list) >= connection.server.settings.max_async_requests:
+            connection.request_list[request.header.message_id] = request
+            pending.cancel()
+            return
+        connection.request_list[request.header.message_id] = request
+        if pending.interim is Interim.AT_ONCE and request.compound.offset < 0:
+            self._send_interim(request)
+        elif pending.interim is not Interim.NEVER:
+            delay = connection.server.settings.interim_delay
+            self._delayed.append((connection.loop.time() + delay, request))
+            if not self._timer_running:
+                self._timer_running = True
+                connection.loop.call_later(delay, self._on_timer)
+
+    def _on_timer(self) -> None:
+        """Send the interim replies that are due."""
+        loop, delayed = self.connection.loop, self._delayed
+        now = loop.time()
+        while delayed:
+            deadline, request = delayed[0]
+            if request.pending is None or request.pending.done:
+                delayed.popleft()
+            elif deadline <= now:
+                delayed.popleft()
+                self._send_interim(request)
+            else:
+                loop.call_at(deadline, self._on_timer)
+                return
+        self._timer_running = False
+
+    def _send_interim(self, request: Request) -> None:
+        """3.3.4.2, after the replies of the chain that are ready."""
+        chain = request.compound
+        if self.connection.closed or not isinstance(chain, Chain):
+            return
+        self._flush(chain)
+        self._next_async_id += 1
+        request.async_id = self._next_async_id
+        self.connection.async_command_list[request.async_id] = request
+        self.writer.send([self.writer.interim(request)], chain.cipher_session)
+
+    def finish(self, request: Request, result: Response | StatusError) -> None:
+        """A pending request is done: reply, then go on with its chain."""
+        chain = request.compound
+        if not isinstance(chain, Chain):
+            raise TypeError("request did not come through a dispatcher")
+        if chain.executing:
+            chain.result = result
+            return
+        connection = self.connection
+        connection.request_list.pop(request.header.message_id, None)
+        if request.async_id:
+            connection.async_command_list.pop(request.async_id, None)
+        chain.pending = None
+        if connection.closed:
+            if isinstance(result, Response) and result.on_sent is not None:
+                result.on_sent()
+            chain.inbound.release()
+            return
+        self._take(request, chain, result)
+        if request.async_id:
+            self._flush(chain)
+        try:
+            self._advance(chain)
+        except Disconnect as reason:
+            chain.inbound.release()
+            connection.disconnect(str(reason))
+
+    def _cancel(self, request: Request, chain: Chain) -> None:
+        """3.3.5.16: no reply ever; what it names and is still pending fails with CANCELLED."""
+        header = request.header
+        connection = self.connection
+        session = connection.session_table.get(header.session_id)
+        request.session = session
+        if header.flags & _SIGNED and not request.encrypted:
+            try:
+                self._verify(request, session)
+            except StatusError:
+                return
+        if session is not None and session.signing_required and not (request.signed or request.encrypted):
+            return
+        if header.flags & HeaderFlags.ASYNC_COMMAND:
+            target = connection.async_command_list.get(header.async_id)
+        else:
+            target = connection.request_list.get(header.message_id)
+        if target is not None and target.session is session and target.pending is not None:
+            target.pending.cancel()
+
+    # Unsolicited
+
+    def notify(self, session: Session, segments: Sequence[Buffer], command: int) -> None:
+        """3.3.4.6: an oplock or lease break notification."""
+        encrypt = session if session.encrypt_data else None
+        self.writer.send([self.writer.notification(segments, command)], encrypt)
+
+    def close(self) -> None:
+        """The connection is gone."""
+        self._delayed.clear()

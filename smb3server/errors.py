@@ -1,0 +1,56 @@
+"""Which status a failed system call becomes: the one table."""
+
+from __future__ import annotations
+
+import errno
+
+from smb3server.backends.base import PathNotFound
+from smb3server.status import NtStatus, StatusError
+
+_STATUS_OF_ERRNO: dict[int, NtStatus] = {
+    errno.EPERM: NtStatus.ACCESS_DENIED,
+    errno.ENOENT: NtStatus.OBJECT_NAME_NOT_FOUND,
+    errno.ESRCH: NtStatus.INVALID_PARAMETER,
+    errno.EIO: NtStatus.UNSUCCESSFUL,
+    errno.ENXIO: NtStatus.NO_SUCH_DEVICE,
+    errno.ENODEV: NtStatus.NO_SUCH_DEVICE,
+    errno.EBADF: NtStatus.FILE_CLOSED,
+    errno.EAGAIN: NtStatus.FILE_LOCK_CONFLICT,
+    errno.ENOMEM: NtStatus.INSUFFICIENT_RESOURCES,
+    errno.EACCES: NtStatus.ACCESS_DENIED,
+    errno.EBUSY: NtStatus.SHARING_VIOLATION,
+    errno.ETXTBSY: NtStatus.SHARING_VIOLATION,
+    errno.EEXIST: NtStatus.OBJECT_NAME_COLLISION,
+    errno.EXDEV: NtStatus.NOT_SAME_DEVICE,
+    errno.ENOTDIR: NtStatus.NOT_A_DIRECTORY,
+    errno.EISDIR: NtStatus.FILE_IS_A_DIRECTORY,
+    errno.EINVAL: NtStatus.INVALID_PARAMETER,
+    errno.ENFILE: NtStatus.TOO_MANY_OPENED_FILES,
+    errno.EMFILE: NtStatus.TOO_MANY_OPENED_FILES,
+    errno.EFBIG: NtStatus.DISK_FULL,
+    errno.ENOSPC: NtStatus.DISK_FULL,
+    errno.EDQUOT: NtStatus.DISK_FULL,
+    errno.EROFS: NtStatus.MEDIA_WRITE_PROTECTED,
+    errno.EMLINK: NtStatus.TOO_MANY_LINKS,
+    errno.ENAMETOOLONG: NtStatus.OBJECT_NAME_INVALID,
+    errno.EILSEQ: NtStatus.OBJECT_NAME_INVALID,
+    errno.ENOSYS: NtStatus.NOT_SUPPORTED,
+    errno.EOPNOTSUPP: NtStatus.NOT_SUPPORTED,
+    errno.ENOTEMPTY: NtStatus.DIRECTORY_NOT_EMPTY,
+    errno.ELOOP: NtStatus.OBJECT_PATH_NOT_FOUND,
+    errno.ENODATA: NtStatus.NOT_FOUND,
+    errno.ETIMEDOUT: NtStatus.IO_TIMEOUT,
+    errno.ECANCELED: NtStatus.CANCELLED,
+    errno.ESTALE: NtStatus.FILE_CLOSED,
+}
+
+
+def status_of(error: OSError) -> NtStatus:
+    """The status for an error of a backend; UNSUCCESSFUL for one that nobody thought of."""
+    if isinstance(error, PathNotFound):
+        return NtStatus.OBJECT_PATH_NOT_FOUND
+    return _STATUS_OF_ERRNO.get(error.errno or 0, NtStatus.UNSUCCESSFUL)
+
+
+def as_status_error(error: OSError) -> StatusError:
+    return StatusError(status_of(error))

@@ -1,0 +1,147 @@
+"""Files that are open: what all opens of one stream share (MS-FSA 2.1.1.3 - 2.1.1.5), in one table for all shares.
+
+``server.file_table`` maps (FileKey, folded stream name) to ``File``; a file leaves it with its last open.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from smb3server import share_modes
+from smb3server.leases import Breaks, Caching, Lease, LeaseTables
+from smb3server.locks import LockTable
+from smb3server.wire.create import Access
+
+if TYPE_CHECKING:
+    from smb3server.backends.base import FileKey, Path
+    from smb3server.open import Open
+
+log = logging.getLogger(__name__)
+
+STAT_ACCESS = int(Access.READ_ATTRIBUTES | Access.WRITE_ATTRIBUTES | Access.SYNCHRONIZE)
+"""An open with no more than this neither breaks oplocks nor stands in the way of granting them (MS-FSA 2.1.5.1.2)."""
+LEASE_STAT_ACCESS = STAT_ACCESS | int(Access.READ_CONTROL)
+
+
+def is_stat_open(access: int) -> bool:
+    return not access & ~STAT_ACCESS
+
+
+class File:
+    """One stream."""
+
+    __slots__ = ("caching", "delete_pending", "key", "locks", "opens", "stream", "table")
+
+    def __init__(self, table: FileTable, key: FileKey, stream: str) -> None:
+        self.table = table
+        self.key = key
+        self.stream = stream
+        self.opens: list[Open] = []
+        self.delete_pending = False
+        """Removed at the last close; until then new opens fail with DELETE_PENDING (FileDispositionInformation sets
+        and clears it)."""
+        self.locks = LockTable()
+        self.caching = Caching(table.breaks, table.break_timeout)
+
+    def share_conflict(self, access: int, share: int, exclude: Open | None = None) -> bool:
+        """SHARING_VIOLATION for a new open? DELETE on a file's unnamed stream is asked of its other streams, too."""
+        opens = [entry for entry in self.opens if entry is not exclude]
+        if share_modes.conflicts(opens, access, share):
+            return True
+        if not self.stream and access & Access.DELETE:
+            for other in self.table.streams(self.key):
+                if other is not self and any(
+                    entry.granted_access & share_modes.SHARED and share_modes.denied(Access.DELETE, entry.share_access)
+                    for entry in other.opens
+                ):
+                    return True
+        return False
+
+    def other_opens(self, own: Open | None, lease: Lease | None) -> bool:
+        """Any open, beyond those of the same lease and those for attributes only, that forbids exclusive caching?"""
+        return any(
+            entry is not own
+            and not is_stat_open(entry.granted_access)
+            and (lease is None or entry.caching is not lease)
+            for entry in self.opens
+        )
+
+    def close_open(self, closing: Open) -> None:
+        """One open less: its locks, oplock or share of a lease; with the last one a pending deletion happens."""
+        self.opens.remove(closing)
+        self.locks.release_owner(closing)
+        holder, closing.caching = closing.caching, None
+        if isinstance(holder, Lease):
+            holder.opens.remove(closing)
+            if not holder.opens:
+                self.table.leases.remove(holder)
+                self.caching.drop(holder)
+        elif holder is not None:
+            self.caching.drop(holder)
+        if closing.delete_on_close:
+            self.delete_pending = True
+        if not self.opens:
+            if self.delete_pending:
+                self._remove(closing)
+            self.table.release(self)
+
+    def _remove(self, last: Open) -> None:
+        if last.handle is None:
+            return
+        try:
+            path = last.handle.path
+            last.handle.unlink()
+        except OSError as error:
+            # Not empty, or somebody behind the server was faster: there is no reply left to tell it in.
+            log.info("delete on close: %s", error)
+            return
+        self.table.on_removed(last, path)
+
+    def data_changes(self, by: Open | None) -> None:
+        """Tell other clients' caches (write, truncation, byte-range lock). Cheap when nobody caches."""
+        if self.caching.holders:
+            self.caching.break_for_write(by.caching if by is not None else None)
+
+
+class FileTable:
+    def __init__(self, breaks: Breaks, break_timeout: float = 35.0) -> None:
+        self.breaks = breaks
+        self.break_timeout = break_timeout
+        self.leases = LeaseTables()
+        self.on_removed: Callable[[Open, Path], None] = lambda last, path: None
+        """Told of each deletion at a last close, with the path the file had (change notification)."""
+        self._files: dict[FileKey, dict[str, File]] = {}
+
+    def find(self, key: FileKey, stream: str = "") -> File | None:
+        streams = self._files.get(key)
+        return streams.get(stream.upper()) if streams is not None else None
+
+    def get(self, key: FileKey, stream: str = "") -> File:
+        """The file's entry, made if there is none. Give it back with ``release`` when it did not get an open."""
+        streams = self._files.setdefault(key, {})
+        folded = stream.upper()
+        file = streams.get(folded)
+        if file is None:
+            file = streams[folded] = File(self, key, stream)
+        return file
+
+    def streams(self, key: FileKey) -> list[File]:
+        return list(self._files.get(key, {}).values())
+
+    def release(self, file: File) -> None:
+        """Forget the file if nothing is open any more."""
+        if file.opens:
+            return
+        streams = self._files.get(file.key)
+        if streams is not None and streams.get(file.stream.upper()) is file:
+            del streams[file.stream.upper()]
+            if not streams:
+                del self._files[file.key]
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def open_files(self) -> list[File]:
+        return [file for streams in self._files.values() for file in streams.values()]

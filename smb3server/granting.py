@@ -1,0 +1,66 @@
+"""Which oplock or lease a new open gets (MS-SMB2 3.3.5.9, 3.3.5.9.8, 3.3.5.9.11)."""
+
+from __future__ import annotations
+
+from smb3server.files import File
+from smb3server.leases import Lease
+from smb3server.open import Open
+from smb3server.opening import Opening
+from smb3server.status import NtStatus, StatusError
+from smb3server.wire import create_contexts as contexts
+from smb3server.wire.oplock_break import OplockLevel
+
+
+def check_lease_key(opening: Opening, file: File) -> None:
+    """One key names one file per client: INVALID_PARAMETER for a second one (3.3.5.9.8)."""
+    lease = opening.own_lease()
+    if lease is not None and lease.caching is not file.caching:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+
+
+def grant(opening: Opening, opened: Open) -> tuple[int, contexts.RawContext | None]:
+    """OplockLevel of the response, and its lease context."""
+    file = opened.file
+    if file is None:
+        return OplockLevel.NONE, None
+    if opening.wanted_lease is not None:
+        return OplockLevel.LEASE, _grant_lease(opening, opened, file, opening.wanted_lease)
+    level = opening.record.requested_oplock_level
+    if level not in (OplockLevel.II, OplockLevel.EXCLUSIVE, OplockLevel.BATCH) or opened.is_directory:
+        return OplockLevel.NONE, None
+    oplock = file.caching.grant_oplock(opened, level, file.other_opens(opened, None), bool(file.locks.locks))
+    opened.caching = oplock
+    return (oplock.level if oplock is not None else OplockLevel.NONE), None
+
+
+def _grant_lease(
+    opening: Opening, opened: Open, file: File, wanted: contexts.Lease | contexts.LeaseV2
+) -> contexts.RawContext:
+    table = file.table
+    client_guid = opening.request.connection.client_guid
+    lease = table.leases.find(client_guid, wanted.lease_key)
+    if lease is None:
+        lease = Lease(file.caching, client_guid, wanted.lease_key, 2 if isinstance(wanted, contexts.LeaseV2) else 1)
+        if isinstance(wanted, contexts.LeaseV2):
+            lease.epoch = wanted.epoch
+            if wanted.flags & contexts.LeaseFlags.PARENT_LEASE_KEY_SET:
+                lease.parent_key = wanted.parent_lease_key
+        table.leases.add(lease)
+    lease.opens.append(opened)
+    opened.caching = lease
+    if opened.is_directory:
+        table.leases.directory_leases += 1
+    if not opened.is_directory or lease.version == 2:
+        file.caching.grant_lease(
+            lease, wanted.lease_state, file.other_opens(opened, lease), bool(file.locks.locks), opened.is_directory
+        )
+    flags = int(contexts.LeaseFlags.BREAK_IN_PROGRESS) if lease.breaking else 0
+    if lease.version == 1:
+        data = contexts.LEASE_CODEC.pack(contexts.Lease(lease.key, lease.state, flags))
+    else:
+        if lease.parent_key is not None:
+            flags |= contexts.LeaseFlags.PARENT_LEASE_KEY_SET
+        data = contexts.LEASE_V2_CODEC.pack(
+            contexts.LeaseV2(lease.key, lease.state, flags, 0, lease.parent_key or bytes(16), lease.epoch)
+        )
+    return contexts.RawContext(contexts.REQUEST_LEASE, data)

@@ -1,0 +1,310 @@
+"""Oplocks and leases of one stream as a state machine (MS-SMB2 3.3.1.4, 3.3.4.6, 3.3.4.7; MS-FSA 2.1.4.12, 2.1.5.18).
+
+Both are caching rights: oplock levels are the combinations that one open may hold, leases the same for all opens that
+name one key. No I/O and no clock here: notifications and timers go through ``Breaks``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from smb3server.wire.oplock_break import LeaseState, OplockLevel
+
+NONE, READ, HANDLE, WRITE = (int(LeaseState.NONE), int(LeaseState.READ), int(LeaseState.HANDLE), int(LeaseState.WRITE))
+VALID_LEASES = frozenset([READ, READ | HANDLE, READ | WRITE, READ | HANDLE | WRITE])
+BREAK_TIMEOUT = 35.0
+"""Seconds a client has to acknowledge (MS-SMB2 3.3.2.1)."""
+
+LEVEL_STATES: dict[int, int] = {
+    OplockLevel.NONE: NONE,
+    OplockLevel.II: READ,
+    OplockLevel.EXCLUSIVE: READ | WRITE,
+    OplockLevel.BATCH: READ | WRITE | HANDLE,
+}
+
+
+class Timer(Protocol):
+    def cancel(self) -> None: ...
+
+
+class Breaks(Protocol):
+    """The outside of the state machine."""
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Timer: ...
+
+    def notify_lease(self, lease: Lease, current: int, new: int, ack_required: bool) -> bool:
+        """Send a lease break notification; False when no connection could take it."""
+        ...
+
+    def notify_oplock(self, oplock: Oplock, level: int) -> bool: ...
+
+
+class Holder:
+    """Caching rights. ``requested`` is what the client was told to go down to, ``required`` what it must in the end."""
+
+    __slots__ = ("breaking", "caching", "required", "requested", "state", "timer")
+
+    def __init__(self, caching: Caching, state: int) -> None:
+        self.caching = caching
+        self.state = state
+        self.breaking = False
+        self.requested = state
+        self.required = state
+        self.timer: Timer | None = None
+
+    def _ack_needed(self) -> bool:
+        raise NotImplementedError
+
+    def _limit(self, state: int) -> int:
+        """The nearest state at or below ``state`` that this kind of holder can have."""
+        raise NotImplementedError
+
+    def _notify(self, current: int, new: int, ack_required: bool) -> bool:
+        raise NotImplementedError
+
+    def lower(self, to: int) -> None:
+        """Start taking away everything not in ``to``; or, during a break, ask for more in its next step."""
+        to = self._limit(self.state & to)
+        if self.breaking:
+            self.required &= to
+        elif self.state & ~to:
+            self.required = to
+            self._start(to)
+
+    def _start(self, to: int) -> bool:
+        """Tell the client; True if the break now waits for its acknowledgment."""
+        current = self.state
+        ack = self._ack_needed()
+        self.requested = to
+        self.breaking = ack
+        if not ack:
+            self.state = to
+        delivered = self._notify(current, to, ack)
+        if not ack:
+            self.caching.prune()
+        elif not delivered:
+            # 3.3.4.6/3.3.4.7: a client that cannot be told has lost its caching rights.
+            self.end_break(NONE)
+        else:
+            self.timer = self.caching.breaks.call_later(self.caching.break_timeout, self.time_out)
+        return self.breaking
+
+    def acknowledge(self, state: int) -> bool:
+        """The client goes down to ``state``; False if that is more than it was told (nothing changes then)."""
+        if not self.breaking or state & ~self.requested:
+            return False
+        if state & ~self.required:
+            self._stop_timer()
+            self.state = state
+            # From handle caching to nothing Windows goes by way of read caching.
+            step = self.required | (READ if state & (HANDLE | WRITE) and self.required == NONE else NONE)
+            if not self._start(self._limit(state & step)):
+                self.caching.finished()
+            return True
+        self.end_break(state)
+        return True
+
+    def time_out(self) -> None:
+        """No acknowledgment in time: everything is lost (3.3.6.1, 3.3.6.5)."""
+        if self.breaking:
+            self.end_break(NONE)
+
+    def end_break(self, state: int) -> None:
+        self._stop_timer()
+        self.breaking = False
+        self.state = self.requested = self.required = state
+        self.caching.prune()
+        self.caching.finished()
+
+    def _stop_timer(self) -> None:
+        timer, self.timer = self.timer, None
+        if timer is not None:
+            timer.cancel()
+
+
+class Oplock(Holder):
+    """An oplock of one open (3.3.1.10: Open.OplockLevel, Open.OplockState)."""
+
+    __slots__ = ("level", "open")
+
+    def __init__(self, caching: Caching, owner: object, level: int) -> None:
+        super().__init__(caching, LEVEL_STATES[level])
+        self.open = owner
+        self.level = level
+
+    def _ack_needed(self) -> bool:
+        return bool(self.state & WRITE)
+
+    def _limit(self, state: int) -> int:
+        return state & READ
+
+    def _notify(self, current: int, new: int, ack_required: bool) -> bool:
+        if not ack_required:
+            self.level = OplockLevel.NONE
+        return self.caching.breaks.notify_oplock(self, OplockLevel.II if new & READ else OplockLevel.NONE)
+
+    def end_break(self, state: int) -> None:
+        self.level = OplockLevel.II if state & READ else OplockLevel.NONE
+        super().end_break(state)
+
+
+class Lease(Holder):
+    """3.3.1.12. ``opens`` are the opens that named the key."""
+
+    __slots__ = ("client_guid", "epoch", "key", "opens", "parent_key", "version")
+
+    def __init__(self, caching: Caching, client_guid: bytes, key: bytes, version: int) -> None:
+        super().__init__(caching, NONE)
+        self.client_guid = client_guid
+        self.key = key
+        self.version = version
+        self.epoch = 0
+        self.parent_key: bytes | None = None
+        self.opens: list[object] = []
+
+    def _ack_needed(self) -> bool:
+        return bool(self.state & (WRITE | HANDLE))
+
+    def _limit(self, state: int) -> int:
+        return state if state & READ else NONE
+
+    def _notify(self, current: int, new: int, ack_required: bool) -> bool:
+        if self.version == 2:
+            self.epoch = (self.epoch + 1) & 0xFFFF
+        return self.caching.breaks.notify_lease(self, current, new, ack_required)
+
+
+class Caching:
+    """All holders of one stream."""
+
+    __slots__ = ("break_timeout", "breaks", "holders", "waiters")
+
+    def __init__(self, breaks: Breaks, break_timeout: float = BREAK_TIMEOUT) -> None:
+        self.breaks = breaks
+        self.break_timeout = break_timeout
+        self.holders: list[Holder] = []
+        """Those with any right left, or breaking."""
+        self.waiters: list[Callable[[], None]] = []
+
+    def others(self, own: Holder | None) -> Iterable[Holder]:
+        return [holder for holder in self.holders if holder is not own]
+
+    def add(self, holder: Holder) -> None:
+        if holder not in self.holders and (holder.state or holder.breaking):
+            self.holders.append(holder)
+
+    def drop(self, holder: Holder) -> None:
+        """Its last open is closed: nothing is left to be acknowledged."""
+        if holder in self.holders:
+            self.holders.remove(holder)
+        was_breaking = holder.breaking
+        holder.breaking = False
+        holder.state = holder.requested = holder.required = NONE
+        holder._stop_timer()
+        if was_breaking:
+            self.finished()
+
+    def prune(self) -> None:
+        self.holders = [holder for holder in self.holders if holder.state or holder.breaking]
+
+    def wait(self, callback: Callable[[], None]) -> None:
+        """Call once when a break here comes to an end."""
+        self.waiters.append(callback)
+
+    def unwait(self, callback: Callable[[], None]) -> None:
+        if callback in self.waiters:
+            self.waiters.remove(callback)
+
+    def finished(self) -> None:
+        waiters, self.waiters = self.waiters, []
+        for callback in waiters:
+            callback()
+
+    def break_for_open(self, own: Holder | None, overwrite: bool, sharing_violation: bool, first: bool) -> bool:
+        """Break what an open by somebody else cannot live with; True if it must wait for an acknowledgment.
+
+        Write caching always goes; handle caching goes only if that may resolve a sharing violation; overwriting takes
+        everything.
+        """
+        mask = HANDLE if sharing_violation else WRITE
+        wait = False
+        for holder in self.others(own):
+            state = holder.state
+            to = NONE if overwrite and not sharing_violation else state & ~mask
+            limited = holder._limit(to)
+            if not state & ~to:
+                wait = wait or holder.breaking
+                continue
+            was_breaking = holder.breaking
+            holder.lower(limited)
+            if holder.breaking and (state & mask or (was_breaking and not first)):
+                wait = True
+        return wait
+
+    def break_for_write(self, own: Holder | None) -> None:
+        """Data changes (write, truncation, a byte-range lock): nobody else may cache any. Nobody is waited for."""
+        for holder in self.others(own):
+            holder.lower(NONE)
+
+    def break_handles(self, own: Holder | None) -> bool:
+        """Others shall close what they hold open only for caching; True if that needs waiting for."""
+        wait = False
+        for holder in self.others(own):
+            if holder.state & HANDLE:
+                holder.lower(holder.state & ~HANDLE)
+                wait = wait or holder.breaking
+        return wait
+
+    def grant_oplock(self, owner: object, level: int, other_opens: bool, locked: bool) -> Oplock | None:
+        """The best oplock at or below ``level`` (MS-FSA 2.1.5.18.1); None if that is none."""
+        state = LEVEL_STATES.get(level, NONE)
+        if any(isinstance(holder, Lease) and holder.state & HANDLE for holder in self.holders):
+            state = NONE
+        if (other_opens or self.holders) and state:
+            state, level = READ, OplockLevel.II
+        if locked and not state & WRITE:
+            state = NONE
+        if not state:
+            return None
+        oplock = Oplock(self, owner, level)
+        self.add(oplock)
+        return oplock
+
+    def grant_lease(self, lease: Lease, wanted: int, other_opens: bool, locked: bool, directory: bool) -> None:
+        """Give ``lease`` as much of ``wanted`` as possible (MS-FSA 2.1.5.18.2); never takes anything away."""
+        if wanted not in VALID_LEASES:
+            wanted = NONE
+        others = self.others(lease)
+        if other_opens or others or directory:
+            wanted &= ~WRITE
+        if any(isinstance(holder, Oplock) and holder.state for holder in others):
+            wanted &= ~HANDLE
+        if locked and not wanted & WRITE:
+            wanted = NONE
+        if not lease.breaking and lease.state != wanted and not lease.state & ~wanted:
+            lease.state = lease.requested = lease.required = wanted
+            if lease.version == 2:
+                lease.epoch = (lease.epoch + 1) & 0xFFFF
+            self.add(lease)
+
+
+class LeaseTables:
+    """GlobalLeaseTableList (3.3.1.4): per client, leases by key."""
+
+    def __init__(self) -> None:
+        self._leases: dict[tuple[bytes, bytes], Lease] = {}
+        self.directory_leases = 0
+        """Directory leases ever granted: while 0, changes need not look for them."""
+
+    def find(self, client_guid: bytes, key: bytes) -> Lease | None:
+        return self._leases.get((client_guid, key))
+
+    def add(self, lease: Lease) -> None:
+        self._leases[lease.client_guid, lease.key] = lease
+
+    def remove(self, lease: Lease) -> None:
+        self._leases.pop((lease.client_guid, lease.key), None)
+
+    def __len__(self) -> int:
+        return len(self._leases)

@@ -1,0 +1,231 @@
+"""Change notification (MS-SMB2 3.3.5.19, MS-FSA 2.1.5.11): who watches what, and what they have yet to be told.
+
+Whoever changes something calls ``report`` (or ``report_rename``); CHANGE_NOTIFY requests wait in a ``Watcher``, one per
+open directory, made by the first of them. All on the event loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from smb3server.request import Pending, Response
+from smb3server.status import NtStatus, StatusError
+from smb3server.wire.change_notify import (
+    Action,
+    Notification,
+    NotifyFilter,
+    encode_notifications,
+    encoded_notification_size,
+)
+from smb3server.wire.query_info import build_output_response
+
+if TYPE_CHECKING:
+    from smb3server.backends.base import Change, Path
+    from smb3server.tree import Share
+
+Key = tuple[str, ...]
+
+
+def fold(path: Path) -> Key:
+    return tuple(part.casefold() for part in path)
+
+
+class Waiting:
+    """A CHANGE_NOTIFY request that has no answer yet."""
+
+    __slots__ = ("limit", "pending")
+
+    def __init__(self, pending: Pending, limit: int) -> None:
+        self.pending = pending
+        self.limit = limit
+
+
+class Watcher:
+    """What one open has asked to be told. Filter, depth and buffer size are those of its first request: later ones
+    cannot change them (MS-FSA 2.1.5.11)."""
+
+    def __init__(self, hub: NotifyHub, path: Path, completion_filter: int, recursive: bool, limit: int) -> None:
+        self.hub = hub
+        self.path = path
+        self.key = fold(path)
+        self.completion_filter = completion_filter
+        self.recursive = recursive
+        self.limit = limit
+        """Bytes of changes kept between requests; more is an overflow (not in spec: its value is up to the server)."""
+        self.stop_backend: Callable[[], None] | None = None
+        self._queue: list[Notification] = []
+        self._size = 0
+        self._overflow = False
+        self._waiting: deque[Waiting] = deque()
+        self._final: int | None = None
+
+    def wait(self, pending: Pending, limit: int) -> None:
+        """Queue a request that takes ``limit`` bytes; answered at once if something has happened before."""
+        if self._final is not None:
+            _answer(pending, self._final, b"")
+            return
+        self._waiting.append(Waiting(pending, limit))
+        self._flush()
+
+    def forget(self, pending: Pending) -> None:
+        """A request was cancelled: what happens from now on is kept for the next one."""
+        for waiting in self._waiting:
+            if waiting.pending is pending:
+                self._waiting.remove(waiting)
+                return
+
+    def add(self, notifications: list[Notification]) -> None:
+        """Something happened; the group is told in one answer where it fits."""
+        if self._final is not None or self._overflow:
+            return
+        for notification in notifications:
+            # A second identical modification that nobody was told of yet says nothing new.
+            if self._queue and notification.action == Action.MODIFIED and notification == self._queue[-1]:
+                continue
+            self._size += encoded_notification_size(notification.name)
+            self._queue.append(notification)
+        if self._size > self.limit:
+            self._overflow = True
+            self._queue.clear()
+            self._size = 0
+        self._flush()
+
+    def end(self, status: int) -> None:
+        """No more to come: close (NOTIFY_CLEANUP) or deletion (DELETE_PENDING). Answers what waits. Idempotent."""
+        if self._final is not None:
+            return
+        self._final = status
+        self.hub.remove(self)
+        if self.stop_backend is not None:
+            self.stop_backend()
+            self.stop_backend = None
+        self._queue.clear()
+        while self._waiting:
+            _answer(self._waiting.popleft().pending, status, b"")
+
+    def _flush(self) -> None:
+        while self._waiting and (self._queue or self._overflow):
+            waiting = self._waiting.popleft()
+            if waiting.pending.done:
+                continue
+            # The last entry's padding is not sent.
+            output = b"" if self._overflow else encode_notifications(self._queue)
+            self._queue.clear()
+            self._size = 0
+            if self._overflow or len(output) > waiting.limit:
+                self._overflow = False
+                _answer(waiting.pending, NtStatus.NOTIFY_ENUM_DIR, b"")
+            else:
+                _answer(waiting.pending, NtStatus.SUCCESS, output)
+
+
+def _answer(pending: Pending, status: int, output: bytes) -> None:
+    if status >> 30 == 3:
+        pending.fail(StatusError(status))
+    else:
+        pending.complete(Response([build_output_response(len(output)), output], status))
+
+
+class NotifyHub:
+    """The watchers of one share, by directory."""
+
+    def __init__(self) -> None:
+        self._watchers: dict[Key, list[Watcher]] = {}
+
+    def __len__(self) -> int:
+        return sum(len(watchers) for watchers in self._watchers.values())
+
+    def watch(self, path: Path, completion_filter: int, recursive: bool, limit: int) -> Watcher:
+        watcher = Watcher(self, path, completion_filter, recursive, limit)
+        self._watchers.setdefault(watcher.key, []).append(watcher)
+        return watcher
+
+    def remove(self, watcher: Watcher) -> None:
+        watchers = self._watchers.get(watcher.key)
+        if watchers is not None and watcher in watchers:
+            watchers.remove(watcher)
+            if not watchers:
+                del self._watchers[watcher.key]
+
+    def _interested(self, path: Path) -> Iterator[tuple[Watcher, int]]:
+        """Watchers of the parent and, recursive ones, of ancestors; with their depth."""
+        key = fold(path)
+        last = len(key) - 1
+        for depth in range(len(key)):
+            for watcher in tuple(self._watchers.get(key[:depth], ())):
+                if depth == last or watcher.recursive:
+                    yield watcher, depth
+
+    def report(self, path: Path, action: int, completion_filter: int, stream: str = "") -> None:
+        """``action`` happened to ``path``; it counts as ``completion_filter`` (any bit in common)."""
+        if not self._watchers:
+            return
+        for watcher, depth in self._interested(path):
+            if watcher.completion_filter & completion_filter:
+                watcher.add([Notification(action, relative_name(path, depth, stream))])
+
+    def report_rename(self, old: Path, new: Path, directory: bool) -> None:
+        """Both names in one answer where the entry stays in its directory; else REMOVED here and ADDED there
+        (MS-FSA 2.1.5.14.11). Watchers at or below a renamed directory follow it."""
+        if not self._watchers:
+            return
+        kind = NotifyFilter.DIR_NAME if directory else NotifyFilter.FILE_NAME
+        if fold(old[:-1]) == fold(new[:-1]):
+            for watcher, depth in self._interested(old):
+                if watcher.completion_filter & kind:
+                    watcher.add(
+                        [
+                            Notification(Action.RENAMED_OLD_NAME, relative_name(old, depth)),
+                            Notification(Action.RENAMED_NEW_NAME, relative_name(new, depth)),
+                        ]
+                    )
+        else:
+            self.report(old, Action.REMOVED, kind)
+            self.report(new, Action.ADDED, kind)
+        if directory:
+            self._follow(old, new)
+
+    def _follow(self, old: Path, new: Path) -> None:
+        prefix = fold(old)
+        moved = [key for key in self._watchers if key[: len(prefix)] == prefix]
+        for watchers in [self._watchers.pop(key) for key in moved]:
+            for watcher in watchers:
+                watcher.path = new + watcher.path[len(old) :]
+                watcher.key = fold(watcher.path)
+                self._watchers.setdefault(watcher.key, []).append(watcher)
+
+    def directory_deleted(self, path: Path) -> None:
+        """The directory is gone or going (delete pending): its watchers end with DELETE_PENDING."""
+        for watcher in tuple(self._watchers.get(fold(path), ())):
+            watcher.end(NtStatus.DELETE_PENDING)
+
+
+def relative_name(path: Path, depth: int, stream: str = "") -> str:
+    name = "\\".join(path[depth:])
+    return f"{name}:{stream}" if stream else name
+
+
+def from_backend(watcher: Watcher) -> Callable[[Change], None]:
+    """Callback for ``Backend.watch``: a change made behind the server, told to this watcher alone."""
+
+    def on_change(change: Change) -> None:
+        if watcher.completion_filter & change.filter:
+            depth = len(watcher.path)
+            watcher.add([Notification(change.action, relative_name(change.path, depth))])
+
+    return on_change
+
+
+def report(share: Share, path: Path, action: int, completion_filter: int, stream: str = "") -> None:
+    """Tell the share's watchers (``NotifyHub.report``)."""
+    share.notify.report(path, action, completion_filter, stream)
+
+
+def report_rename(share: Share, old: Path, new: Path, directory: bool) -> None:
+    share.notify.report_rename(old, new, directory)
+
+
+def directory_deleted(share: Share, path: Path) -> None:
+    share.notify.directory_deleted(path)

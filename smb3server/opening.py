@@ -1,0 +1,285 @@
+"""Opening a file or directory for CREATE (MS-FSA 2.1.5.1): existence, access, sharing, oplock breaks, overwriting.
+
+``Opening.attempt`` runs from the start each time: when somebody's oplock has to be broken first, nothing is kept but
+the request, and once the break is over the next attempt sees the world as it is then.
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from smb3server import access
+from smb3server.backends.base import Disposition, FileInfo, Handle, Kind, OpenRequest, Path, User
+from smb3server.files import LEASE_STAT_ACCESS, STAT_ACCESS, File, FileTable
+from smb3server.leases import Lease
+from smb3server.open import Open
+from smb3server.status import NtStatus, StatusError
+from smb3server.wire import create_contexts as contexts
+from smb3server.wire.create import Access, CreateAction, CreateDisposition, CreateOptions, CreateRequest
+from smb3server.wire.oplock_break import OplockLevel
+
+if TYPE_CHECKING:
+    from smb3server.backends.base import Backend
+    from smb3server.request import Request
+
+READONLY, HIDDEN, SYSTEM, DIRECTORY, ARCHIVE, NORMAL = 0x01, 0x02, 0x04, 0x10, 0x20, 0x80
+SETTABLE = 0x00003127
+"""READONLY, HIDDEN, SYSTEM, ARCHIVE, TEMPORARY, OFFLINE, NOT_CONTENT_INDEXED."""
+
+_DISPOSITIONS = {
+    CreateDisposition.SUPERSEDE: Disposition.OPEN_IF,
+    CreateDisposition.OPEN: Disposition.OPEN,
+    CreateDisposition.CREATE: Disposition.CREATE,
+    CreateDisposition.OPEN_IF: Disposition.OPEN_IF,
+    CreateDisposition.OVERWRITE: Disposition.OPEN,
+    CreateDisposition.OVERWRITE_IF: Disposition.OPEN_IF,
+}
+_OVERWRITES = frozenset([CreateDisposition.SUPERSEDE, CreateDisposition.OVERWRITE, CreateDisposition.OVERWRITE_IF])
+
+
+class MustWait(Exception):
+    """Somebody's caching rights are being taken back; try again when ``file.caching`` reports the end of it."""
+
+    def __init__(self, file: File) -> None:
+        super().__init__()
+        self.file = file
+
+
+@dataclass(slots=True)
+class Opening:
+    """One CREATE on a disk share, its request checked as far as it can be without the file."""
+
+    request: Request
+    record: CreateRequest
+    backend: Backend
+    path: Path
+    stream: str
+    directory: bool | None
+    """What options and name demand it to be."""
+    user: User | None
+    asked: dict[bytes, Any]
+    """Decoded create contexts by name."""
+    desired: int
+    """Access with generic rights mapped, MAXIMUM_ALLOWED still in it."""
+    first: bool = True
+    info: FileInfo | None = None
+    action: CreateAction = CreateAction.OPENED
+    lease: Lease | None = None
+    maximal: int = field(default=0)
+
+    @property
+    def overwrites(self) -> bool:
+        return self.record.create_disposition in _OVERWRITES
+
+    def attempt(self) -> Open:
+        """The open, or ``MustWait``. Raises ``StatusError`` and ``OSError``; nothing stays behind in any case."""
+        handle = self._open_handle()
+        opened: Open | None = None
+        try:
+            opened = self._open(handle)
+        finally:
+            self.first = False
+            if opened is None:
+                if handle.created:
+                    handle.unlink()
+                handle.close()
+        return opened
+
+    # Finding or creating it
+
+    def _backend_request(self, disposition: Disposition, read: bool, write: bool) -> OpenRequest:
+        attributes = self.record.file_attributes & SETTABLE
+        if self.directory is not True:
+            attributes |= ARCHIVE
+        return OpenRequest(
+            self.path,
+            self.stream,
+            disposition,
+            read,
+            write,
+            self.directory,
+            bool(self.record.create_options & CreateOptions.OPEN_REPARSE_POINT),
+            attributes,
+            self.asked.get(contexts.SD_BUFFER),
+            [(name, value) for name, value, _ in self.asked.get(contexts.EA_BUFFER, ())],
+            self.user,
+            bool(self.record.create_options & CreateOptions.NO_INTERMEDIATE_BUFFERING),
+        )
+
+    def _open_handle(self) -> Handle:
+        record = self.record
+        write = bool(self.desired & access.WRITES_DATA) or self.overwrites
+        read = bool(self.desired & (Access.READ_DATA | Access.EXECUTE))
+        if self.directory is True:
+            read = write = False
+        disposition = _DISPOSITIONS[CreateDisposition(record.create_disposition)]
+        try:
+            if self.desired & Access.MAXIMUM_ALLOWED and self.directory is not True:
+                return self._open_as_much_as_possible(disposition)
+            return self.backend.open(self._backend_request(disposition, read, write))
+        except FileExistsError:
+            raise StatusError(self._collision()) from None
+        except IsADirectoryError:
+            # Data access asked of what turns out to be a directory, where the options allow one.
+            if self.directory is False:
+                raise
+            return self.backend.open(self._backend_request(disposition, False, False))
+
+    def _open_as_much_as_possible(self, disposition: Disposition) -> Handle:
+        for read, write in ((True, True), (True, False)):
+            try:
+                return self.backend.open(self._backend_request(disposition, read, write))
+            except (PermissionError, IsADirectoryError):
+                continue
+            except OSError as error:
+                if error.errno != errno.EROFS:
+                    raise
+        return self.backend.open(self._backend_request(disposition, False, False))
+
+    def _collision(self) -> NtStatus:
+        """CREATE on what exists; what is about to be deleted says so."""
+        try:
+            file = self._table.find(self.backend.stat(self.path, self.user).key, self.stream)
+        except OSError:
+            file = None
+        return NtStatus.DELETE_PENDING if file is not None and file.delete_pending else NtStatus.OBJECT_NAME_COLLISION
+
+    @property
+    def _table(self) -> FileTable:
+        return self.request.connection.server.file_table
+
+    # Opening it
+
+    def _open(self, handle: Handle) -> Open:
+        self.info = info = handle.info()
+        file = self._table.get(handle.key, self.stream)
+        try:
+            if handle.created:
+                self.maximal = self._maximal_access(handle, info)
+                # Whoever may create a file may do with this first handle what was asked for.
+                granted = self.desired & ~int(Access.MAXIMUM_ALLOWED)
+                if self.desired & Access.MAXIMUM_ALLOWED:
+                    granted |= self.maximal
+                self.action = CreateAction.CREATED
+                self._allocate(handle)
+            else:
+                granted = self._check_existing(handle, info, file)
+                self.action = CreateAction.OPENED
+                if self.overwrites:
+                    self._overwrite(handle)
+            return self._register(handle, file, granted)
+        finally:
+            self._table.release(file)
+
+    def _maximal_access(self, handle: Handle, info: FileInfo) -> int:
+        tree = self.request.tree
+        if tree is None:
+            raise StatusError(NtStatus.NETWORK_NAME_DELETED)
+        return tree.maximal_access
+
+    def _check_existing(self, handle: Handle, info: FileInfo, file: File) -> int:
+        """MS-FSA 2.1.5.1.2; the granted access."""
+        record = self.record
+        if file.delete_pending or self._base_pending(handle):
+            raise StatusError(NtStatus.DELETE_PENDING)
+        is_directory = handle.kind == Kind.DIRECTORY and not self.stream
+        if is_directory and self.overwrites:
+            raise StatusError(
+                NtStatus.OBJECT_NAME_COLLISION if self.directory is True else NtStatus.FILE_IS_A_DIRECTORY
+            )
+        readonly = bool(info.attributes & READONLY) and not is_directory
+        if self.overwrites:
+            hidden = info.attributes & (HIDDEN | SYSTEM)
+            if readonly or hidden & ~record.file_attributes:
+                raise StatusError(NtStatus.ACCESS_DENIED)
+        if readonly:
+            if self.desired & access.WRITES_DATA:
+                raise StatusError(NtStatus.ACCESS_DENIED)
+            if record.create_options & CreateOptions.DELETE_ON_CLOSE:
+                raise StatusError(NtStatus.CANNOT_DELETE)
+        self.maximal = self._maximal_access(handle, info)
+        maximal = self.maximal
+        implied = access.implied_by(record.create_disposition)
+        granted = access.grant(self.desired, maximal & ~access.WRITES_DATA if readonly else maximal, implied)
+        self._share(file, granted, implied)
+        return granted
+
+    def _base_pending(self, handle: Handle) -> bool:
+        if not self.stream:
+            return False
+        base = self._table.find(handle.key)
+        return base is not None and base.delete_pending
+
+    def own_lease(self) -> Lease | None:
+        wanted = self.wanted_lease
+        if wanted is None:
+            return None
+        return self._table.leases.find(self.request.connection.client_guid, wanted.lease_key)
+
+    @property
+    def wanted_lease(self) -> contexts.Lease | contexts.LeaseV2 | None:
+        """The lease asked for, if the oplock level says so and the dialect has leases (3.3.5.9.8, 3.3.5.9.11)."""
+        if self.record.requested_oplock_level != OplockLevel.LEASE:
+            return None
+        wanted: contexts.Lease | contexts.LeaseV2 | None = self.asked.get(contexts.REQUEST_LEASE)
+        return wanted
+
+    def _share(self, file: File, granted: int, implied: int) -> None:
+        """Sharing violations and oplock breaks: MS-FSA 2.1.5.1.2.2, 2.1.4.12."""
+        sharing = granted | (int(Access.WRITE_DATA) if self.overwrites else 0)
+        violation = file.share_conflict(sharing, self.record.share_access)
+        own = self.own_lease()
+        if file.caching.holders:
+            stat = LEASE_STAT_ACCESS if self.wanted_lease is not None else STAT_ACCESS
+            if (violation or self.overwrites or granted & ~stat) and file.caching.break_for_open(
+                own, self.overwrites, violation, self.first
+            ):
+                raise MustWait(file)
+            violation = violation and file.share_conflict(sharing, self.record.share_access)
+        if violation:
+            raise StatusError(NtStatus.SHARING_VIOLATION)
+
+    def _overwrite(self, handle: Handle) -> None:
+        """MS-FSA 2.1.5.1.2.1: contents, extended attributes and (of a file) other streams go, attributes are set."""
+        superseded = self.record.create_disposition == CreateDisposition.SUPERSEDE
+        self.action = CreateAction.SUPERSEDED if superseded else CreateAction.OVERWRITTEN
+        handle.truncate(0)
+        self._allocate(handle)
+        if not self.stream:
+            attributes = self.record.file_attributes & SETTABLE | ARCHIVE
+            handle.set_attributes(attributes)
+            for name, _ in handle.eas():
+                handle.set_ea(name, b"")
+            for name, value, _ in self.asked.get(contexts.EA_BUFFER, ()):
+                handle.set_ea(name, value)
+        self.info = handle.info()
+
+    def _allocate(self, handle: Handle) -> None:
+        wanted = self.asked.get(contexts.ALLOCATION_SIZE)
+        if wanted is not None and wanted.allocation_size and handle.kind == Kind.FILE:
+            handle.allocate(wanted.allocation_size)
+            self.info = handle.info()
+
+    def _register(self, handle: Handle, file: File, granted: int) -> Open:
+        request, record = self.request, self.record
+        session, tree = request.session, request.tree
+        if session is None or tree is None:
+            raise StatusError(NtStatus.USER_SESSION_DELETED)
+        server = request.connection.server
+        opened = Open(server.new_file_id(), session, tree)
+        opened.granted_access = granted
+        opened.maximal_access = self.maximal
+        opened.share_access = record.share_access
+        opened.create_options = record.create_options
+        opened.path = self.path
+        opened.is_directory = handle.kind == Kind.DIRECTORY and not self.stream
+        opened.handle = handle
+        opened.descriptor = None if opened.is_directory else handle.fileno()
+        opened.file = file
+        opened.delete_on_close = bool(record.create_options & CreateOptions.DELETE_ON_CLOSE)
+        file.opens.append(opened)
+        session.open_table[opened.file_id[1]] = opened
+        server.global_open_table[opened.file_id[0]] = opened
+        return opened

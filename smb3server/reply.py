@@ -1,0 +1,180 @@
+"""Outgoing messages: header, credits, padding, signature, encryption (MS-SMB2 3.3.4.1)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from smb3server.request import Buffer, Request, Response
+from smb3server.security.encryption import TAG_SIZE, TRANSFORM_SIZE
+from smb3server.status import NtStatus, StatusError
+from smb3server.wire.error import ERROR_RESPONSE, ErrorResponse
+from smb3server.wire.header import HEADER_SIZE, PROTOCOL_ID, SIGNATURE_OFFSET, HeaderFlags
+
+if TYPE_CHECKING:
+    from smb3server.connection import Connection
+    from smb3server.security.signing import Signer
+    from smb3server.session import Session
+
+_HEADER = struct.Struct("<4sHHIHHIIQQQ16x")
+"""The AsyncId and the pair of Reserved and TreeId are one 64-bit field here."""
+_ERROR_CONTEXT = struct.Struct("<II")
+_EMPTY_ERROR = ERROR_RESPONSE.pack(ErrorResponse()) + b"\0"
+_NEXT_COMMAND = struct.Struct("<I")
+_PADDING = tuple(bytes(n) for n in range(8))
+_NO_MESSAGE_ID = 0xFFFFFFFFFFFFFFFF
+_REPLY = int(HeaderFlags.SERVER_TO_REDIR)
+_ASYNC = int(HeaderFlags.ASYNC_COMMAND)
+_SIGNED = int(HeaderFlags.SIGNED)
+_ECHOED = int(HeaderFlags.PRIORITY_MASK | HeaderFlags.RELATED_OPERATIONS)
+DIALECT_3_1_1 = 0x0311
+
+
+class Reply:
+    """One command's part of an outgoing message."""
+
+    __slots__ = ("header", "invalidate", "message_id", "on_encoded", "on_sent", "segments", "signer")
+
+    def __init__(self, header: bytearray, segments: Sequence[Buffer], message_id: int) -> None:
+        self.header = header
+        self.segments = segments
+        self.message_id = message_id
+        self.signer: Signer | None = None
+        self.on_sent: Callable[[], None] | None = None
+        self.invalidate: int | None = None
+        self.on_encoded: Callable[[Sequence[Buffer]], None] | None = None
+        """Gets the finished segments (preauthentication integrity)."""
+
+
+def error_body(error: StatusError, dialect: int) -> bytes:
+    """2.2.2; with one error context around the data in 3.1.1 (2.2.2.1)."""
+    data = error.data
+    if not data:
+        return _EMPTY_ERROR
+    if dialect < DIALECT_3_1_1:
+        return ERROR_RESPONSE.pack(ErrorResponse(byte_count=len(data))) + data
+    fixed = ErrorResponse(error_context_count=1, byte_count=len(data) + _ERROR_CONTEXT.size)
+    return ERROR_RESPONSE.pack(fixed) + _ERROR_CONTEXT.pack(len(data), 0) + data
+
+
+class ReplyWriter:
+    """One connection's."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    def reply(self, request: Request, result: Response | StatusError) -> Reply:
+        """Header and body of a final reply; it grants credits, unless an interim one did."""
+        connection = self.connection
+        header = request.header
+        flags = _REPLY | header.flags & _ECHOED
+        session = request.session
+        session_id = session.session_id if session is not None else header.session_id
+        if request.async_id:
+            flags |= _ASYNC
+            target, credits = request.async_id, 0
+        else:
+            tree_id = request.tree.tree_id if request.tree is not None else header.tree_id
+            target = tree_id << 32
+            credits = connection.command_sequence_window.grant(header.credits, connection.credit_limit)
+        packed = bytearray(
+            _HEADER.pack(
+                PROTOCOL_ID,
+                HEADER_SIZE,
+                header.credit_charge,
+                result.status,
+                header.command,
+                credits,
+                flags,
+                0,
+                header.message_id,
+                target,
+                session_id,
+            )
+        )
+        if isinstance(result, Response):
+            reply = Reply(packed, result.segments, header.message_id)
+            reply.on_sent = result.on_sent
+            reply.invalidate = result.invalidate
+        else:
+            reply = Reply(packed, (error_body(result, connection.dialect),), header.message_id)
+        if session is not None and not request.encrypted and (request.signed or session.signing_required):
+            channel = session.channel_list.get(connection)
+            if channel is not None:
+                reply.signer = channel.signer
+        if request.extra:
+            reply.on_encoded = request.extra.get("on_encoded")  # type: ignore[assignment]
+        return reply
+
+    def interim(self, request: Request) -> Reply:
+        """3.3.4.2. Never signed: with AES-GMAC its nonce would be the final reply's, and clients do not verify it."""
+        connection = self.connection
+        header = request.header
+        session = request.session
+        credits = connection.command_sequence_window.grant(header.credits, connection.credit_limit)
+        packed = _HEADER.pack(
+            PROTOCOL_ID,
+            HEADER_SIZE,
+            header.credit_charge,
+            NtStatus.PENDING,
+            header.command,
+            credits,
+            _REPLY | _ASYNC,
+            0,
+            header.message_id,
+            request.async_id,
+            session.session_id if session is not None else header.session_id,
+        )
+        return Reply(bytearray(packed), (_EMPTY_ERROR,), header.message_id)
+
+    def notification(self, segments: Sequence[Buffer], command: int) -> Reply:
+        """3.3.4.6: no MessageId, no session, no tree connect, no credits, no signature."""
+        packed = _HEADER.pack(
+            PROTOCOL_ID, HEADER_SIZE, 0, NtStatus.SUCCESS, command, 0, _REPLY, 0, _NO_MESSAGE_ID, 0, 0
+        )
+        return Reply(bytearray(packed), segments, _NO_MESSAGE_ID)
+
+    def send(self, replies: Sequence[Reply], encrypt_for: Session | None) -> None:
+        """One message of all ``replies``: each but the last padded to eight bytes, each signed, encrypted as one."""
+        segments: list[Buffer] = []
+        last = len(replies) - 1
+        on_sent: Callable[[], None] | None = None
+        callbacks: list[Callable[[], None]] = []
+        invalidate: int | None = None
+        for index, reply in enumerate(replies):
+            header = reply.header
+            part: list[Buffer] = [header, *reply.segments]
+            if index < last:
+                length = sum(map(len, part))
+                padding = -length & 7
+                if padding:
+                    part.append(_PADDING[padding])
+                _NEXT_COMMAND.pack_into(header, 20, length + padding)
+            if reply.signer is not None and encrypt_for is None:
+                header[16] |= _SIGNED
+                header[SIGNATURE_OFFSET:] = reply.signer.sign(part, reply.message_id)
+            if reply.on_encoded is not None:
+                reply.on_encoded(part)
+            segments += part
+            if reply.on_sent is not None:
+                callbacks.append(reply.on_sent)
+            if reply.invalidate is not None:
+                invalidate = reply.invalidate
+        if callbacks:
+            on_sent = callbacks[0] if len(callbacks) == 1 else lambda: _call_all(callbacks)
+        transport = self.connection.transport
+        if encrypt_for is None or encrypt_for.cipher is None:
+            transport.send(segments, invalidate, on_sent)
+            return
+        length = sum(map(len, segments))
+        buffer = transport.acquire(TRANSFORM_SIZE + length + TAG_SIZE)
+        encrypt_for.cipher.encrypt(segments, length, buffer.view)
+        if on_sent is not None:
+            on_sent()
+        transport.send((buffer.view[: TRANSFORM_SIZE + length],), invalidate, buffer.release)
+
+
+def _call_all(callbacks: Sequence[Callable[[], None]]) -> None:
+    for callback in callbacks:
+        callback()

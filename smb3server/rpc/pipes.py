@@ -1,0 +1,85 @@
+"""Named pipes of IPC$: an RPC endpoint behind each open, in message mode (MS-SMB2 3.3.5.10, 3.3.5.12, 3.3.5.13)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from smb3server.request import Request
+from smb3server.rpc.dcerpc import Interface, RpcEndpoint
+from smb3server.server import Server
+from smb3server.session import Session
+from smb3server.status import NtStatus, StatusError
+
+InterfaceFactory = Callable[[Server, Session], list[Interface]]
+
+
+def _srvsvc(server: Server, session: Session) -> list[Interface]:
+    from smb3server.rpc import srvsvc
+
+    return [srvsvc.interface(server, session)]
+
+
+def _wkssvc(server: Server, session: Session) -> list[Interface]:
+    from smb3server.rpc import wkssvc
+
+    return [wkssvc.interface(server, session)]
+
+
+PIPES: dict[str, InterfaceFactory] = {"srvsvc": _srvsvc, "wkssvc": _wkssvc}
+"""By name without ``\\pipe\\``. impacket's NDR is imported with the first use."""
+
+MAX_OUTPUT = 8 << 20
+"""Unread answers, bytes; a client that only writes gets PIPE_BUSY."""
+
+
+class RpcPipe:
+    """See ``smb3server.open.Pipe``."""
+
+    def __init__(self, endpoint: RpcEndpoint) -> None:
+        self._endpoint = endpoint
+        self._rest = memoryview(b"")
+
+    def write(self, data: bytes) -> int:
+        """Everything is taken, or PIPE_DISCONNECTED after a protocol violation of the client's."""
+        if sum(map(len, self._endpoint.output)) > MAX_OUTPUT:
+            raise StatusError(NtStatus.PIPE_BUSY)
+        self._endpoint.feed(data)
+        if self._endpoint.broken:
+            raise StatusError(NtStatus.PIPE_DISCONNECTED)
+        return len(data)
+
+    def read(self, size: int) -> tuple[bytes, bool]:
+        """One message, or what fits, and whether more of it is left."""
+        if not self._rest:
+            if not self._endpoint.output:
+                raise StatusError(NtStatus.PIPE_EMPTY)
+            self._rest = memoryview(self._endpoint.output.pop(0))
+        data = bytes(self._rest[:size])
+        self._rest = self._rest[size:]
+        return data, len(self._rest) > 0
+
+    def peek(self) -> tuple[int, int, int]:
+        """Bytes that can be read, messages, bytes of the first message."""
+        messages = ([self._rest] if self._rest else []) + [memoryview(entry) for entry in self._endpoint.output]
+        return sum(map(len, messages)), len(messages), len(messages[0]) if messages else 0
+
+    def close(self) -> None:
+        self._endpoint.broken = True
+        self._endpoint.output.clear()
+        self._rest = memoryview(b"")
+
+
+def normalize(name: str) -> str:
+    """Pipe names come with and without a prefix."""
+    return name.casefold().lstrip("\\").removeprefix("pipe\\")
+
+
+def open_pipe(request: Request, name: str) -> RpcPipe:
+    """OBJECT_NAME_NOT_FOUND for a name that nobody serves; ACCESS_DENIED for anonymous users where they are barred."""
+    factory = PIPES.get(normalize(name))
+    if factory is None:
+        raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
+    if request.session is None:
+        raise StatusError(NtStatus.USER_SESSION_DELETED)
+    interfaces = factory(request.connection.server, request.session)
+    return RpcPipe(RpcEndpoint(normalize(name), interfaces))

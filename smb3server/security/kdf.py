@@ -1,0 +1,67 @@
+"""Keys derived from a session key (MS-SMB2 3.1.4.2): SP 800-108 counter mode with HMAC-SHA256."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.kbkdf import KBKDFHMAC, CounterLocation, Mode
+
+from smb3server.security.algorithms import Cipher
+
+DIALECT_3_0 = 0x0300
+DIALECT_3_1_1 = 0x0311
+
+
+class SessionKeys(NamedTuple):
+    signing: bytes
+    application: bytes
+    encryption: bytes
+    """Server to client; empty without a cipher."""
+    decryption: bytes
+    """Client to server."""
+
+
+def derive(key: bytes, label: bytes, context: bytes, length: int = 16) -> bytes:
+    """``length`` bytes; label and context without the separating zero byte, which the function puts between them."""
+    return KBKDFHMAC(
+        algorithm=SHA256(),
+        mode=Mode.CounterMode,
+        length=length,
+        rlen=4,
+        llen=4,
+        location=CounterLocation.BeforeFixed,
+        label=label,
+        context=context,
+        fixed=None,
+    ).derive(key)
+
+
+def derive_signing_key(dialect: int, session_key: bytes, preauth_hash: bytes) -> bytes:
+    """Signing key of a session or of one more channel (3.3.5.5.3)."""
+    if dialect < DIALECT_3_0:
+        return session_key
+    if dialect >= DIALECT_3_1_1:
+        return derive(session_key, b"SMBSigningKey\0", preauth_hash)
+    return derive(session_key, b"SMB2AESCMAC\0", b"SmbSign\0")
+
+
+def derive_session_keys(
+    dialect: int, session_key: bytes, full_session_key: bytes, cipher_id: int, preauth_hash: bytes
+) -> SessionKeys:
+    """All keys of a new session (3.3.5.5.3). ``session_key`` is its first 16 bytes, zero padded; 256-bit ciphers use
+    the whole one."""
+    signing = derive_signing_key(dialect, session_key, preauth_hash)
+    if dialect < DIALECT_3_0:
+        return SessionKeys(signing, session_key, b"", b"")
+    long = cipher_id in (Cipher.AES_256_CCM, Cipher.AES_256_GCM)
+    key, length = (full_session_key, 32) if long else (session_key, 16)
+    if dialect >= DIALECT_3_1_1:
+        application = derive(session_key, b"SMBAppKey\0", preauth_hash)
+        encryption = derive(key, b"SMBS2CCipherKey\0", preauth_hash, length)
+        decryption = derive(key, b"SMBC2SCipherKey\0", preauth_hash, length)
+    else:
+        application = derive(session_key, b"SMB2APP\0", b"SmbRpc\0")
+        encryption = derive(key, b"SMB2AESCCM\0", b"ServerOut\0", length)
+        decryption = derive(key, b"SMB2AESCCM\0", b"ServerIn \0", length)
+    return SessionKeys(signing, application, encryption, decryption)

@@ -1,0 +1,138 @@
+"""Security descriptors and POSIX: user and group ids as SIDs, modes as DACLs and back.
+
+Ids without a SID of their own are S-1-22-1-uid (Unix User) and S-1-22-2-gid (Unix Group), as other servers and clients
+know them. Users of the server's own account base are S-1-5-21-x-y-z-RID.
+
+Mode to DACL: one allowing ACE each for owner, group and Everyone with
+
+=====  =====================================================================
+r      FILE_GENERIC_READ
+w      FILE_GENERIC_WRITE, DELETE, on directories FILE_DELETE_CHILD too
+x      FILE_GENERIC_EXECUTE
+=====  =====================================================================
+
+and always READ_CONTROL, READ_ATTRIBUTES and SYNCHRONIZE. The owner may also change the mode: WRITE_DAC, WRITE_OWNER,
+WRITE_ATTRIBUTES, WRITE_EA, DELETE. Where POSIX gives a class less than a wider one (0o077), an ACE denies the
+difference.
+
+DACL to mode: each class gets the bits its members' tokens would be granted: r for FILE_READ_DATA, w for
+FILE_WRITE_DATA and FILE_APPEND_DATA together, x for FILE_EXECUTE. Mode to DACL to mode gives the same mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from smb3server.security.access import (
+    FILE_ALL_ACCESS,
+    FILE_GENERIC_EXECUTE,
+    FILE_GENERIC_READ,
+    FILE_GENERIC_WRITE,
+    Access,
+    Token,
+    granted_access,
+)
+from smb3server.security.descriptor import (
+    EVERYONE,
+    LOCAL_SYSTEM,
+    Ace,
+    Acl,
+    Control,
+    SecurityDescriptor,
+    Sid,
+    allow,
+    deny,
+)
+
+_UNIX_AUTHORITY = 22
+_USER, _GROUP = 1, 2
+_ALWAYS = int(Access.READ_CONTROL | Access.READ_ATTRIBUTES | Access.SYNCHRONIZE)
+_OWNER = _ALWAYS | int(
+    Access.WRITE_DAC | Access.WRITE_OWNER | Access.WRITE_ATTRIBUTES | Access.WRITE_EA | Access.DELETE
+)
+
+
+class IdMap:
+    """Between POSIX ids and SIDs. ``users`` and ``groups`` are exceptions to the S-1-22 scheme, each way unique."""
+
+    def __init__(self, users: Mapping[int, Sid] | None = None, groups: Mapping[int, Sid] | None = None) -> None:
+        self._users = dict(users or {})
+        self._groups = dict(groups or {})
+        self._uids = {sid: uid for uid, sid in self._users.items()}
+        self._gids = {sid: gid for gid, sid in self._groups.items()}
+
+    def user_sid(self, uid: int) -> Sid:
+        return self._users.get(uid) or Sid(_UNIX_AUTHORITY, (_USER, uid & 0xFFFFFFFF))
+
+    def group_sid(self, gid: int) -> Sid:
+        return self._groups.get(gid) or Sid(_UNIX_AUTHORITY, (_GROUP, gid & 0xFFFFFFFF))
+
+    def uid(self, sid: Sid) -> int | None:
+        """None for a SID that is no user known here."""
+        return self._id(sid, self._uids, _USER)
+
+    def gid(self, sid: Sid) -> int | None:
+        return self._id(sid, self._gids, _GROUP)
+
+    @staticmethod
+    def _id(sid: Sid, table: Mapping[Sid, int], kind: int) -> int | None:
+        known = table.get(sid)
+        if known is not None:
+            return known
+        if sid.authority == _UNIX_AUTHORITY and len(sid.sub_authorities) == 2 and sid.sub_authorities[0] == kind:
+            return sid.sub_authorities[1]
+        return None
+
+
+def _rights(bits: int, directory: bool) -> int:
+    mask = 0
+    if bits & 4:
+        mask |= FILE_GENERIC_READ
+    if bits & 2:
+        mask |= FILE_GENERIC_WRITE | Access.DELETE
+        if directory:
+            mask |= Access.DELETE_CHILD
+    if bits & 1:
+        mask |= FILE_GENERIC_EXECUTE
+    return int(mask)
+
+
+_READ_WRITE_EXECUTE = int(Access.READ_DATA | Access.WRITE_DATA | Access.APPEND_DATA | Access.EXECUTE)
+
+
+def _deciding(bits: int) -> int:
+    """The rights that stand for mode bits, without those several of them share."""
+    return _rights(bits, False) & _READ_WRITE_EXECUTE
+
+
+def default_descriptor(mode: int, uid: int, gid: int, directory: bool, ids: IdMap) -> SecurityDescriptor:
+    """What a file without a stored descriptor shows."""
+    owner, group = ids.user_sid(uid), ids.group_sid(gid)
+    user_bits, group_bits, other_bits = mode >> 6 & 7, mode >> 3 & 7, mode & 7
+    aces: list[Ace] = []
+    if (group_bits | other_bits) & ~user_bits:
+        aces.append(deny(owner, _deciding((group_bits | other_bits) & ~user_bits)))
+    full = FILE_ALL_ACCESS if user_bits == 7 else _OWNER | _rights(user_bits, directory)
+    aces.append(allow(owner, full))
+    if other_bits & ~group_bits:
+        aces.append(deny(group, _deciding(other_bits & ~group_bits)))
+    aces.append(allow(group, _ALWAYS | _rights(group_bits, directory)))
+    aces.append(allow(EVERYONE, _ALWAYS | _rights(other_bits, directory)))
+    aces.append(allow(LOCAL_SYSTEM, FILE_ALL_ACCESS))
+    return SecurityDescriptor(owner, group, Acl(tuple(aces)), None, int(Control.DACL_PRESENT | Control.SELF_RELATIVE))
+
+
+def to_mode(descriptor: SecurityDescriptor) -> int:
+    """The nine permission bits that come closest to the DACL."""
+    mode = 0
+    nobody = Sid(_UNIX_AUTHORITY, (0,))
+    owner, group = descriptor.owner or nobody, descriptor.group or nobody
+    for sids in ({owner, group, EVERYONE}, {group, EVERYONE}, {EVERYONE}):
+        granted = granted_access(descriptor, Token(owner, frozenset(sids), group))
+        bits = 4 if granted & Access.READ_DATA else 0
+        if granted & Access.WRITE_DATA and granted & Access.APPEND_DATA:
+            bits |= 2
+        if granted & Access.EXECUTE:
+            bits |= 1
+        mode = mode << 3 | bits
+    return mode

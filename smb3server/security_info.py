@@ -1,0 +1,110 @@
+"""Security descriptors of opens: the parts a client asks for or sets (MS-FSA 2.1.5.14, 2.1.5.17)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smb3server.security.descriptor import Control, SecurityDescriptor, unpack
+from smb3server.security.posix import IdMap, default_descriptor
+from smb3server.status import NtStatus, StatusError
+from smb3server.wire.query_info import SecurityInformation
+
+if TYPE_CHECKING:
+    from smb3server.backends.base import Handle
+    from smb3server.open import Open
+
+_IDS = IdMap()
+_DACL_BITS = int(
+    Control.DACL_PRESENT
+    | Control.DACL_DEFAULTED
+    | Control.DACL_AUTO_INHERIT_REQ
+    | Control.DACL_AUTO_INHERITED
+    | Control.DACL_PROTECTED
+)
+_SACL_BITS = int(
+    Control.SACL_PRESENT
+    | Control.SACL_DEFAULTED
+    | Control.SACL_AUTO_INHERIT_REQ
+    | Control.SACL_AUTO_INHERITED
+    | Control.SACL_PROTECTED
+)
+_SACL_PARTS = (
+    SecurityInformation.SACL | SecurityInformation.LABEL | SecurityInformation.ATTRIBUTE | SecurityInformation.SCOPE
+)
+
+
+def _handle(opened: Open) -> Handle:
+    if opened.handle is None:
+        raise StatusError(NtStatus.NOT_SUPPORTED)
+    return opened.handle
+
+
+def current_descriptor(handle: Handle) -> SecurityDescriptor:
+    """The stored descriptor; one made from owner and mode where there is none, or none that can be read."""
+    stored = handle.security_descriptor()
+    if stored is not None:
+        try:
+            return unpack(stored)
+        except ValueError:
+            # Written by another program, or damaged: the file's mode is what is left to go by.
+            pass
+    info = handle.info()
+    return default_descriptor(info.mode, info.uid, info.gid, handle.kind == 1, _IDS)
+
+
+def query_security(opened: Open, which: int) -> bytes:
+    """Self-relative descriptor with the parts in ``which`` (SecurityInformation)."""
+    found = current_descriptor(_handle(opened))
+    control = 0
+    dacl = sacl = None
+    if which & SecurityInformation.DACL:
+        dacl = found.dacl
+        control |= found.control & _DACL_BITS
+    if which & _SACL_PARTS:
+        sacl = found.sacl
+        control |= found.control & _SACL_BITS
+    return SecurityDescriptor(
+        found.owner if which & SecurityInformation.OWNER else None,
+        found.group if which & SecurityInformation.GROUP else None,
+        dacl,
+        sacl,
+        control,
+        found.rm_control,
+    ).pack()
+
+
+def _inheritance_bits(control: int, request: int, done: int) -> int:
+    """AUTO_INHERITED is kept only when AUTO_INHERIT_REQ came with it, and the request itself is never stored
+    (MS-DTYP 2.5.3.4.2)."""
+    if control & request and control & done:
+        return control & ~request
+    return control & ~(request | done)
+
+
+def set_security(opened: Open, which: int, data: memoryview) -> None:
+    """Replace the parts in ``which``. INVALID_SECURITY_DESCR, INVALID_OWNER; nothing is changed then."""
+    handle = _handle(opened)
+    try:
+        new = unpack(data)
+    except ValueError:
+        raise StatusError(NtStatus.INVALID_SECURITY_DESCR) from None
+    merged = current_descriptor(handle)
+    if which & SecurityInformation.OWNER:
+        if new.owner is None:
+            raise StatusError(NtStatus.INVALID_OWNER)
+        merged = merged._replace(owner=new.owner)
+    if which & SecurityInformation.GROUP:
+        if new.group is None:
+            raise StatusError(NtStatus.INVALID_SECURITY_DESCR)
+        merged = merged._replace(group=new.group)
+    if which & SecurityInformation.DACL:
+        bits = _inheritance_bits(new.control & _DACL_BITS, Control.DACL_AUTO_INHERIT_REQ, Control.DACL_AUTO_INHERITED)
+        merged = merged._replace(dacl=new.dacl, control=merged.control & ~_DACL_BITS | bits)
+    if which & _SACL_PARTS:
+        bits = _inheritance_bits(new.control & _SACL_BITS, Control.SACL_AUTO_INHERIT_REQ, Control.SACL_AUTO_INHERITED)
+        merged = merged._replace(sacl=new.sacl, control=merged.control & ~_SACL_BITS | bits)
+    try:
+        packed = merged.pack()
+    except ValueError:
+        raise StatusError(NtStatus.INVALID_SECURITY_DESCR) from None
+    handle.set_security_descriptor(packed)

@@ -1,0 +1,201 @@
+"""The server's global state (MS-SMB2 3.3.1.5) and the life of its connections and sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import time
+import uuid
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from smb3server.auth.acceptor import Acceptor, hint_token
+from smb3server.auth.users import UserDatabase
+from smb3server.break_notifications import BreakNotifications
+from smb3server.buffers import BufferPool
+from smb3server.commands import load
+from smb3server.connection import Connection
+from smb3server.files import FileTable
+from smb3server.multichannel import InterfaceList
+from smb3server.session import Identity, Session, SessionState
+from smb3server.settings import Settings
+from smb3server.status import NtStatus, StatusError
+from smb3server.tree import IPC_SHARE_NAME, Share, ShareType
+
+if TYPE_CHECKING:
+    from smb3server.open import Open
+    from smbdirect.message_transport import MessageTransport
+
+log = logging.getLogger(__name__)
+
+
+class Server:
+    """3.3.1.5. Lives on one event loop."""
+
+    def __init__(self, settings: Settings | None = None, users: UserDatabase | None = None) -> None:
+        load()
+        self.settings = settings or Settings()
+        self.users = users or UserDatabase()
+        self.server_guid = uuid.uuid4().bytes_le
+        self.server_start_time = time.time()
+        self.share_list: dict[str, Share] = {}
+        """Keyed by case-folded name."""
+        self.global_session_table: dict[int, Session] = {}
+        self.global_open_table: dict[int, Open] = {}
+        """Keyed by the persistent half of the FileId."""
+        self.connection_list: set[Connection] = set()
+        self.max_transact_size = self.settings.max_io_size
+        self.max_read_size = self.settings.max_io_size
+        self.max_write_size = self.settings.max_io_size
+        self.file_table = FileTable(BreakNotifications())
+        """What is open, by file: share modes, locks, oplocks and leases (GlobalLeaseTableList is in it)."""
+        self.buffers = BufferPool()
+        self.kerberos = bool(self.settings.keytab)
+        if self.kerberos:
+            os.environ["KRB5_KTNAME"] = self.settings.keytab
+        self.hint_token = hint_token(self.kerberos)
+        self.interfaces = InterfaceList()
+        self.rdma_addresses: set[str] = set()
+        """Local addresses on which SMB Direct is served; clients are told so (FSCTL_QUERY_NETWORK_INTERFACE_INFO)."""
+        self._strangers: Counter[str] = Counter()
+        """Connections without a session, by the peer's address."""
+        self._next_file_id = 0
+        self.add_share(Share(IPC_SHARE_NAME, ShareType.PIPE, remark="Remote IPC", hidden=True))
+
+    def add_share(self, share: Share) -> None:
+        """Replaces a share of the same name."""
+        self.share_list[share.name.casefold()] = share
+
+    def new_file_id(self) -> tuple[int, int]:
+        """An unused (persistent, volatile) FileId; never all zeros or all ones."""
+        self._next_file_id += 1
+        return self._next_file_id, self._next_file_id
+
+    # Connections
+
+    def accept(self, transport: MessageTransport) -> None:
+        """3.3.5.1: serve a new connection, unless there are too many."""
+        address = transport.peer_address[0]
+        settings = self.settings
+        if (
+            len(self.connection_list) >= settings.max_connections
+            or self._strangers[address] >= settings.max_unauthenticated_per_address
+        ):
+            log.warning("%s: too many connections", address)
+            transport.start(lambda message: message.release(), lambda error: None)
+            transport.abort("too many connections")
+            return
+        transport.max_message_size = settings.max_message_before_authentication
+        connection = Connection(self, transport)
+        self.connection_list.add(connection)
+        self._strangers[address] += 1
+        connection.start()
+        connection.loop.call_later(settings.negotiate_timeout, self._check_progress, connection, False)
+        connection.loop.call_later(settings.authentication_timeout, self._check_progress, connection, True)
+
+    def _check_progress(self, connection: Connection, authenticated: bool) -> None:
+        """Drop who connects and then does not negotiate, or negotiates and then does not log on."""
+        if connection.closed or connection.is_authenticated:
+            return
+        if authenticated or not connection.negotiated:
+            connection.disconnect("nothing sensible said in time")
+
+    def connection_authenticated(self, connection: Connection) -> None:
+        self._forget_stranger(connection)
+
+    def connection_closed(self, connection: Connection) -> None:
+        self.connection_list.discard(connection)
+        if not connection.is_authenticated:
+            self._forget_stranger(connection)
+
+    def _forget_stranger(self, connection: Connection) -> None:
+        address = connection.client_name
+        self._strangers[address] -= 1
+        if self._strangers[address] <= 0:
+            del self._strangers[address]
+
+    # Sessions
+
+    def new_acceptor(self) -> Acceptor:
+        settings = self.settings
+        return Acceptor(
+            self.users, settings.server_name, settings.allow_guest, settings.allow_anonymous, self.kerberos
+        )
+
+    def new_session(self, connection: Connection) -> Session:
+        """3.3.5.5.1. Raises INSUFFICIENT_RESOURCES when the client has too many under way."""
+        table = connection.session_table
+        settings = self.settings
+        in_progress = len(connection.acceptors)
+        if in_progress >= settings.max_sessions_in_progress or len(table) >= settings.max_sessions:
+            raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
+        while True:
+            # Unpredictable, so that nobody binds to or supersedes a session that is not theirs by counting.
+            session_id = secrets.randbits(63) or 1
+            if session_id not in self.global_session_table:
+                break
+        session = Session(self, session_id, connection)
+        self.global_session_table[session_id] = table[session_id] = session
+        connection.loop.call_later(settings.authentication_timeout, self._expire_unfinished, session)
+        return session
+
+    def _expire_unfinished(self, session: Session) -> None:
+        if session.state is SessionState.IN_PROGRESS and session.session_id in self.global_session_table:
+            session.connection.acceptors.pop(session.session_id, None)
+            self.remove_session(session)
+
+    def remove_session(self, session: Session) -> None:
+        """3.3.4.5, 3.3.5.6: cancel its requests, close its opens and tree connects, on all channels. The channels' keys
+        stay with the object: the reply that ends a session is still signed with them."""
+        if self.global_session_table.pop(session.session_id, None) is None:
+            return
+        for connection in {session.connection, *session.channel_list}:
+            connection.session_table.pop(session.session_id, None)
+            connection.preauth_session_table.pop(session.session_id, None)
+            connection.cancel_requests(session)
+        for entry in list(session.open_table.values()):
+            entry.close()
+        session.tree_connect_table.clear()
+        session.state = SessionState.EXPIRED
+
+    def leave_session(self, session: Session, connection: Connection) -> None:
+        """3.3.7.1: a session lost a connection; without its last channel it ends."""
+        session.channel_list.pop(connection, None)
+        if not session.channel_list:
+            self.remove_session(session)
+        elif session.connection is connection:
+            session.connection = next(iter(session.channel_list))
+
+    def close_previous_session(self, session_id: int, identity: Identity) -> None:
+        """3.3.5.5.3: a client that reconnects names its old session; only its own user's is closed."""
+        previous = self.global_session_table.get(session_id)
+        if previous is None or previous.identity is None or previous.state is SessionState.IN_PROGRESS:
+            return
+        if previous.identity.name.casefold() == identity.name.casefold():
+            log.info("session of %s superseded", previous.identity)
+            self.remove_session(previous)
+
+    # End
+
+    async def shutdown(self, grace: float = 10.0) -> None:
+        """Finish requests in flight (waiting ones are cancelled), close every open, then every connection."""
+        deadline = asyncio.get_running_loop().time() + grace
+        for connection in list(self.connection_list):
+            connection.transport.pause_reading()
+            connection.cancel_waiting()
+        while any(c.request_list or c.transport.pending_send_bytes for c in self.connection_list):
+            if asyncio.get_running_loop().time() > deadline:
+                log.warning("requests still in flight after %.0f s", grace)
+                break
+            await asyncio.sleep(0.01)
+        for session in list(self.global_session_table.values()):
+            self.remove_session(session)
+        for connection in list(self.connection_list):
+            connection.transport.close("server shutdown")
+        while self.connection_list and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.01)
+        for share in self.share_list.values():
+            if share.backend is not None:
+                share.backend.close()

@@ -1,0 +1,100 @@
+"""Sessions (MS-SMB2 3.3.1.8) and their channels (3.3.1.14)."""
+
+from __future__ import annotations
+
+import enum
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from smb3server.backends.base import User
+    from smb3server.connection import Connection
+    from smb3server.open import Open
+    from smb3server.security.encryption import SessionCipher
+    from smb3server.security.signing import Signer
+    from smb3server.server import Server
+    from smb3server.tree import TreeConnect
+
+
+class SessionState(enum.Enum):
+    IN_PROGRESS = "in progress"
+    VALID = "valid"
+    EXPIRED = "expired"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a session acts for."""
+
+    name: str
+    domain: str = ""
+    guest: bool = False
+    anonymous: bool = False
+    user: User | None = None
+    """POSIX credentials for file access; None: the server's own."""
+
+    def __str__(self) -> str:
+        return f"{self.domain}\\{self.name}" if self.domain else self.name or "ANONYMOUS"
+
+
+class Channel:
+    """One session on one connection (3.3.1.14)."""
+
+    __slots__ = ("connection", "signer", "signing_key")
+
+    def __init__(self, connection: Connection, signing_key: bytes, signer: Signer | None) -> None:
+        self.connection = connection
+        self.signing_key = signing_key
+        self.signer = signer
+        """None for guest and anonymous sessions, which have no key to sign with."""
+
+
+class Session:
+    """3.3.1.8. ``open_table`` is keyed by the volatile half of the FileId, ``tree_connect_table`` by TreeId."""
+
+    def __init__(self, server: Server, session_id: int, connection: Connection) -> None:
+        self.server = server
+        self.session_id = session_id
+        self.state = SessionState.IN_PROGRESS
+        self.connection = connection
+        """The connection it was made on; commands come on any of ``channel_list``."""
+        self.identity: Identity | None = None
+        self.session_key = b""
+        self.full_session_key = b""
+        """The authentication protocol's whole key: 256-bit ciphers derive from it."""
+        self.signing_required = False
+        self.encrypt_data = False
+        self.cipher: SessionCipher | None = None
+        """None where the dialect, the client or a missing key rule encryption out."""
+        self.open_table: dict[int, Open] = {}
+        self.tree_connect_table: dict[int, TreeConnect] = {}
+        self.channel_list: dict[Connection, Channel] = {}
+        self.application_key = b""
+        self.signer: Signer | None = None
+        """Session.SigningKey's; channels bound later have their own."""
+        self.expiration_time: float | None = None
+        """Wall clock, seconds since the epoch; None: never."""
+        self.creation_time = time.time()
+        self.idle_time = time.time()
+        self._next_tree_id = 0
+
+    @property
+    def is_guest(self) -> bool:
+        return self.identity is not None and self.identity.guest
+
+    @property
+    def is_anonymous(self) -> bool:
+        return self.identity is not None and self.identity.anonymous
+
+    @property
+    def user(self) -> User | None:
+        """POSIX credentials for backends."""
+        return self.identity.user if self.identity is not None else None
+
+    def new_tree_id(self) -> int:
+        """An unused TreeId, never 0 or 0xFFFFFFFF."""
+        while True:
+            self._next_tree_id = self._next_tree_id % 0xFFFFFFFE + 1
+            if self._next_tree_id not in self.tree_connect_table:
+                return self._next_tree_id

@@ -1,0 +1,60 @@
+"""What can be set about a server; ``config`` fills it in from the command line and a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from smb3server.security.algorithms import Cipher, SigningAlgorithm
+
+
+@dataclass(slots=True)
+class Settings:
+    """Sizes in bytes, times in seconds."""
+
+    server_name: str = "SMB3SERVER"
+    """NetBIOS name: at most 15 characters, upper case."""
+    comment: str = "smb3server"
+    min_dialect: int = 0x0202
+    max_dialect: int = 0x0311
+    require_signing: bool = False
+    require_encryption: bool = False
+    """EncryptData of the server: every session is encrypted, clients that cannot are refused."""
+    ciphers: tuple[int, ...] = (Cipher.AES_128_GCM, Cipher.AES_256_GCM, Cipher.AES_128_CCM, Cipher.AES_256_CCM)
+    """Those allowed; among them the client's order decides."""
+    signing_algorithms: tuple[int, ...] = (
+        SigningAlgorithm.AES_GMAC,
+        SigningAlgorithm.AES_CMAC,
+        SigningAlgorithm.HMAC_SHA256,
+    )
+    allow_guest: bool = False
+    """Unknown users become guests; a wrong password never does."""
+    allow_anonymous: bool = False
+    keytab: str = ""
+    """Kerberos keytab; empty: NTLM only."""
+    multichannel: bool = True
+    leases: bool = True
+    directory_leases: bool = False
+    max_io_size: int = 8 << 20
+    """MaxTransactSize, MaxReadSize, MaxWriteSize."""
+    max_message_size: int = (8 << 20) + (1 << 16)
+    """Of an authenticated client's; larger ones end the connection."""
+    max_message_before_authentication: int = (1 << 16) + 4096
+    """Security tokens with Kerberos tickets may take 64 KiB."""
+    max_credits: int = 8192
+    credits_before_authentication: int = 256
+    max_async_requests: int = 1024
+    """Pending at once on a connection; CHANGE_NOTIFY and blocking locks may pend for ever."""
+    interim_delay: float = 0.2
+    """After which a pending request tells its client so."""
+    failed_logon_delay: float = 0.25
+    authentication_timeout: float = 45.0
+    negotiate_timeout: float = 30.0
+    """For a connection to say something that makes sense."""
+    max_sessions_in_progress: int = 8
+    """Per connection."""
+    max_sessions: int = 1024
+    """Per connection."""
+    max_trees: int = 1024
+    """Per session."""
+    max_connections: int = 4096
+    max_unauthenticated_per_address: int = 512

@@ -1,0 +1,1 @@
+"""Transports of SMB messages that are not SMB Direct."""

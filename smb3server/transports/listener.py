@@ -1,0 +1,131 @@
+"""Listening for direct TCP, and telling iWARP from it by the first byte."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import Callable
+
+from smb3server.buffers import BufferPool
+from smb3server.transports.tcp import TcpTransport
+from smbdirect.message_transport import OnTransport
+
+log = logging.getLogger(__name__)
+
+FIRST_BYTE_DIRECT_TCP = 0x00
+FIRST_BYTE_MPA = 0x4D
+"""'M' of "MPA ID Req Frame" (RFC 5044 7.1)."""
+BACKLOG = 512
+ACCEPTS_PER_TURN = 64
+PAUSE_WITHOUT_DESCRIPTORS = 1.0
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """A TCP listener on one address; IPv6 ones take IPv6 only. Raises ``OSError``."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind((host, port))
+        sock.listen(BACKLOG)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+class TcpListener:
+    """Accepts on one address and hands ``TcpTransport`` objects to ``on_transport``. With ``on_iwarp``, sockets whose
+    first byte is MPA's go there instead, unread. A connection that says nothing for ``first_byte_timeout`` seconds
+    is closed; until then it costs a socket and nothing else."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        pool: BufferPool,
+        on_transport: OnTransport,
+        max_message_size: int,
+        on_iwarp: Callable[[socket.socket], None] | None = None,
+        first_byte_timeout: float = 30.0,
+        max_silent: int = 1024,
+    ) -> None:
+        self._socket = listening_socket(host, port)
+        name = self._socket.getsockname()
+        self.address: tuple[str, int] = (name[0], name[1])
+        self._loop = asyncio.get_running_loop()
+        self._pool = pool
+        self._on_transport = on_transport
+        self._max_message_size = max_message_size
+        self._on_iwarp = on_iwarp
+        self._first_byte_timeout = first_byte_timeout
+        self._max_silent = max_silent
+        self._silent: dict[socket.socket, asyncio.TimerHandle] = {}
+        """Connected and not heard of yet, oldest first."""
+        self._closed = False
+        self._loop.add_reader(self._socket.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS_PER_TURN):
+            try:
+                sock, _peer = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    log.warning("cannot accept: %s", error)
+                    self._loop.remove_reader(self._socket.fileno())
+                    self._loop.call_later(PAUSE_WITHOUT_DESCRIPTORS, self._resume)
+                    return
+                log.warning("accept: %s", error)
+                return
+            sock.setblocking(False)
+            if len(self._silent) >= self._max_silent:
+                self._drop(next(iter(self._silent)))
+            self._silent[sock] = self._loop.call_later(self._first_byte_timeout, self._drop, sock)
+            self._loop.add_reader(sock.fileno(), self._first_byte, sock)
+
+    def _resume(self) -> None:
+        if not self._closed:
+            self._loop.add_reader(self._socket.fileno(), self._accept)
+
+    def _forget(self, sock: socket.socket) -> None:
+        self._silent.pop(sock).cancel()
+        self._loop.remove_reader(sock.fileno())
+
+    def _drop(self, sock: socket.socket) -> None:
+        self._forget(sock)
+        sock.close()
+
+    def _first_byte(self, sock: socket.socket) -> None:
+        try:
+            first = sock.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            first = b""
+        self._forget(sock)
+        try:
+            if first and first[0] == FIRST_BYTE_DIRECT_TCP:
+                self._on_transport(TcpTransport(sock, self._pool, self._max_message_size))
+                return
+            if first and first[0] == FIRST_BYTE_MPA and self._on_iwarp is not None:
+                self._on_iwarp(sock)
+                return
+        except OSError as error:
+            log.debug("new connection: %s", error)
+        sock.close()
+
+    async def close(self) -> None:
+        """Stop listening; connections live on."""
+        if self._closed:
+            return
+        self._closed = True
+        self._loop.remove_reader(self._socket.fileno())
+        self._socket.close()
+        for sock in list(self._silent):
+            self._drop(sock)

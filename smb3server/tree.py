@@ -1,0 +1,92 @@
+"""Shares (MS-SMB2 3.3.1.6) and tree connects (3.3.1.9)."""
+
+from __future__ import annotations
+
+import enum
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from smb3server.notify import NotifyHub
+
+if TYPE_CHECKING:
+    from smb3server.backends.base import Backend, User
+    from smb3server.session import Session
+
+IPC_SHARE_NAME = "IPC$"
+
+
+class ShareType(enum.IntEnum):
+    """ShareType of 2.2.10; the values of MS-SRVS 2.2.2.4 are one less."""
+
+    DISK = 1
+    PIPE = 2
+
+
+class ShareFlags(enum.IntFlag):
+    """SMB2_SHAREFLAG_* (2.2.10)."""
+
+    NO_CACHING = 0x00000030
+    ACCESS_BASED_DIRECTORY_ENUM = 0x00000800
+    FORCE_LEVELII_OPLOCK = 0x00001000
+    ENCRYPT_DATA = 0x00008000
+
+
+class ShareCapabilities(enum.IntFlag):
+    """SMB2_SHARE_CAP_* (2.2.10)."""
+
+    CONTINUOUS_AVAILABILITY = 0x00000010
+    SCALEOUT = 0x00000020
+    CLUSTER = 0x00000040
+    ASYMMETRIC = 0x00000080
+
+
+FULL_ACCESS = 0x001F01FF
+"""FILE_ALL_ACCESS (2.2.13.1.1)."""
+READ_ONLY_ACCESS = 0x001200A9
+"""READ_CONTROL, SYNCHRONIZE, read data, EAs and attributes, execute."""
+
+
+@dataclass(slots=True, eq=False)
+class Share:
+    """``backend`` is None for IPC$ only."""
+
+    name: str
+    type: ShareType = ShareType.DISK
+    backend: Backend | None = None
+    path: str = ""
+    remark: str = ""
+    read_only: bool = False
+    encrypt_data: bool = False
+    guest_ok: bool = False
+    users: frozenset[str] | None = None
+    """Case-folded names of the users allowed; None: every authenticated one."""
+    hidden: bool = False
+    flags: int = 0
+    """Besides those that follow from other fields."""
+    capabilities: int = 0
+    user: User | None = None
+    """POSIX credentials all file access of this share uses; None: those of the server process."""
+    notify: NotifyHub = field(default_factory=NotifyHub)
+
+    def maximal_access(self) -> int:
+        """What a tree connect to this share may ever be granted."""
+        return READ_ONLY_ACCESS if self.read_only else FULL_ACCESS
+
+
+class TreeConnect:
+    """3.3.1.9. ``open_count`` counts the entries of the session's open table that belong to it."""
+
+    __slots__ = ("creation_time", "encrypt_data", "maximal_access", "session", "share", "tree_id")
+
+    def __init__(self, tree_id: int, session: Session, share: Share) -> None:
+        self.tree_id = tree_id
+        self.session = session
+        self.share = share
+        self.maximal_access = share.maximal_access()
+        self.encrypt_data = share.encrypt_data
+        self.creation_time = time.time()
+
+    @property
+    def open_count(self) -> int:
+        return sum(1 for entry in self.session.open_table.values() if entry.tree is self)

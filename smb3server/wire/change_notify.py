@@ -1,0 +1,116 @@
+"""SMB2 CHANGE_NOTIFY (MS-SMB2 2.2.35; the response is ``query_info.OutputResponse``) and FILE_NOTIFY_INFORMATION
+(MS-FSCC 2.7.1)."""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Iterable
+from typing import Annotated, NamedTuple
+
+from construct import Int16ul, Int32ul, Int64ul
+
+from smb3server.wire.tail import decode_name, encode_name, fixed
+from smbdirect.codec import Buffer, Codec
+from smbdirect.errors import DecodeError
+
+WATCH_TREE = 0x0001
+
+
+class NotifyFilter(enum.IntFlag):
+    """CompletionFilter (MS-SMB2 2.2.35)."""
+
+    FILE_NAME = 0x00000001
+    DIR_NAME = 0x00000002
+    ATTRIBUTES = 0x00000004
+    SIZE = 0x00000008
+    LAST_WRITE = 0x00000010
+    LAST_ACCESS = 0x00000020
+    CREATION = 0x00000040
+    EA = 0x00000080
+    SECURITY = 0x00000100
+    STREAM_NAME = 0x00000200
+    STREAM_SIZE = 0x00000400
+    STREAM_WRITE = 0x00000800
+
+
+class Action(enum.IntEnum):
+    """MS-FSCC 2.7.1."""
+
+    ADDED = 1
+    REMOVED = 2
+    MODIFIED = 3
+    RENAMED_OLD_NAME = 4
+    RENAMED_NEW_NAME = 5
+    ADDED_STREAM = 6
+    REMOVED_STREAM = 7
+    MODIFIED_STREAM = 8
+    REMOVED_BY_DELETE = 9
+    ID_NOT_TUNNELLED = 10
+    TUNNELLED_ID_COLLISION = 11
+
+
+class ChangeNotifyRequest(NamedTuple):
+    structure_size: Annotated[int, Int16ul] = 32
+    flags: Annotated[int, Int16ul] = 0
+    output_buffer_length: Annotated[int, Int32ul] = 0
+    persistent: Annotated[int, Int64ul] = 0
+    volatile: Annotated[int, Int64ul] = 0
+    completion_filter: Annotated[int, Int32ul] = 0
+    reserved: Annotated[int, Int32ul] = 0
+
+    @property
+    def file_id(self) -> tuple[int, int]:
+        return self.persistent, self.volatile
+
+
+CHANGE_NOTIFY_REQUEST = Codec(ChangeNotifyRequest)
+
+
+def parse_change_notify_request(message: memoryview) -> ChangeNotifyRequest:
+    return fixed(CHANGE_NOTIFY_REQUEST, message, 32)
+
+
+class Notification(NamedTuple):
+    action: int
+    name: str
+    """Relative to the watched directory, components separated by backslashes."""
+
+
+_ENTRY = struct.Struct("<III")
+
+
+def encoded_notification_size(name: str) -> int:
+    """Bytes of one entry, its padding to 4 included."""
+    return (_ENTRY.size + len(encode_name(name)) + 3) & ~3
+
+
+def encode_notifications(notifications: Iterable[Notification]) -> bytes:
+    """FILE_NOTIFY_INFORMATION list."""
+    entries = [(action, encode_name(name)) for action, name in notifications]
+    parts: list[bytes] = []
+    for number, (action, name) in enumerate(entries, 1):
+        size = _ENTRY.size + len(name)
+        padding = -size % 4
+        parts.append(_ENTRY.pack(0 if number == len(entries) else size + padding, action, len(name)))
+        parts.append(name + bytes(padding))
+    return b"".join(parts)
+
+
+def decode_notifications(data: Buffer) -> list[Notification]:
+    """Raises ``DecodeError``. Tolerates trailing padding behind the last entry."""
+    view = memoryview(data)
+    found: list[Notification] = []
+    offset = 0
+    while view:
+        if offset + _ENTRY.size > len(view):
+            raise DecodeError("FILE_NOTIFY_INFORMATION cut short")
+        step, action, length = _ENTRY.unpack_from(view, offset)
+        start = offset + _ENTRY.size
+        if start + length > len(view) or (step and step < _ENTRY.size + length):
+            raise DecodeError("FILE_NOTIFY_INFORMATION name outside its entry")
+        found.append(Notification(action, decode_name(view[start : start + length])))
+        if not step:
+            break
+        offset += step
+    return found

@@ -1,0 +1,45 @@
+"""CLOSE (MS-SMB2 2.2.15, 2.2.16)."""
+
+from __future__ import annotations
+
+from typing import Annotated, NamedTuple
+
+from construct import Int16ul, Int32ul, Int64ul
+
+from smb3server.wire.fields import fixed
+from smbdirect.codec import Codec
+
+POSTQUERY_ATTRIB = 0x0001
+
+
+class CloseRequest(NamedTuple):
+    structure_size: Annotated[int, Int16ul] = 24
+    flags: Annotated[int, Int16ul] = 0
+    reserved: Annotated[int, Int32ul] = 0
+    persistent: Annotated[int, Int64ul] = 0
+    volatile: Annotated[int, Int64ul] = 0
+
+
+class CloseResponse(NamedTuple):
+    structure_size: Annotated[int, Int16ul] = 60
+    flags: Annotated[int, Int16ul] = 0
+    reserved: Annotated[int, Int32ul] = 0
+    creation_time: Annotated[int, Int64ul] = 0
+    last_access_time: Annotated[int, Int64ul] = 0
+    last_write_time: Annotated[int, Int64ul] = 0
+    change_time: Annotated[int, Int64ul] = 0
+    allocation_size: Annotated[int, Int64ul] = 0
+    end_of_file: Annotated[int, Int64ul] = 0
+    file_attributes: Annotated[int, Int32ul] = 0
+
+
+CLOSE_REQUEST = Codec(CloseRequest)
+CLOSE_RESPONSE = Codec(CloseResponse)
+
+
+def parse_request(message: memoryview) -> CloseRequest:
+    return fixed(CLOSE_REQUEST, message, 24)
+
+
+def parse_response(message: memoryview) -> CloseResponse:
+    return fixed(CLOSE_RESPONSE, message, 60)

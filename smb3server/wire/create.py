@@ -1,0 +1,175 @@
+"""CREATE (MS-SMB2 2.2.13, 2.2.14). Its contexts are in ``create_contexts``."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple
+
+from construct import Int8ul, Int16ul, Int32ul, Int64ul
+
+from smb3server.status import NtStatus, StatusError
+from smb3server.wire.create_contexts import RawContext, pack_contexts, parse_contexts
+from smb3server.wire.fields import fixed, take, utf16
+from smb3server.wire.header import HEADER_SIZE
+from smbdirect.codec import Codec
+
+
+class CreateDisposition(enum.IntEnum):
+    SUPERSEDE = 0
+    OPEN = 1
+    CREATE = 2
+    OPEN_IF = 3
+    OVERWRITE = 4
+    OVERWRITE_IF = 5
+
+
+class CreateAction(enum.IntEnum):
+    SUPERSEDED = 0
+    OPENED = 1
+    CREATED = 2
+    OVERWRITTEN = 3
+
+
+class CreateOptions(enum.IntFlag):
+    DIRECTORY_FILE = 0x00000001
+    WRITE_THROUGH = 0x00000002
+    SEQUENTIAL_ONLY = 0x00000004
+    NO_INTERMEDIATE_BUFFERING = 0x00000008
+    SYNCHRONOUS_IO_ALERT = 0x00000010
+    SYNCHRONOUS_IO_NONALERT = 0x00000020
+    NON_DIRECTORY_FILE = 0x00000040
+    CREATE_TREE_CONNECTION = 0x00000080
+    COMPLETE_IF_OPLOCKED = 0x00000100
+    NO_EA_KNOWLEDGE = 0x00000200
+    OPEN_REMOTE_INSTANCE = 0x00000400
+    RANDOM_ACCESS = 0x00000800
+    DELETE_ON_CLOSE = 0x00001000
+    OPEN_BY_FILE_ID = 0x00002000
+    OPEN_FOR_BACKUP_INTENT = 0x00004000
+    NO_COMPRESSION = 0x00008000
+    OPEN_REQUIRING_OPLOCK = 0x00010000
+    DISALLOW_EXCLUSIVE = 0x00020000
+    RESERVE_OPFILTER = 0x00100000
+    OPEN_REPARSE_POINT = 0x00200000
+    OPEN_NO_RECALL = 0x00400000
+    OPEN_FOR_FREE_SPACE_QUERY = 0x00800000
+
+
+class ShareAccess(enum.IntFlag):
+    READ = 1
+    WRITE = 2
+    DELETE = 4
+
+
+class Access(enum.IntFlag):
+    """Access masks (MS-SMB2 2.2.13.1)."""
+
+    READ_DATA = 0x00000001
+    WRITE_DATA = 0x00000002
+    APPEND_DATA = 0x00000004
+    READ_EA = 0x00000008
+    WRITE_EA = 0x00000010
+    EXECUTE = 0x00000020
+    DELETE_CHILD = 0x00000040
+    READ_ATTRIBUTES = 0x00000080
+    WRITE_ATTRIBUTES = 0x00000100
+    DELETE = 0x00010000
+    READ_CONTROL = 0x00020000
+    WRITE_DAC = 0x00040000
+    WRITE_OWNER = 0x00080000
+    SYNCHRONIZE = 0x00100000
+    ACCESS_SYSTEM_SECURITY = 0x01000000
+    MAXIMUM_ALLOWED = 0x02000000
+    GENERIC_ALL = 0x10000000
+    GENERIC_EXECUTE = 0x20000000
+    GENERIC_WRITE = 0x40000000
+    GENERIC_READ = 0x80000000
+
+
+class CreateRequest(NamedTuple):
+    structure_size: Annotated[int, Int16ul] = 57
+    security_flags: Annotated[int, Int8ul] = 0
+    requested_oplock_level: Annotated[int, Int8ul] = 0
+    impersonation_level: Annotated[int, Int32ul] = 2
+    smb_create_flags: Annotated[int, Int64ul] = 0
+    reserved: Annotated[int, Int64ul] = 0
+    desired_access: Annotated[int, Int32ul] = 0
+    file_attributes: Annotated[int, Int32ul] = 0
+    share_access: Annotated[int, Int32ul] = 0
+    create_disposition: Annotated[int, Int32ul] = 0
+    create_options: Annotated[int, Int32ul] = 0
+    name_offset: Annotated[int, Int16ul] = 0
+    name_length: Annotated[int, Int16ul] = 0
+    create_contexts_offset: Annotated[int, Int32ul] = 0
+    create_contexts_length: Annotated[int, Int32ul] = 0
+
+
+class CreateResponse(NamedTuple):
+    structure_size: Annotated[int, Int16ul] = 89
+    oplock_level: Annotated[int, Int8ul] = 0
+    flags: Annotated[int, Int8ul] = 0
+    create_action: Annotated[int, Int32ul] = 0
+    creation_time: Annotated[int, Int64ul] = 0
+    last_access_time: Annotated[int, Int64ul] = 0
+    last_write_time: Annotated[int, Int64ul] = 0
+    change_time: Annotated[int, Int64ul] = 0
+    allocation_size: Annotated[int, Int64ul] = 0
+    end_of_file: Annotated[int, Int64ul] = 0
+    file_attributes: Annotated[int, Int32ul] = 0
+    reserved2: Annotated[int, Int32ul] = 0
+    persistent: Annotated[int, Int64ul] = 0
+    volatile: Annotated[int, Int64ul] = 0
+    create_contexts_offset: Annotated[int, Int32ul] = 0
+    create_contexts_length: Annotated[int, Int32ul] = 0
+
+
+CREATE_REQUEST = Codec(CreateRequest)
+CREATE_RESPONSE = Codec(CreateResponse)
+
+
+def parse_request(message: memoryview) -> tuple[CreateRequest, str, list[RawContext]]:
+    """Fixed part, name as sent, contexts in their order."""
+    record = fixed(CREATE_REQUEST, message, 57)
+    tail = HEADER_SIZE + CREATE_REQUEST.size
+    name = utf16(take(message, record.name_offset, record.name_length, tail))
+    contexts: list[RawContext] = []
+    if record.create_contexts_length:
+        if record.create_contexts_offset % 8:
+            raise StatusError(NtStatus.INVALID_PARAMETER)
+        contexts = parse_contexts(take(message, record.create_contexts_offset, record.create_contexts_length, tail))
+    return record, name, contexts
+
+
+def pack_request(record: CreateRequest, name: str, contexts: Sequence[RawContext] = ()) -> bytes:
+    raw = name.encode("utf-16-le", "surrogatepass")
+    start = HEADER_SIZE + CREATE_REQUEST.size
+    # The buffer holds at least one byte; Windows and Linux pad an empty name to eight.
+    tail = bytearray(raw or bytes(8))
+    fields = {"name_offset": start, "name_length": len(raw)}
+    if contexts:
+        tail += bytes(-(start + len(tail)) % 8)
+        fields["create_contexts_offset"] = start + len(tail)
+        packed = pack_contexts(contexts)
+        fields["create_contexts_length"] = len(packed)
+        tail += packed
+    return CREATE_REQUEST.pack(record._replace(**fields)) + bytes(tail)
+
+
+def parse_response(message: memoryview) -> tuple[CreateResponse, list[RawContext]]:
+    record = fixed(CREATE_RESPONSE, message, 89)
+    area = take(
+        message, record.create_contexts_offset, record.create_contexts_length, HEADER_SIZE + CREATE_RESPONSE.size
+    )
+    return record, parse_contexts(area) if area else []
+
+
+def pack_response(record: CreateResponse, contexts: Sequence[RawContext] = ()) -> bytes:
+    if not contexts:
+        return CREATE_RESPONSE.pack(record)
+    packed = pack_contexts(contexts)
+    offset = HEADER_SIZE + CREATE_RESPONSE.size
+    return (
+        CREATE_RESPONSE.pack(record._replace(create_contexts_offset=offset, create_contexts_length=len(packed)))
+        + packed
+    )

@@ -1,0 +1,328 @@
+"""Create contexts (MS-SMB2 2.2.13.2, 2.2.14.2): the list, and the data of each kind, in both directions.
+
+``REQUESTS`` and ``RESPONSES`` tell by name how a context's data is decoded; names that are not there are ignored by
+the server (3.3.5.9).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, NamedTuple
+
+from construct import Bytes, Int8ul, Int16ul, Int32ul, Int64ul
+
+from smb3server.status import NtStatus, StatusError
+from smb3server.wire.fields import record_at
+from smbdirect.codec import Buffer, Codec
+
+EA_BUFFER = b"ExtA"
+SD_BUFFER = b"SecD"
+DURABLE_REQUEST = b"DHnQ"
+DURABLE_RECONNECT = b"DHnC"
+ALLOCATION_SIZE = b"AlSi"
+MAXIMAL_ACCESS = b"MxAc"
+TIMEWARP = b"TWrp"
+QUERY_ON_DISK_ID = b"QFid"
+REQUEST_LEASE = b"RqLs"
+DURABLE_REQUEST_V2 = b"DH2Q"
+DURABLE_RECONNECT_V2 = b"DH2C"
+APP_INSTANCE_ID = bytes.fromhex("45BCA66AEFA7F74A9008FA462E144D74")
+APP_INSTANCE_VERSION = bytes.fromhex("B982D0B73B56074FA07B524A8116A010")
+
+PERSISTENT = 0x00000002
+"""SMB2_DHANDLE_FLAG_PERSISTENT."""
+
+
+class LeaseFlags(enum.IntFlag):
+    BREAK_IN_PROGRESS = 0x02
+    PARENT_LEASE_KEY_SET = 0x04
+
+
+class RawContext(NamedTuple):
+    name: bytes
+    data: bytes
+
+
+class ContextHeader(NamedTuple):
+    next: Annotated[int, Int32ul] = 0
+    name_offset: Annotated[int, Int16ul] = 0
+    name_length: Annotated[int, Int16ul] = 0
+    reserved: Annotated[int, Int16ul] = 0
+    data_offset: Annotated[int, Int16ul] = 0
+    data_length: Annotated[int, Int32ul] = 0
+
+
+class DurableRequest(NamedTuple):
+    """2.2.13.2.3."""
+
+    reserved: Annotated[bytes, Bytes(16)] = bytes(16)
+
+
+class DurableResponse(NamedTuple):
+    """2.2.14.2.3."""
+
+    reserved: Annotated[bytes, Bytes(8)] = bytes(8)
+
+
+class DurableReconnect(NamedTuple):
+    """2.2.13.2.4."""
+
+    persistent: Annotated[int, Int64ul] = 0
+    volatile: Annotated[int, Int64ul] = 0
+
+
+class DurableRequestV2(NamedTuple):
+    """2.2.13.2.11; the timeout is in milliseconds."""
+
+    timeout: Annotated[int, Int32ul] = 0
+    flags: Annotated[int, Int32ul] = 0
+    reserved: Annotated[int, Int64ul] = 0
+    create_guid: Annotated[bytes, Bytes(16)] = bytes(16)
+
+
+class DurableResponseV2(NamedTuple):
+    """2.2.14.2.12."""
+
+    timeout: Annotated[int, Int32ul] = 0
+    flags: Annotated[int, Int32ul] = 0
+
+
+class DurableReconnectV2(NamedTuple):
+    """2.2.13.2.12."""
+
+    persistent: Annotated[int, Int64ul] = 0
+    volatile: Annotated[int, Int64ul] = 0
+    create_guid: Annotated[bytes, Bytes(16)] = bytes(16)
+    flags: Annotated[int, Int32ul] = 0
+
+
+class AllocationSize(NamedTuple):
+    """2.2.13.2.6."""
+
+    allocation_size: Annotated[int, Int64ul] = 0
+
+
+class Timewarp(NamedTuple):
+    """2.2.13.2.7, and the optional data of MxAc (2.2.13.2.5)."""
+
+    timestamp: Annotated[int, Int64ul] = 0
+
+
+class MaximalAccessResponse(NamedTuple):
+    """2.2.14.2.5."""
+
+    query_status: Annotated[int, Int32ul] = 0
+    maximal_access: Annotated[int, Int32ul] = 0
+
+
+class OnDiskIdResponse(NamedTuple):
+    """2.2.14.2.9."""
+
+    disk_file_id: Annotated[int, Int64ul] = 0
+    volume_id: Annotated[int, Int64ul] = 0
+    reserved: Annotated[bytes, Bytes(16)] = bytes(16)
+
+
+class Lease(NamedTuple):
+    """SMB2_CREATE_REQUEST_LEASE (2.2.13.2.8) and SMB2_CREATE_RESPONSE_LEASE (2.2.14.2.10)."""
+
+    lease_key: Annotated[bytes, Bytes(16)] = bytes(16)
+    lease_state: Annotated[int, Int32ul] = 0
+    flags: Annotated[int, Int32ul] = 0
+    duration: Annotated[int, Int64ul] = 0
+
+
+class LeaseV2(NamedTuple):
+    """The _V2 forms (2.2.13.2.10, 2.2.14.2.11)."""
+
+    lease_key: Annotated[bytes, Bytes(16)] = bytes(16)
+    lease_state: Annotated[int, Int32ul] = 0
+    flags: Annotated[int, Int32ul] = 0
+    duration: Annotated[int, Int64ul] = 0
+    parent_lease_key: Annotated[bytes, Bytes(16)] = bytes(16)
+    epoch: Annotated[int, Int16ul] = 0
+    reserved: Annotated[int, Int16ul] = 0
+
+
+class AppInstanceId(NamedTuple):
+    """2.2.13.2.13."""
+
+    structure_size: Annotated[int, Int16ul] = 20
+    reserved: Annotated[int, Int16ul] = 0
+    app_instance_id: Annotated[bytes, Bytes(16)] = bytes(16)
+
+
+class AppInstanceVersion(NamedTuple):
+    """2.2.13.2.15."""
+
+    structure_size: Annotated[int, Int16ul] = 24
+    reserved: Annotated[int, Int16ul] = 0
+    padding: Annotated[int, Int32ul] = 0
+    version_high: Annotated[int, Int64ul] = 0
+    version_low: Annotated[int, Int64ul] = 0
+
+
+class EaHeader(NamedTuple):
+    """Fixed part of FILE_FULL_EA_INFORMATION (MS-FSCC 2.4.16)."""
+
+    next_entry_offset: Annotated[int, Int32ul] = 0
+    flags: Annotated[int, Int8ul] = 0
+    name_length: Annotated[int, Int8ul] = 0
+    value_length: Annotated[int, Int16ul] = 0
+
+
+CONTEXT_HEADER = Codec(ContextHeader)
+DURABLE_REQUEST_CODEC = Codec(DurableRequest)
+DURABLE_RESPONSE_CODEC = Codec(DurableResponse)
+DURABLE_RECONNECT_CODEC = Codec(DurableReconnect)
+DURABLE_REQUEST_V2_CODEC = Codec(DurableRequestV2)
+DURABLE_RESPONSE_V2_CODEC = Codec(DurableResponseV2)
+DURABLE_RECONNECT_V2_CODEC = Codec(DurableReconnectV2)
+ALLOCATION_SIZE_CODEC = Codec(AllocationSize)
+TIMEWARP_CODEC = Codec(Timewarp)
+MAXIMAL_ACCESS_RESPONSE_CODEC = Codec(MaximalAccessResponse)
+ON_DISK_ID_RESPONSE_CODEC = Codec(OnDiskIdResponse)
+LEASE_CODEC = Codec(Lease)
+LEASE_V2_CODEC = Codec(LeaseV2)
+APP_INSTANCE_ID_CODEC = Codec(AppInstanceId)
+APP_INSTANCE_VERSION_CODEC = Codec(AppInstanceVersion)
+EA_HEADER = Codec(EaHeader)
+
+
+def _record(codec: Codec[Any]) -> Callable[[bytes], Any]:
+    return lambda data: record_at(codec, data)
+
+
+def _lease(data: bytes) -> Lease | LeaseV2:
+    """DataLength tells the version (3.3.5.9): 32 is v1, 52 is v2, anything else is invalid."""
+    if len(data) == LEASE_CODEC.size:
+        return LEASE_CODEC.unpack(data)
+    if len(data) == LEASE_V2_CODEC.size:
+        return LEASE_V2_CODEC.unpack(data)
+    raise StatusError(NtStatus.INVALID_PARAMETER)
+
+
+def _maximal_access(data: bytes) -> Timewarp | None:
+    """Empty, or a timestamp (2.2.13.2.5)."""
+    if not data:
+        return None
+    if len(data) != TIMEWARP_CODEC.size:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    return TIMEWARP_CODEC.unpack(data)
+
+
+def _empty(data: bytes) -> bool:
+    if data:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    return True
+
+
+def parse_eas(data: Buffer) -> list[tuple[bytes, bytes, int]]:
+    """(name, value, flags) of a FILE_FULL_EA_INFORMATION list (MS-FSCC 2.4.16)."""
+    found: list[tuple[bytes, bytes, int]] = []
+    position = 0
+    while True:
+        header = record_at(EA_HEADER, data, position)
+        start = position + EA_HEADER.size
+        value_start = start + header.name_length + 1
+        end = value_start + header.value_length
+        if end > len(data) or data[value_start - 1] != 0:
+            raise StatusError(NtStatus.EA_LIST_INCONSISTENT)
+        found.append((bytes(data[start : value_start - 1]), bytes(data[value_start:end]), header.flags))
+        if header.next_entry_offset == 0:
+            return found
+        if header.next_entry_offset % 4 or position + header.next_entry_offset < end:
+            raise StatusError(NtStatus.EA_LIST_INCONSISTENT)
+        position += header.next_entry_offset
+
+
+def pack_eas(eas: Sequence[tuple[bytes, bytes, int]]) -> bytes:
+    out = bytearray()
+    for index, (name, value, flags) in enumerate(eas):
+        size = EA_HEADER.size + len(name) + 1 + len(value)
+        padding = -size % 4 if index + 1 < len(eas) else 0
+        following = size + padding if index + 1 < len(eas) else 0
+        out += EA_HEADER.pack(EaHeader(following, flags, len(name), len(value))) + name + b"\0" + value + bytes(padding)
+    return bytes(out)
+
+
+REQUESTS: dict[bytes, Callable[[bytes], Any]] = {
+    EA_BUFFER: parse_eas,
+    SD_BUFFER: bytes,
+    DURABLE_REQUEST: _record(DURABLE_REQUEST_CODEC),
+    DURABLE_RECONNECT: _record(DURABLE_RECONNECT_CODEC),
+    ALLOCATION_SIZE: _record(ALLOCATION_SIZE_CODEC),
+    MAXIMAL_ACCESS: _maximal_access,
+    TIMEWARP: _record(TIMEWARP_CODEC),
+    QUERY_ON_DISK_ID: _empty,
+    REQUEST_LEASE: _lease,
+    DURABLE_REQUEST_V2: _record(DURABLE_REQUEST_V2_CODEC),
+    DURABLE_RECONNECT_V2: _record(DURABLE_RECONNECT_V2_CODEC),
+    APP_INSTANCE_ID: _record(APP_INSTANCE_ID_CODEC),
+    APP_INSTANCE_VERSION: _record(APP_INSTANCE_VERSION_CODEC),
+}
+"""Decoders of request data by context name."""
+
+RESPONSES: dict[bytes, Callable[[bytes], Any]] = {
+    DURABLE_REQUEST: _record(DURABLE_RESPONSE_CODEC),
+    MAXIMAL_ACCESS: _record(MAXIMAL_ACCESS_RESPONSE_CODEC),
+    QUERY_ON_DISK_ID: _record(ON_DISK_ID_RESPONSE_CODEC),
+    REQUEST_LEASE: _lease,
+    DURABLE_REQUEST_V2: _record(DURABLE_RESPONSE_V2_CODEC),
+}
+"""Decoders of response data by context name."""
+
+
+def parse_contexts(area: memoryview) -> list[RawContext]:
+    """The chained list (2.2.13.2). A name shorter than 4 bytes, or anything outside the area, is invalid."""
+    found: list[RawContext] = []
+    position = 0
+    while True:
+        header = record_at(CONTEXT_HEADER, area, position)
+        end = position + header.next if header.next else len(area)
+        if header.next % 8 or end > len(area) or (header.next and header.next < CONTEXT_HEADER.size):
+            raise StatusError(NtStatus.INVALID_PARAMETER)
+        name_start = position + header.name_offset
+        data_start = position + header.data_offset
+        if (
+            header.name_length < 4
+            or header.name_offset < CONTEXT_HEADER.size
+            or name_start + header.name_length > end
+            or (header.data_length and header.data_offset < header.name_offset + header.name_length)
+            or (header.data_length and header.data_offset % 8)
+            or (header.data_length and data_start + header.data_length > end)
+        ):
+            raise StatusError(NtStatus.INVALID_PARAMETER)
+        name = bytes(area[name_start : name_start + header.name_length])
+        data = bytes(area[data_start : data_start + header.data_length]) if header.data_length else b""
+        found.append(RawContext(name, data))
+        if header.next == 0:
+            return found
+        position += header.next
+
+
+def pack_contexts(contexts: Sequence[RawContext]) -> bytes:
+    out = bytearray()
+    for index, (name, data) in enumerate(contexts):
+        name_end = CONTEXT_HEADER.size + len(name)
+        data_offset = name_end + -name_end % 8
+        size = data_offset + len(data) if data else name_end
+        padding = -size % 8 if index + 1 < len(contexts) else 0
+        following = size + padding if index + 1 < len(contexts) else 0
+        header = ContextHeader(following, CONTEXT_HEADER.size, len(name), 0, data_offset if data else 0, len(data))
+        out += CONTEXT_HEADER.pack(header) + name
+        if data:
+            out += bytes(data_offset - name_end) + data
+        out += bytes(padding)
+    return bytes(out)
+
+
+def decode_requests(contexts: Sequence[RawContext]) -> dict[bytes, Any]:
+    """Decoded data by name; unknown names are left out, of a repeated name the first counts."""
+    found: dict[bytes, Any] = {}
+    for name, data in contexts:
+        decode = REQUESTS.get(name)
+        if decode is not None and name not in found:
+            found[name] = decode(data)
+    return found

@@ -1,0 +1,461 @@
+"""File information levels (MS-FSCC 2.4), but for the directory ones (``directory_info``).
+
+Levels of fixed size are records in ``FIXED_LEVELS``; those with names or lists have a function each way. Times are
+FILETIMEs, sizes bytes.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Iterable
+from typing import Annotated, Any, NamedTuple
+
+from construct import Bytes, Int8ul, Int16ul, Int32ul, Int64sl, Int64ul
+
+from smb3server.wire.tail import decode_name, encode_name
+from smbdirect.codec import Buffer, Codec
+from smbdirect.errors import DecodeError
+
+
+class FileInfoClass(enum.IntEnum):
+    """MS-FSCC 2.4."""
+
+    DIRECTORY = 1
+    FULL_DIRECTORY = 2
+    BOTH_DIRECTORY = 3
+    BASIC = 4
+    STANDARD = 5
+    INTERNAL = 6
+    EA = 7
+    ACCESS = 8
+    NAME = 9
+    RENAME = 10
+    LINK = 11
+    NAMES = 12
+    DISPOSITION = 13
+    POSITION = 14
+    FULL_EA = 15
+    MODE = 16
+    ALIGNMENT = 17
+    ALL = 18
+    ALLOCATION = 19
+    END_OF_FILE = 20
+    ALTERNATE_NAME = 21
+    STREAM = 22
+    PIPE = 23
+    PIPE_LOCAL = 24
+    PIPE_REMOTE = 25
+    MAILSLOT_QUERY = 26
+    MAILSLOT_SET = 27
+    COMPRESSION = 28
+    OBJECT_ID = 29
+    MOVE_CLUSTER = 31
+    QUOTA = 32
+    REPARSE_POINT = 33
+    NETWORK_OPEN = 34
+    ATTRIBUTE_TAG = 35
+    TRACKING = 36
+    ID_BOTH_DIRECTORY = 37
+    ID_FULL_DIRECTORY = 38
+    VALID_DATA_LENGTH = 39
+    SHORT_NAME = 40
+    SFIO_RESERVE = 44
+    HARD_LINK = 46
+    NORMALIZED_NAME = 48
+    ID_GLOBAL_TX_DIRECTORY = 50
+    STANDARD_LINK = 54
+    REMOTE_PROTOCOL = 55
+    ID = 59
+    ID_EXTD_DIRECTORY = 60
+    ID_EXTD_BOTH_DIRECTORY = 63
+    DISPOSITION_EX = 64
+    RENAME_EX = 65
+    LINK_EX = 72
+
+
+class DispositionFlags(enum.IntFlag):
+    """FileDispositionInformationEx (MS-FSCC 2.4.11.2)."""
+
+    DELETE = 0x01
+    POSIX_SEMANTICS = 0x02
+    FORCE_IMAGE_SECTION_CHECK = 0x04
+    ON_CLOSE = 0x08
+    IGNORE_READONLY_ATTRIBUTE = 0x10
+
+
+class RenameFlags(enum.IntFlag):
+    """FileRenameInformationEx (MS-FSCC 2.4.42.2)."""
+
+    REPLACE_IF_EXISTS = 0x01
+    POSIX_SEMANTICS = 0x02
+
+
+class BasicInformation(NamedTuple):
+    """2.4.7. When set, a time of 0 means unchanged, -1 and -2 stop and restart its updates by this handle."""
+
+    creation_time: Annotated[int, Int64sl] = 0
+    last_access_time: Annotated[int, Int64sl] = 0
+    last_write_time: Annotated[int, Int64sl] = 0
+    change_time: Annotated[int, Int64sl] = 0
+    attributes: Annotated[int, Int32ul] = 0
+    reserved: Annotated[int, Int32ul] = 0
+
+
+class StandardInformation(NamedTuple):
+    """2.4.41."""
+
+    allocation_size: Annotated[int, Int64sl] = 0
+    end_of_file: Annotated[int, Int64sl] = 0
+    number_of_links: Annotated[int, Int32ul] = 0
+    delete_pending: Annotated[int, Int8ul] = 0
+    directory: Annotated[int, Int8ul] = 0
+    reserved: Annotated[int, Int16ul] = 0
+
+
+class InternalInformation(NamedTuple):
+    index_number: Annotated[int, Int64ul] = 0
+
+
+class EaInformation(NamedTuple):
+    ea_size: Annotated[int, Int32ul] = 0
+
+
+class AccessInformation(NamedTuple):
+    access_flags: Annotated[int, Int32ul] = 0
+
+
+class PositionInformation(NamedTuple):
+    current_byte_offset: Annotated[int, Int64sl] = 0
+
+
+class ModeInformation(NamedTuple):
+    mode: Annotated[int, Int32ul] = 0
+
+
+class AlignmentInformation(NamedTuple):
+    alignment_requirement: Annotated[int, Int32ul] = 0
+
+
+class CompressionInformation(NamedTuple):
+    compressed_file_size: Annotated[int, Int64sl] = 0
+    compression_format: Annotated[int, Int16ul] = 0
+    compression_unit_shift: Annotated[int, Int8ul] = 0
+    chunk_shift: Annotated[int, Int8ul] = 0
+    cluster_shift: Annotated[int, Int8ul] = 0
+    reserved: Annotated[bytes, Bytes(3)] = bytes(3)
+
+
+class NetworkOpenInformation(NamedTuple):
+    creation_time: Annotated[int, Int64sl] = 0
+    last_access_time: Annotated[int, Int64sl] = 0
+    last_write_time: Annotated[int, Int64sl] = 0
+    change_time: Annotated[int, Int64sl] = 0
+    allocation_size: Annotated[int, Int64sl] = 0
+    end_of_file: Annotated[int, Int64sl] = 0
+    attributes: Annotated[int, Int32ul] = 0
+    reserved: Annotated[int, Int32ul] = 0
+
+
+class AttributeTagInformation(NamedTuple):
+    attributes: Annotated[int, Int32ul] = 0
+    reparse_tag: Annotated[int, Int32ul] = 0
+
+
+class StandardLinkInformation(NamedTuple):
+    accessible_links: Annotated[int, Int32ul] = 0
+    total_links: Annotated[int, Int32ul] = 0
+    delete_pending: Annotated[int, Int8ul] = 0
+    directory: Annotated[int, Int8ul] = 0
+    reserved: Annotated[int, Int16ul] = 0
+
+
+class IdInformation(NamedTuple):
+    volume_serial_number: Annotated[int, Int64ul] = 0
+    file_id_low: Annotated[int, Int64ul] = 0
+    file_id_high: Annotated[int, Int64ul] = 0
+
+
+class PipeInformation(NamedTuple):
+    read_mode: Annotated[int, Int32ul] = 0
+    completion_mode: Annotated[int, Int32ul] = 0
+
+
+class PipeLocalInformation(NamedTuple):
+    named_pipe_type: Annotated[int, Int32ul] = 0
+    named_pipe_configuration: Annotated[int, Int32ul] = 0
+    maximum_instances: Annotated[int, Int32ul] = 0
+    current_instances: Annotated[int, Int32ul] = 0
+    inbound_quota: Annotated[int, Int32ul] = 0
+    read_data_available: Annotated[int, Int32ul] = 0
+    outbound_quota: Annotated[int, Int32ul] = 0
+    write_quota_available: Annotated[int, Int32ul] = 0
+    named_pipe_state: Annotated[int, Int32ul] = 0
+    named_pipe_end: Annotated[int, Int32ul] = 0
+
+
+class PipeRemoteInformation(NamedTuple):
+    collect_data_time: Annotated[int, Int64ul] = 0
+    maximum_collection_count: Annotated[int, Int32ul] = 0
+    padding: Annotated[int, Int32ul] = 0
+
+
+class DispositionInformation(NamedTuple):
+    delete_pending: Annotated[int, Int8ul] = 0
+
+
+class DispositionInformationEx(NamedTuple):
+    flags: Annotated[int, Int32ul] = 0
+
+
+class EndOfFileInformation(NamedTuple):
+    end_of_file: Annotated[int, Int64sl] = 0
+
+
+class AllocationInformation(NamedTuple):
+    allocation_size: Annotated[int, Int64sl] = 0
+
+
+class ValidDataLengthInformation(NamedTuple):
+    valid_data_length: Annotated[int, Int64sl] = 0
+
+
+class AllFixed(NamedTuple):
+    """FileAllInformation (2.4.2) up to its name: the levels it is made of, one after the other."""
+
+    creation_time: Annotated[int, Int64sl] = 0
+    last_access_time: Annotated[int, Int64sl] = 0
+    last_write_time: Annotated[int, Int64sl] = 0
+    change_time: Annotated[int, Int64sl] = 0
+    attributes: Annotated[int, Int32ul] = 0
+    reserved: Annotated[int, Int32ul] = 0
+    allocation_size: Annotated[int, Int64sl] = 0
+    end_of_file: Annotated[int, Int64sl] = 0
+    number_of_links: Annotated[int, Int32ul] = 0
+    delete_pending: Annotated[int, Int8ul] = 0
+    directory: Annotated[int, Int8ul] = 0
+    reserved2: Annotated[int, Int16ul] = 0
+    index_number: Annotated[int, Int64ul] = 0
+    ea_size: Annotated[int, Int32ul] = 0
+    access_flags: Annotated[int, Int32ul] = 0
+    current_byte_offset: Annotated[int, Int64sl] = 0
+    mode: Annotated[int, Int32ul] = 0
+    alignment_requirement: Annotated[int, Int32ul] = 0
+
+
+BASIC = Codec(BasicInformation)
+STANDARD = Codec(StandardInformation)
+INTERNAL = Codec(InternalInformation)
+EA = Codec(EaInformation)
+ACCESS = Codec(AccessInformation)
+POSITION = Codec(PositionInformation)
+MODE = Codec(ModeInformation)
+ALIGNMENT = Codec(AlignmentInformation)
+COMPRESSION = Codec(CompressionInformation)
+NETWORK_OPEN = Codec(NetworkOpenInformation)
+ATTRIBUTE_TAG = Codec(AttributeTagInformation)
+STANDARD_LINK = Codec(StandardLinkInformation)
+ID = Codec(IdInformation)
+PIPE = Codec(PipeInformation)
+PIPE_LOCAL = Codec(PipeLocalInformation)
+PIPE_REMOTE = Codec(PipeRemoteInformation)
+DISPOSITION = Codec(DispositionInformation)
+DISPOSITION_EX = Codec(DispositionInformationEx)
+END_OF_FILE = Codec(EndOfFileInformation)
+ALLOCATION = Codec(AllocationInformation)
+VALID_DATA_LENGTH = Codec(ValidDataLengthInformation)
+ALL_FIXED = Codec(AllFixed)
+
+FIXED_LEVELS: dict[int, Codec[Any]] = {
+    FileInfoClass.BASIC: BASIC,
+    FileInfoClass.STANDARD: STANDARD,
+    FileInfoClass.INTERNAL: INTERNAL,
+    FileInfoClass.EA: EA,
+    FileInfoClass.ACCESS: ACCESS,
+    FileInfoClass.POSITION: POSITION,
+    FileInfoClass.MODE: MODE,
+    FileInfoClass.ALIGNMENT: ALIGNMENT,
+    FileInfoClass.COMPRESSION: COMPRESSION,
+    FileInfoClass.NETWORK_OPEN: NETWORK_OPEN,
+    FileInfoClass.ATTRIBUTE_TAG: ATTRIBUTE_TAG,
+    FileInfoClass.STANDARD_LINK: STANDARD_LINK,
+    FileInfoClass.ID: ID,
+    FileInfoClass.PIPE: PIPE,
+    FileInfoClass.PIPE_LOCAL: PIPE_LOCAL,
+    FileInfoClass.PIPE_REMOTE: PIPE_REMOTE,
+    FileInfoClass.DISPOSITION: DISPOSITION,
+    FileInfoClass.DISPOSITION_EX: DISPOSITION_EX,
+    FileInfoClass.END_OF_FILE: END_OF_FILE,
+    FileInfoClass.ALLOCATION: ALLOCATION,
+    FileInfoClass.VALID_DATA_LENGTH: VALID_DATA_LENGTH,
+}
+
+_LENGTH = struct.Struct("<I")
+_STREAM = struct.Struct("<IIqq")
+_FULL_EA = struct.Struct("<IBBH")
+_GET_EA = struct.Struct("<IB")
+_RENAME = struct.Struct("<IIQI")
+
+
+def encode_name_information(name: str) -> bytes:
+    """FileNameInformation and its likes: a length and a name (2.1.7)."""
+    data = encode_name(name)
+    return _LENGTH.pack(len(data)) + data
+
+
+def decode_name_information(data: Buffer) -> str:
+    """Raises ``DecodeError``."""
+    view = memoryview(data)
+    if len(view) < _LENGTH.size:
+        raise DecodeError("name information cut short")
+    (length,) = _LENGTH.unpack_from(view)
+    if length > len(view) - _LENGTH.size:
+        raise DecodeError("name longer than its buffer")
+    return decode_name(view[_LENGTH.size : _LENGTH.size + length])
+
+
+def encode_all(record: AllFixed, name: str) -> bytes:
+    """FileAllInformation (2.4.2)."""
+    return ALL_FIXED.pack(record) + encode_name_information(name)
+
+
+def decode_all(data: Buffer) -> tuple[AllFixed, str]:
+    return ALL_FIXED.unpack(data), decode_name_information(memoryview(data)[ALL_FIXED.size :])
+
+
+class StreamEntry(NamedTuple):
+    name: str
+    """As on the wire: '::$DATA', ':stream:$DATA'."""
+    size: int
+    allocation_size: int
+
+
+def encode_streams(streams: Iterable[StreamEntry]) -> list[bytes]:
+    """FileStreamInformation (2.4.43), one element per entry, padded to 8 but the last."""
+    entries = [(encode_name(name), size, allocation) for name, size, allocation in streams]
+    parts: list[bytes] = []
+    for number, (name, size, allocation) in enumerate(entries, 1):
+        last = number == len(entries)
+        length = _STREAM.size + len(name)
+        padding = 0 if last else -length % 8
+        parts.append(_STREAM.pack(0 if last else length + padding, len(name), size, allocation) + name + bytes(padding))
+    return parts
+
+
+def decode_streams(data: Buffer) -> list[StreamEntry]:
+    """Raises ``DecodeError``."""
+    view = memoryview(data)
+    found: list[StreamEntry] = []
+    for start, end in chain(view, _STREAM.size):
+        _, length, size, allocation = _STREAM.unpack_from(view, start)
+        if length > end - start - _STREAM.size:
+            raise DecodeError("stream name outside its entry")
+        name = decode_name(view[start + _STREAM.size : start + _STREAM.size + length])
+        found.append(StreamEntry(name, size, allocation))
+    return found
+
+
+def chain(view: memoryview, minimum: int) -> list[tuple[int, int]]:
+    """(start, end) of every entry of a list linked by NextEntryOffset. Raises ``DecodeError``."""
+    found: list[tuple[int, int]] = []
+    offset = 0
+    while len(view):
+        if len(view) - offset < minimum:
+            raise DecodeError("list entry cut short")
+        (step,) = _LENGTH.unpack_from(view, offset)
+        if step == 0:
+            found.append((offset, len(view)))
+            break
+        if step < minimum or step > len(view) - offset:
+            raise DecodeError("NextEntryOffset outside the list")
+        found.append((offset, offset + step))
+        offset += step
+    return found
+
+
+class EaEntry(NamedTuple):
+    name: bytes
+    value: bytes
+    flags: int = 0
+
+
+def encode_eas(entries: Iterable[EaEntry]) -> list[bytes]:
+    """FileFullEaInformation (2.4.15), one element per entry, padded to 4 but the last."""
+    listed = list(entries)
+    parts: list[bytes] = []
+    for number, (name, value, flags) in enumerate(listed, 1):
+        last = number == len(listed)
+        length = _FULL_EA.size + len(name) + 1 + len(value)
+        padding = 0 if last else -length % 4
+        head = _FULL_EA.pack(0 if last else length + padding, flags, len(name), len(value))
+        parts.append(head + name + b"\0" + value + bytes(padding))
+    return parts
+
+
+def decode_eas(data: Buffer) -> list[EaEntry]:
+    """Raises ``DecodeError``: an entry cut short, misaligned, or a name without its NUL."""
+    view = memoryview(data)
+    found: list[EaEntry] = []
+    for start, end in chain(view, _FULL_EA.size):
+        if start % 4:
+            raise DecodeError("EA entry not aligned to 4")
+        _, flags, name_length, value_length = _FULL_EA.unpack_from(view, start)
+        at = start + _FULL_EA.size
+        if name_length + 1 + value_length > end - at:
+            raise DecodeError("EA outside its entry")
+        if view[at + name_length] != 0:
+            raise DecodeError("EA name without its terminating NUL")
+        value = bytes(view[at + name_length + 1 : at + name_length + 1 + value_length])
+        found.append(EaEntry(bytes(view[at : at + name_length]), value, flags))
+    return found
+
+
+def encode_get_eas(names: Iterable[bytes]) -> bytes:
+    """FileGetEaInformation (2.4.15.1), a query's list of names."""
+    listed = list(names)
+    parts: list[bytes] = []
+    for number, name in enumerate(listed, 1):
+        last = number == len(listed)
+        length = _GET_EA.size + len(name) + 1
+        padding = 0 if last else -length % 4
+        parts.append(_GET_EA.pack(0 if last else length + padding, len(name)) + name + b"\0" + bytes(padding))
+    return b"".join(parts)
+
+
+def decode_get_eas(data: Buffer) -> list[bytes]:
+    """Raises ``DecodeError``."""
+    view = memoryview(data)
+    found: list[bytes] = []
+    for start, end in chain(view, _GET_EA.size):
+        _, length = _GET_EA.unpack_from(view, start)
+        if length + 1 > end - start - _GET_EA.size:
+            raise DecodeError("EA name outside its entry")
+        found.append(bytes(view[start + _GET_EA.size : start + _GET_EA.size + length]))
+    return found
+
+
+class RenameInformation(NamedTuple):
+    """FileRenameInformation(Ex) and FileLinkInformation in the form SMB2 uses (2.4.42.2, 2.4.27.2)."""
+
+    flags: int
+    """Bit 0 is ReplaceIfExists in all of them; only the -Ex levels have more."""
+    root_directory: int
+    name: str
+
+
+def encode_rename(record: RenameInformation) -> bytes:
+    """At least 24 bytes: Windows refuses less."""
+    name = encode_name(record.name)
+    return (_RENAME.pack(record.flags, 0, record.root_directory, len(name)) + name).ljust(24, b"\0")
+
+
+def decode_rename(data: Buffer, extended: bool = False) -> RenameInformation:
+    """``extended`` for the -Ex levels, whose flags are 32 bits; else the first byte counts. Raises ``DecodeError``."""
+    view = memoryview(data)
+    if len(view) < _RENAME.size:
+        raise DecodeError("rename information cut short")
+    flags, _, root, length = _RENAME.unpack_from(view)
+    if length > len(view) - _RENAME.size:
+        raise DecodeError("rename target outside its buffer")
+    name = decode_name(view[_RENAME.size : _RENAME.size + length])
+    return RenameInformation(flags if extended else flags & 0xFF, root, name)

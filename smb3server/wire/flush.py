@@ -1,0 +1,35 @@
+"""FLUSH (MS-SMB2 2.2.17, 2.2.18)."""
+
+from __future__ import annotations
+
+from typing import Annotated, NamedTuple
+
+from construct import Int16ul, Int32ul, Int64ul
+
+from smb3server.wire.fields import fixed
+from smbdirect.codec import Codec
+
+
+class FlushRequest(NamedTuple):
+    structure_size: Annotated[int, Int16ul] = 24
+    reserved1: Annotated[int, Int16ul] = 0
+    reserved2: Annotated[int, Int32ul] = 0
+    persistent: Annotated[int, Int64ul] = 0
+    volatile: Annotated[int, Int64ul] = 0
+
+
+class FlushResponse(NamedTuple):
+    structure_size: Annotated[int, Int16ul] = 4
+    reserved: Annotated[int, Int16ul] = 0
+
+
+FLUSH_REQUEST = Codec(FlushRequest)
+FLUSH_RESPONSE = Codec(FlushResponse)
+
+
+def parse_request(message: memoryview) -> FlushRequest:
+    return fixed(FLUSH_REQUEST, message, 24)
+
+
+def parse_response(message: memoryview) -> FlushResponse:
+    return fixed(FLUSH_RESPONSE, message, 4)

@@ -1,0 +1,180 @@
+"""Inputs and outputs of file FSCTLs (MS-SMB2 2.2.31.1, 2.2.32.1; MS-FSCC 2.3)."""
+
+from __future__ import annotations
+
+from typing import Annotated, NamedTuple
+
+from construct import Bytes, Int16ul, Int32ul, Int64sl, Int64ul
+
+from smbdirect.codec import Buffer, Codec
+from smbdirect.errors import DecodeError
+
+
+class CopyChunkHeader(NamedTuple):
+    """SRV_COPYCHUNK_COPY (2.2.31.1) up to its chunks."""
+
+    source_key: Annotated[bytes, Bytes(24)] = bytes(24)
+    chunk_count: Annotated[int, Int32ul] = 0
+    reserved: Annotated[int, Int32ul] = 0
+
+
+class CopyChunk(NamedTuple):
+    """SRV_COPYCHUNK (2.2.31.1.1)."""
+
+    source_offset: Annotated[int, Int64ul] = 0
+    target_offset: Annotated[int, Int64ul] = 0
+    length: Annotated[int, Int32ul] = 0
+    reserved: Annotated[int, Int32ul] = 0
+
+
+class CopyChunkResponse(NamedTuple):
+    """SRV_COPYCHUNK_RESPONSE (2.2.32.1). With INVALID_PARAMETER it holds the server's limits instead."""
+
+    chunks_written: Annotated[int, Int32ul] = 0
+    chunk_bytes_written: Annotated[int, Int32ul] = 0
+    total_bytes_written: Annotated[int, Int32ul] = 0
+
+
+class ResumeKeyResponse(NamedTuple):
+    """SRV_REQUEST_RESUME_KEY Response (2.2.32.3)."""
+
+    resume_key: Annotated[bytes, Bytes(24)] = bytes(24)
+    context_length: Annotated[int, Int32ul] = 0
+    context: Annotated[bytes, Bytes(4)] = bytes(4)
+
+
+class ZeroData(NamedTuple):
+    """FSCTL_SET_ZERO_DATA (MS-FSCC 2.3.71)."""
+
+    file_offset: Annotated[int, Int64sl] = 0
+    beyond_final_zero: Annotated[int, Int64sl] = 0
+
+
+class FileRange(NamedTuple):
+    """FILE_ALLOCATED_RANGE_BUFFER (MS-FSCC 2.3.53); FSCTL_FILE_LEVEL_TRIM's extents look the same."""
+
+    file_offset: Annotated[int, Int64sl] = 0
+    length: Annotated[int, Int64sl] = 0
+
+
+class TrimHeader(NamedTuple):
+    """FILE_LEVEL_TRIM (MS-FSCC 2.3.13)."""
+
+    key: Annotated[int, Int32ul] = 0
+    num_ranges: Annotated[int, Int32ul] = 0
+
+
+class DuplicateExtents(NamedTuple):
+    """SMB2_DUPLICATE_EXTENTS_DATA (MS-FSCC 2.3.8)."""
+
+    source_persistent: Annotated[int, Int64ul] = 0
+    source_volatile: Annotated[int, Int64ul] = 0
+    source_offset: Annotated[int, Int64sl] = 0
+    target_offset: Annotated[int, Int64sl] = 0
+    byte_count: Annotated[int, Int64sl] = 0
+
+
+class DuplicateExtentsEx(NamedTuple):
+    """SMB2_DUPLICATE_EXTENTS_DATA_EX (MS-FSCC 2.3.10)."""
+
+    structure_size: Annotated[int, Int64ul] = 48
+    source_persistent: Annotated[int, Int64ul] = 0
+    source_volatile: Annotated[int, Int64ul] = 0
+    source_offset: Annotated[int, Int64sl] = 0
+    target_offset: Annotated[int, Int64sl] = 0
+    byte_count: Annotated[int, Int64sl] = 0
+    flags: Annotated[int, Int32ul] = 0
+    reserved: Annotated[int, Int32ul] = 0
+
+
+class ReparseHeader(NamedTuple):
+    """REPARSE_DATA_BUFFER (MS-FSCC 2.1.2.2); tags of others than Microsoft go on with a GUID (2.1.2.3)."""
+
+    tag: Annotated[int, Int32ul] = 0
+    data_length: Annotated[int, Int16ul] = 0
+    reserved: Annotated[int, Int16ul] = 0
+
+
+class ObjectIdBuffer(NamedTuple):
+    """FILE_OBJECTID_BUFFER type 1 (MS-FSCC 2.1.3.1)."""
+
+    object_id: Annotated[bytes, Bytes(16)] = bytes(16)
+    birth_volume_id: Annotated[bytes, Bytes(16)] = bytes(16)
+    birth_object_id: Annotated[bytes, Bytes(16)] = bytes(16)
+    domain_id: Annotated[bytes, Bytes(16)] = bytes(16)
+
+
+class RegionQuery(NamedTuple):
+    """FSCTL_QUERY_FILE_REGIONS Request (MS-FSCC 2.3.55)."""
+
+    file_offset: Annotated[int, Int64sl] = 0
+    length: Annotated[int, Int64sl] = 0
+    desired_usage: Annotated[int, Int32ul] = 0
+    reserved: Annotated[int, Int32ul] = 0
+
+
+class RegionHeader(NamedTuple):
+    """FSCTL_QUERY_FILE_REGIONS Reply (MS-FSCC 2.3.56) up to its regions."""
+
+    flags: Annotated[int, Int32ul] = 0
+    total_count: Annotated[int, Int32ul] = 0
+    entry_count: Annotated[int, Int32ul] = 0
+    reserved: Annotated[int, Int32ul] = 0
+
+
+class Region(NamedTuple):
+    """FILE_REGION_INFO (MS-FSCC 2.3.56.1)."""
+
+    file_offset: Annotated[int, Int64sl] = 0
+    length: Annotated[int, Int64sl] = 0
+    usage: Annotated[int, Int32ul] = 0
+    reserved: Annotated[int, Int32ul] = 0
+
+
+class SnapshotArray(NamedTuple):
+    """SRV_SNAPSHOT_ARRAY (MS-SMB2 2.2.32.2) up to its names, with the padding an empty list has."""
+
+    number: Annotated[int, Int32ul] = 0
+    returned: Annotated[int, Int32ul] = 0
+    array_size: Annotated[int, Int32ul] = 0
+    padding: Annotated[int, Int32ul] = 0
+
+
+COPY_CHUNK_HEADER = Codec(CopyChunkHeader)
+COPY_CHUNK = Codec(CopyChunk)
+COPY_CHUNK_RESPONSE = Codec(CopyChunkResponse)
+RESUME_KEY_RESPONSE = Codec(ResumeKeyResponse)
+ZERO_DATA = Codec(ZeroData)
+FILE_RANGE = Codec(FileRange)
+TRIM_HEADER = Codec(TrimHeader)
+DUPLICATE_EXTENTS = Codec(DuplicateExtents)
+DUPLICATE_EXTENTS_EX = Codec(DuplicateExtentsEx)
+REPARSE_HEADER = Codec(ReparseHeader)
+OBJECT_ID_BUFFER = Codec(ObjectIdBuffer)
+REGION_QUERY = Codec(RegionQuery)
+REGION_HEADER = Codec(RegionHeader)
+REGION = Codec(Region)
+SNAPSHOT_ARRAY = Codec(SnapshotArray)
+
+
+def decode_copy_chunks(data: Buffer, most: int) -> tuple[CopyChunkHeader, list[CopyChunk]]:
+    """Header and chunks; no chunks are decoded when there are more than ``most``. Raises ``DecodeError``."""
+    header = COPY_CHUNK_HEADER.unpack(data)
+    if header.chunk_count > most:
+        return header, []
+    if len(data) < COPY_CHUNK_HEADER.size + header.chunk_count * COPY_CHUNK.size:
+        raise DecodeError("fewer chunks than ChunkCount says")
+    start = COPY_CHUNK_HEADER.size
+    return header, [COPY_CHUNK.unpack(data, start + index * COPY_CHUNK.size) for index in range(header.chunk_count)]
+
+
+def encode_copy_chunks(source_key: bytes, chunks: list[CopyChunk]) -> bytes:
+    header = COPY_CHUNK_HEADER.pack(CopyChunkHeader(source_key, len(chunks)))
+    return header + b"".join(map(COPY_CHUNK.pack, chunks))
+
+
+def decode_ranges(data: Buffer) -> list[FileRange]:
+    """A whole number of ranges. Raises ``DecodeError``."""
+    if len(data) % FILE_RANGE.size:
+        raise DecodeError("not a whole number of ranges")
+    return [FILE_RANGE.unpack(data, offset) for offset in range(0, len(data), FILE_RANGE.size)]

@@ -1,0 +1,66 @@
+"""LOCK (MS-SMB2 2.2.26, 2.2.27)."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple
+
+from construct import Int16ul, Int32ul, Int64ul
+
+from smb3server.status import NtStatus, StatusError
+from smb3server.wire.fields import fixed
+from smb3server.wire.header import HEADER_SIZE
+from smbdirect.codec import Codec
+
+
+class LockFlags(enum.IntFlag):
+    SHARED_LOCK = 0x01
+    EXCLUSIVE_LOCK = 0x02
+    UNLOCK = 0x04
+    FAIL_IMMEDIATELY = 0x10
+
+
+class LockRequest(NamedTuple):
+    structure_size: Annotated[int, Int16ul] = 48
+    lock_count: Annotated[int, Int16ul] = 0
+    lock_sequence: Annotated[int, Int32ul] = 0
+    """LockSequenceNumber in the low 4 bits, LockSequenceIndex above."""
+    persistent: Annotated[int, Int64ul] = 0
+    volatile: Annotated[int, Int64ul] = 0
+
+
+class LockElement(NamedTuple):
+    """SMB2_LOCK_ELEMENT (2.2.26.1)."""
+
+    offset: Annotated[int, Int64ul] = 0
+    length: Annotated[int, Int64ul] = 0
+    flags: Annotated[int, Int32ul] = 0
+    reserved: Annotated[int, Int32ul] = 0
+
+
+class LockResponse(NamedTuple):
+    structure_size: Annotated[int, Int16ul] = 4
+    reserved: Annotated[int, Int16ul] = 0
+
+
+LOCK_REQUEST = Codec(LockRequest)
+LOCK_ELEMENT = Codec(LockElement)
+LOCK_RESPONSE = Codec(LockResponse)
+
+
+def parse_request(message: memoryview) -> tuple[LockRequest, list[LockElement]]:
+    """LockCount 0 fails with INVALID_PARAMETER (3.3.5.14), as do elements beyond the message."""
+    record = fixed(LOCK_REQUEST, message, 48)
+    start = HEADER_SIZE + LOCK_REQUEST.size
+    if record.lock_count == 0 or start + record.lock_count * LOCK_ELEMENT.size > len(message):
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    return record, [LOCK_ELEMENT.unpack(message, start + i * LOCK_ELEMENT.size) for i in range(record.lock_count)]
+
+
+def pack_request(record: LockRequest, elements: Sequence[LockElement]) -> bytes:
+    return LOCK_REQUEST.pack(record._replace(lock_count=len(elements))) + b"".join(map(LOCK_ELEMENT.pack, elements))
+
+
+def parse_response(message: memoryview) -> LockResponse:
+    return fixed(LOCK_RESPONSE, message, 4)

@@ -1,0 +1,155 @@
+"""NEGOTIATE (MS-SMB2 2.2.3, 2.2.4) with its contexts, and the SMB1 negotiate that leads to it."""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Iterable
+from typing import Annotated, NamedTuple
+
+from construct import Bytes, Int16ul, Int32ul, Int64ul
+
+from smb3server.request import Buffer
+from smb3server.wire.header import HEADER_SIZE
+from smbdirect.codec import Codec
+from smbdirect.errors import DecodeError
+
+
+class Dialect(enum.IntEnum):
+    SMB_2_0_2 = 0x0202
+    SMB_2_1 = 0x0210
+    WILDCARD = 0x02FF
+    SMB_3_0 = 0x0300
+    SMB_3_0_2 = 0x0302
+    SMB_3_1_1 = 0x0311
+
+
+class Capability(enum.IntFlag):
+    """SMB2_GLOBAL_CAP_*."""
+
+    DFS = 0x01
+    LEASING = 0x02
+    LARGE_MTU = 0x04
+    MULTI_CHANNEL = 0x08
+    PERSISTENT_HANDLES = 0x10
+    DIRECTORY_LEASING = 0x20
+    ENCRYPTION = 0x40
+    NOTIFICATIONS = 0x80
+
+
+class SecurityMode(enum.IntFlag):
+    SIGNING_ENABLED = 1
+    SIGNING_REQUIRED = 2
+
+
+class ContextType(enum.IntEnum):
+    """2.2.3.1."""
+
+    PREAUTH_INTEGRITY = 1
+    ENCRYPTION = 2
+    COMPRESSION = 3
+    NETNAME = 5
+    TRANSPORT = 6
+    RDMA_TRANSFORM = 7
+    SIGNING = 8
+
+
+class NegotiateRequest(NamedTuple):
+    structure_size: Annotated[int, Int16ul] = 36
+    dialect_count: Annotated[int, Int16ul] = 0
+    security_mode: Annotated[int, Int16ul] = 0
+    reserved: Annotated[int, Int16ul] = 0
+    capabilities: Annotated[int, Int32ul] = 0
+    client_guid: Annotated[bytes, Bytes(16)] = bytes(16)
+    context_offset: Annotated[int, Int32ul] = 0
+    """3.1.1 only, as the next two; ClientStartTime in older dialects."""
+    context_count: Annotated[int, Int16ul] = 0
+    reserved_2: Annotated[int, Int16ul] = 0
+
+
+class NegotiateResponse(NamedTuple):
+    structure_size: Annotated[int, Int16ul] = 65
+    security_mode: Annotated[int, Int16ul] = 0
+    dialect: Annotated[int, Int16ul] = 0
+    context_count: Annotated[int, Int16ul] = 0
+    server_guid: Annotated[bytes, Bytes(16)] = bytes(16)
+    capabilities: Annotated[int, Int32ul] = 0
+    max_transact_size: Annotated[int, Int32ul] = 0
+    max_read_size: Annotated[int, Int32ul] = 0
+    max_write_size: Annotated[int, Int32ul] = 0
+    system_time: Annotated[int, Int64ul] = 0
+    server_start_time: Annotated[int, Int64ul] = 0
+    security_buffer_offset: Annotated[int, Int16ul] = 0
+    security_buffer_length: Annotated[int, Int16ul] = 0
+    context_offset: Annotated[int, Int32ul] = 0
+
+
+NEGOTIATE_REQUEST = Codec(NegotiateRequest)
+NEGOTIATE_RESPONSE = Codec(NegotiateResponse)
+_CONTEXT = struct.Struct("<HHI")
+_U16 = struct.Struct("<H")
+SMB1_HEADER_SIZE = 32
+SMB1_NEGOTIATE = 0x72
+MAX_SMB1_DIALECTS = 64
+
+
+def dialects_of(message: memoryview, request: NegotiateRequest) -> tuple[int, ...]:
+    """Dialects of a request; ``DecodeError`` if they do not fit the message."""
+    end = HEADER_SIZE + NEGOTIATE_REQUEST.size + 2 * request.dialect_count
+    if end > len(message):
+        raise DecodeError("dialects exceed the message")
+    return struct.unpack_from(f"<{request.dialect_count}H", message, HEADER_SIZE + NEGOTIATE_REQUEST.size)
+
+
+def contexts_of(message: memoryview, request: NegotiateRequest) -> list[tuple[int, memoryview]]:
+    """(type, data) of a 3.1.1 request's contexts; ``DecodeError`` if one is misplaced (2.2.3.1: eight-byte aligned)."""
+    found: list[tuple[int, memoryview]] = []
+    offset = request.context_offset
+    if request.context_count and (
+        offset & 7 or offset < HEADER_SIZE + NEGOTIATE_REQUEST.size + 2 * request.dialect_count
+    ):
+        raise DecodeError("bad NegotiateContextOffset")
+    for _ in range(request.context_count):
+        offset += -offset & 7
+        if offset + _CONTEXT.size > len(message):
+            raise DecodeError("negotiate contexts exceed the message")
+        kind, length, _reserved = _CONTEXT.unpack_from(message, offset)
+        offset += _CONTEXT.size
+        if offset + length > len(message):
+            raise DecodeError("negotiate context exceeds the message")
+        found.append((kind, message[offset : offset + length]))
+        offset += length
+    return found
+
+
+def numbers_of(data: Buffer, skip: int = 2) -> tuple[int, ...]:
+    """The counted list of 16-bit numbers that most contexts consist of; ``skip`` bytes of fixed fields come first."""
+    if len(data) < skip:
+        raise DecodeError("negotiate context too short")
+    (count,) = _U16.unpack_from(data)
+    if skip + 2 * count > len(data):
+        raise DecodeError("negotiate context's list exceeds it")
+    return struct.unpack_from(f"<{count}H", data, skip)
+
+
+def pack_contexts(contexts: Iterable[tuple[int, bytes]]) -> bytes:
+    """Contexts one after the other, each aligned."""
+    packed = bytearray()
+    for kind, data in contexts:
+        packed += bytes(-len(packed) & 7)
+        packed += _CONTEXT.pack(kind, len(data), 0) + data
+    return bytes(packed)
+
+
+def smb1_dialects(message: memoryview) -> list[bytes] | None:
+    """Dialect strings of an SMB1 NEGOTIATE (MS-CIFS 2.2.4.52.1); None if the message is not one."""
+    if len(message) < SMB1_HEADER_SIZE + 3 or message[4] != SMB1_NEGOTIATE or message[SMB1_HEADER_SIZE]:
+        return None
+    (count,) = _U16.unpack_from(message, SMB1_HEADER_SIZE + 1)
+    data = bytes(message[SMB1_HEADER_SIZE + 3 : SMB1_HEADER_SIZE + 3 + count])
+    if len(data) != count or not data.endswith(b"\0"):
+        return None
+    names = data[:-1].split(b"\0")
+    if len(names) > MAX_SMB1_DIALECTS or not all(name.startswith(b"\x02") for name in names):
+        return None
+    return [name[1:] for name in names]

@@ -1,0 +1,93 @@
+"""OPLOCK_BREAK: notifications (MS-SMB2 2.2.23), acknowledgments (2.2.24) and responses (2.2.25).
+
+Oplock forms have StructureSize 24, lease forms 44 (notification) or 36.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, NamedTuple
+
+from construct import Bytes, Int8ul, Int16ul, Int32ul, Int64ul
+
+from smb3server.status import NtStatus, StatusError
+from smb3server.wire.fields import fixed
+from smb3server.wire.header import HEADER_SIZE
+from smbdirect.codec import Codec
+
+
+class OplockLevel(enum.IntEnum):
+    NONE = 0x00
+    II = 0x01
+    EXCLUSIVE = 0x08
+    BATCH = 0x09
+    LEASE = 0xFF
+
+
+class LeaseState(enum.IntFlag):
+    NONE = 0
+    READ = 1
+    HANDLE = 2
+    WRITE = 4
+
+
+ACK_REQUIRED = 0x01
+"""SMB2_NOTIFY_BREAK_LEASE_FLAG_ACK_REQUIRED."""
+
+
+class OplockBreak(NamedTuple):
+    """Notification, acknowledgment and response share one layout."""
+
+    structure_size: Annotated[int, Int16ul] = 24
+    oplock_level: Annotated[int, Int8ul] = 0
+    reserved: Annotated[int, Int8ul] = 0
+    reserved2: Annotated[int, Int32ul] = 0
+    persistent: Annotated[int, Int64ul] = 0
+    volatile: Annotated[int, Int64ul] = 0
+
+
+class LeaseBreakNotification(NamedTuple):
+    structure_size: Annotated[int, Int16ul] = 44
+    new_epoch: Annotated[int, Int16ul] = 0
+    flags: Annotated[int, Int32ul] = 0
+    lease_key: Annotated[bytes, Bytes(16)] = bytes(16)
+    current_lease_state: Annotated[int, Int32ul] = 0
+    new_lease_state: Annotated[int, Int32ul] = 0
+    break_reason: Annotated[int, Int32ul] = 0
+    access_mask_hint: Annotated[int, Int32ul] = 0
+    share_mask_hint: Annotated[int, Int32ul] = 0
+
+
+class LeaseBreak(NamedTuple):
+    """Acknowledgment and response."""
+
+    structure_size: Annotated[int, Int16ul] = 36
+    reserved: Annotated[int, Int16ul] = 0
+    flags: Annotated[int, Int32ul] = 0
+    lease_key: Annotated[bytes, Bytes(16)] = bytes(16)
+    lease_state: Annotated[int, Int32ul] = 0
+    lease_duration: Annotated[int, Int64ul] = 0
+
+
+OPLOCK_BREAK = Codec(OplockBreak)
+LEASE_BREAK_NOTIFICATION = Codec(LeaseBreakNotification)
+LEASE_BREAK = Codec(LeaseBreak)
+
+
+def _structure_size(message: memoryview) -> int:
+    if len(message) < HEADER_SIZE + 2:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    return message[HEADER_SIZE] | message[HEADER_SIZE + 1] << 8
+
+
+def parse_acknowledgment(message: memoryview) -> OplockBreak | LeaseBreak:
+    """Also parses the response, which has the same two layouts."""
+    if _structure_size(message) == 36:
+        return fixed(LEASE_BREAK, message, 36)
+    return fixed(OPLOCK_BREAK, message, 24)
+
+
+def parse_notification(message: memoryview) -> OplockBreak | LeaseBreakNotification:
+    if _structure_size(message) == 44:
+        return fixed(LEASE_BREAK_NOTIFICATION, message, 44)
+    return fixed(OPLOCK_BREAK, message, 24)

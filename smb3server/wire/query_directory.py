@@ -1,0 +1,52 @@
+"""SMB2 QUERY_DIRECTORY (MS-SMB2 2.2.33, 2.2.34; the response is ``query_info.OutputResponse``)."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, NamedTuple
+
+from construct import Int8ul, Int16ul, Int32ul, Int64ul
+
+from smb3server.wire.header import HEADER_SIZE
+from smb3server.wire.tail import decode_name, encode_name, fixed, tail
+from smbdirect.codec import Codec
+
+
+class QueryDirectoryFlags(enum.IntFlag):
+    RESTART_SCANS = 0x01
+    RETURN_SINGLE_ENTRY = 0x02
+    INDEX_SPECIFIED = 0x04
+    REOPEN = 0x10
+
+
+class QueryDirectoryRequest(NamedTuple):
+    structure_size: Annotated[int, Int16ul] = 33
+    info_class: Annotated[int, Int8ul] = 0
+    flags: Annotated[int, Int8ul] = 0
+    file_index: Annotated[int, Int32ul] = 0
+    persistent: Annotated[int, Int64ul] = 0
+    volatile: Annotated[int, Int64ul] = 0
+    file_name_offset: Annotated[int, Int16ul] = 96
+    file_name_length: Annotated[int, Int16ul] = 0
+    output_buffer_length: Annotated[int, Int32ul] = 0
+
+    @property
+    def file_id(self) -> tuple[int, int]:
+        return self.persistent, self.volatile
+
+
+QUERY_DIRECTORY_REQUEST = Codec(QueryDirectoryRequest)
+
+
+def parse_query_directory_request(message: memoryview) -> tuple[QueryDirectoryRequest, str]:
+    """The request and its search pattern ('' if it has none)."""
+    request = fixed(QUERY_DIRECTORY_REQUEST, message, 33)
+    minimum = HEADER_SIZE + QUERY_DIRECTORY_REQUEST.size
+    return request, decode_name(tail(message, request.file_name_offset, request.file_name_length, minimum, "FileName"))
+
+
+def build_query_directory_request(request: QueryDirectoryRequest, pattern: str) -> bytes:
+    name = encode_name(pattern)
+    offset = HEADER_SIZE + QUERY_DIRECTORY_REQUEST.size
+    record = request._replace(file_name_offset=offset, file_name_length=len(name))
+    return QUERY_DIRECTORY_REQUEST.pack(record) + (name or b"\0")

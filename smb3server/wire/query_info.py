@@ -1,0 +1,103 @@
+"""SMB2 QUERY_INFO (MS-SMB2 2.2.37, 2.2.38)."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, NamedTuple
+
+from construct import Int8ul, Int16ul, Int32ul, Int64ul
+
+from smb3server.wire.header import HEADER_SIZE
+from smb3server.wire.tail import fixed, tail
+from smbdirect.codec import Buffer, Codec
+
+
+class InfoType(enum.IntEnum):
+    FILE = 1
+    FILESYSTEM = 2
+    SECURITY = 3
+    QUOTA = 4
+
+
+class SecurityInformation(enum.IntFlag):
+    """AdditionalInformation of InfoType SECURITY (2.2.37)."""
+
+    OWNER = 0x00000001
+    GROUP = 0x00000002
+    DACL = 0x00000004
+    SACL = 0x00000008
+    LABEL = 0x00000010
+    ATTRIBUTE = 0x00000020
+    SCOPE = 0x00000040
+    BACKUP = 0x00010000
+
+
+class QueryInfoFlags(enum.IntFlag):
+    """Of an EA query (2.2.37)."""
+
+    RESTART_SCAN = 1
+    RETURN_SINGLE_ENTRY = 2
+    INDEX_SPECIFIED = 4
+
+
+class QueryInfoRequest(NamedTuple):
+    structure_size: Annotated[int, Int16ul] = 41
+    info_type: Annotated[int, Int8ul] = 0
+    info_class: Annotated[int, Int8ul] = 0
+    output_buffer_length: Annotated[int, Int32ul] = 0
+    input_buffer_offset: Annotated[int, Int16ul] = 0
+    reserved: Annotated[int, Int16ul] = 0
+    input_buffer_length: Annotated[int, Int32ul] = 0
+    additional_information: Annotated[int, Int32ul] = 0
+    flags: Annotated[int, Int32ul] = 0
+    persistent: Annotated[int, Int64ul] = 0
+    volatile: Annotated[int, Int64ul] = 0
+
+    @property
+    def file_id(self) -> tuple[int, int]:
+        return self.persistent, self.volatile
+
+
+QUERY_INFO_REQUEST = Codec(QueryInfoRequest)
+
+
+class OutputResponse(NamedTuple):
+    """QUERY_INFO, QUERY_DIRECTORY and CHANGE_NOTIFY answer alike (2.2.38, 2.2.34, 2.2.36)."""
+
+    structure_size: Annotated[int, Int16ul] = 9
+    output_buffer_offset: Annotated[int, Int16ul] = 72
+    output_buffer_length: Annotated[int, Int32ul] = 0
+
+
+OUTPUT_RESPONSE = Codec(OutputResponse)
+
+
+def parse_query_info_request(message: memoryview) -> tuple[QueryInfoRequest, memoryview]:
+    """The request and its input buffer."""
+    request = fixed(QUERY_INFO_REQUEST, message, 41)
+    data = tail(
+        message,
+        request.input_buffer_offset,
+        request.input_buffer_length,
+        HEADER_SIZE + QUERY_INFO_REQUEST.size,
+        "InputBuffer",
+    )
+    return request, data
+
+
+def build_query_info_request(request: QueryInfoRequest, data: Buffer = b"") -> bytes:
+    offset = HEADER_SIZE + QUERY_INFO_REQUEST.size if data else 0
+    record = request._replace(input_buffer_offset=offset, input_buffer_length=len(data))
+    return QUERY_INFO_REQUEST.pack(record) + (bytes(data) or b"\0")
+
+
+def parse_output_response(message: memoryview) -> memoryview:
+    """The output buffer of a QUERY_INFO, QUERY_DIRECTORY or CHANGE_NOTIFY response."""
+    response = fixed(OUTPUT_RESPONSE, message, 9)
+    minimum = HEADER_SIZE + OUTPUT_RESPONSE.size
+    return tail(message, response.output_buffer_offset, response.output_buffer_length, minimum, "OutputBuffer")
+
+
+def build_output_response(length: int) -> bytes:
+    """The fixed part; ``length`` bytes of output follow."""
+    return OUTPUT_RESPONSE.pack(OutputResponse(output_buffer_length=length))

@@ -1,0 +1,133 @@
+"""READ and WRITE (MS-SMB2 2.2.19 - 2.2.22) and the buffer descriptors they carry (MS-SMBD 2.2.3.1)."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple
+
+from construct import Int8ul, Int16ul, Int32ul, Int64ul
+
+from smb3server.status import NtStatus, StatusError
+from smb3server.wire.fields import fixed, take
+from smb3server.wire.header import HEADER_SIZE
+from smbdirect.codec import Codec
+from smbdirect.message_transport import RemoteBuffer
+
+
+class Channel(enum.IntEnum):
+    NONE = 0
+    RDMA_V1 = 1
+    RDMA_V1_INVALIDATE = 2
+    RDMA_TRANSFORM = 3
+
+
+class ReadFlags(enum.IntFlag):
+    UNBUFFERED = 0x01
+    REQUEST_COMPRESSED = 0x02
+
+
+class WriteFlags(enum.IntFlag):
+    WRITE_THROUGH = 0x01
+    UNBUFFERED = 0x02
+
+
+class ReadRequest(NamedTuple):
+    structure_size: Annotated[int, Int16ul] = 49
+    padding: Annotated[int, Int8ul] = 0
+    """DataOffset the client would like in the response."""
+    flags: Annotated[int, Int8ul] = 0
+    length: Annotated[int, Int32ul] = 0
+    offset: Annotated[int, Int64ul] = 0
+    persistent: Annotated[int, Int64ul] = 0
+    volatile: Annotated[int, Int64ul] = 0
+    minimum_count: Annotated[int, Int32ul] = 0
+    channel: Annotated[int, Int32ul] = 0
+    remaining_bytes: Annotated[int, Int32ul] = 0
+    channel_info_offset: Annotated[int, Int16ul] = 0
+    channel_info_length: Annotated[int, Int16ul] = 0
+
+
+class ReadResponse(NamedTuple):
+    structure_size: Annotated[int, Int16ul] = 17
+    data_offset: Annotated[int, Int8ul] = 0
+    reserved: Annotated[int, Int8ul] = 0
+    data_length: Annotated[int, Int32ul] = 0
+    data_remaining: Annotated[int, Int32ul] = 0
+    """Bytes sent by RDMA Write (3.3.5.12)."""
+    flags: Annotated[int, Int32ul] = 0
+
+
+class WriteRequest(NamedTuple):
+    structure_size: Annotated[int, Int16ul] = 49
+    data_offset: Annotated[int, Int16ul] = 0
+    length: Annotated[int, Int32ul] = 0
+    offset: Annotated[int, Int64ul] = 0
+    persistent: Annotated[int, Int64ul] = 0
+    volatile: Annotated[int, Int64ul] = 0
+    channel: Annotated[int, Int32ul] = 0
+    remaining_bytes: Annotated[int, Int32ul] = 0
+    """Bytes to fetch by RDMA Read when there are descriptors."""
+    channel_info_offset: Annotated[int, Int16ul] = 0
+    channel_info_length: Annotated[int, Int16ul] = 0
+    flags: Annotated[int, Int32ul] = 0
+
+
+class WriteResponse(NamedTuple):
+    structure_size: Annotated[int, Int16ul] = 17
+    reserved: Annotated[int, Int16ul] = 0
+    byte_count: Annotated[int, Int32ul] = 0
+    remaining: Annotated[int, Int32ul] = 0
+    channel_info_offset: Annotated[int, Int16ul] = 0
+    channel_info_length: Annotated[int, Int16ul] = 0
+
+
+class BufferDescriptor(NamedTuple):
+    """SMB_DIRECT_BUFFER_DESCRIPTOR_V1 (MS-SMBD 2.2.3.1)."""
+
+    offset: Annotated[int, Int64ul] = 0
+    token: Annotated[int, Int32ul] = 0
+    length: Annotated[int, Int32ul] = 0
+
+
+READ_REQUEST = Codec(ReadRequest)
+READ_RESPONSE = Codec(ReadResponse)
+WRITE_REQUEST = Codec(WriteRequest)
+WRITE_RESPONSE = Codec(WriteResponse)
+BUFFER_DESCRIPTOR = Codec(BufferDescriptor)
+
+TAIL = HEADER_SIZE + 48
+"""Where the variable part of both requests begins."""
+READ_DATA_OFFSET = HEADER_SIZE + 16
+
+
+def parse_read_request(message: memoryview) -> ReadRequest:
+    return fixed(READ_REQUEST, message, 49)
+
+
+def parse_read_response(message: memoryview) -> tuple[ReadResponse, memoryview]:
+    record = fixed(READ_RESPONSE, message, 17)
+    return record, take(message, record.data_offset, record.data_length, READ_DATA_OFFSET)
+
+
+def parse_write_request(message: memoryview) -> WriteRequest:
+    return fixed(WRITE_REQUEST, message, 49)
+
+
+def parse_write_response(message: memoryview) -> WriteResponse:
+    return fixed(WRITE_RESPONSE, message, 17)
+
+
+def descriptors(message: memoryview, offset: int, length: int) -> list[RemoteBuffer]:
+    """The descriptor array at ``offset``: at least one, no partial one, all within the message."""
+    if length == 0 or length % BUFFER_DESCRIPTOR.size:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    area = take(message, offset, length, TAIL)
+    return [
+        RemoteBuffer._make(BUFFER_DESCRIPTOR.unpack(area, position))
+        for position in range(0, length, BUFFER_DESCRIPTOR.size)
+    ]
+
+
+def pack_descriptors(remote: Sequence[RemoteBuffer]) -> bytes:
+    return b"".join(BUFFER_DESCRIPTOR.pack(BufferDescriptor._make(item)) for item in remote)

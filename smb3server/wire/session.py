@@ -1,0 +1,80 @@
+"""SESSION_SETUP, LOGOFF, TREE_CONNECT, TREE_DISCONNECT, ECHO (MS-SMB2 2.2.5-2.2.12, 2.2.28)."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, NamedTuple
+
+from construct import Int8ul, Int16ul, Int32ul, Int64ul
+
+from smb3server.wire.header import HEADER_SIZE
+from smbdirect.codec import Codec
+from smbdirect.errors import DecodeError
+
+BINDING = 0x01
+"""SMB2_SESSION_FLAG_BINDING."""
+
+
+class SessionFlags(enum.IntFlag):
+    """2.2.6."""
+
+    IS_GUEST = 1
+    IS_NULL = 2
+    ENCRYPT_DATA = 4
+
+
+class SessionSetupRequest(NamedTuple):
+    structure_size: Annotated[int, Int16ul] = 25
+    flags: Annotated[int, Int8ul] = 0
+    security_mode: Annotated[int, Int8ul] = 0
+    capabilities: Annotated[int, Int32ul] = 0
+    channel: Annotated[int, Int32ul] = 0
+    security_buffer_offset: Annotated[int, Int16ul] = 0
+    security_buffer_length: Annotated[int, Int16ul] = 0
+    previous_session_id: Annotated[int, Int64ul] = 0
+
+
+class SessionSetupResponse(NamedTuple):
+    structure_size: Annotated[int, Int16ul] = 9
+    session_flags: Annotated[int, Int16ul] = 0
+    security_buffer_offset: Annotated[int, Int16ul] = 72
+    security_buffer_length: Annotated[int, Int16ul] = 0
+
+
+class TreeConnectRequest(NamedTuple):
+    structure_size: Annotated[int, Int16ul] = 9
+    flags: Annotated[int, Int16ul] = 0
+    path_offset: Annotated[int, Int16ul] = 0
+    path_length: Annotated[int, Int16ul] = 0
+
+
+class TreeConnectResponse(NamedTuple):
+    structure_size: Annotated[int, Int16ul] = 16
+    share_type: Annotated[int, Int8ul] = 1
+    reserved: Annotated[int, Int8ul] = 0
+    share_flags: Annotated[int, Int32ul] = 0
+    capabilities: Annotated[int, Int32ul] = 0
+    maximal_access: Annotated[int, Int32ul] = 0
+
+
+class Empty(NamedTuple):
+    """LOGOFF, TREE_DISCONNECT and ECHO, both ways."""
+
+    structure_size: Annotated[int, Int16ul] = 4
+    reserved: Annotated[int, Int16ul] = 0
+
+
+SESSION_SETUP_REQUEST = Codec(SessionSetupRequest)
+SESSION_SETUP_RESPONSE = Codec(SessionSetupResponse)
+TREE_CONNECT_REQUEST = Codec(TreeConnectRequest)
+TREE_CONNECT_RESPONSE = Codec(TreeConnectResponse)
+EMPTY = Codec(Empty)
+
+
+def part(message: memoryview, offset: int, length: int, fixed: int) -> memoryview:
+    """``length`` bytes at ``offset`` of the message, which must lie behind its ``fixed`` bytes of body."""
+    if not length:
+        return message[:0]
+    if offset < HEADER_SIZE + fixed or offset + length > len(message):
+        raise DecodeError(f"{length} bytes at {offset} exceed the message")
+    return message[offset : offset + length]

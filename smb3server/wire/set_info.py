@@ -1,0 +1,49 @@
+"""SMB2 SET_INFO (MS-SMB2 2.2.39, 2.2.40)."""
+
+from __future__ import annotations
+
+from typing import Annotated, NamedTuple
+
+from construct import Int8ul, Int16ul, Int32ul, Int64ul
+
+from smb3server.wire.header import HEADER_SIZE
+from smb3server.wire.tail import fixed, tail
+from smbdirect.codec import Buffer, Codec
+
+
+class SetInfoRequest(NamedTuple):
+    structure_size: Annotated[int, Int16ul] = 33
+    info_type: Annotated[int, Int8ul] = 0
+    info_class: Annotated[int, Int8ul] = 0
+    buffer_length: Annotated[int, Int32ul] = 0
+    buffer_offset: Annotated[int, Int16ul] = 96
+    reserved: Annotated[int, Int16ul] = 0
+    additional_information: Annotated[int, Int32ul] = 0
+    persistent: Annotated[int, Int64ul] = 0
+    volatile: Annotated[int, Int64ul] = 0
+
+    @property
+    def file_id(self) -> tuple[int, int]:
+        return self.persistent, self.volatile
+
+
+SET_INFO_REQUEST = Codec(SetInfoRequest)
+
+
+class SetInfoResponse(NamedTuple):
+    structure_size: Annotated[int, Int16ul] = 2
+
+
+SET_INFO_RESPONSE = Codec(SetInfoResponse)
+
+
+def parse_set_info_request(message: memoryview) -> tuple[SetInfoRequest, memoryview]:
+    """The request and its buffer."""
+    request = fixed(SET_INFO_REQUEST, message, 33)
+    minimum = HEADER_SIZE + SET_INFO_REQUEST.size
+    return request, tail(message, request.buffer_offset, request.buffer_length, minimum, "Buffer")
+
+
+def build_set_info_request(request: SetInfoRequest, data: Buffer) -> bytes:
+    record = request._replace(buffer_offset=HEADER_SIZE + SET_INFO_REQUEST.size, buffer_length=len(data))
+    return SET_INFO_REQUEST.pack(record) + (bytes(data) or b"\0")

@@ -1,0 +1,435 @@
+"""The MS-SMBD state machine of one connection, initiator or acceptor. No I/O, no clock, no randomness.
+
+How to drive it: post ``receives_wanted`` receives and report them with ``receives_were_posted``; hand in what arrives
+with ``receive_message`` and messages to go out with ``send_message``; after each of these, post more receives, then
+everything ``pending_sends`` returns, in that order (a credit is granted only for a receive that was posted), and again
+as long as ``receives_wanted`` asks for more (3.1.5.9: the last credit needs a new receive to grant). Call
+``handle_timer`` when ``next_deadline`` has come.
+
+A ``ProtocolError`` from any of them means that the connection must be terminated at once (3.1.5).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Sequence
+
+from smbdirect import constants
+from smbdirect.codec import Buffer
+from smbdirect.constants import DATA_ALIGNMENT, DATA_OFFSET, VERSION_1_0, DataFlags
+from smbdirect.credits import Credits
+from smbdirect.errors import DecodeError, ProtocolError, SmbDirectError, TimerExpired
+from smbdirect.events import Allocate, Established, Event, MessageReceived, NegotiationFailed, OutgoingSend
+from smbdirect.messages import (
+    DATA_TRANSFER,
+    DATA_TRANSFER_PADDED,
+    NEGOTIATE_REQUEST,
+    NEGOTIATE_RESPONSE,
+    DataTransfer,
+    DataTransferPadded,
+    NegotiateRequest,
+    NegotiateResponse,
+)
+from smbdirect.reassembly import Reassembler
+from smbdirect.settings import Settings
+
+_RESPONSE_REQUESTED = int(DataFlags.RESPONSE_REQUESTED)
+_RECEIVING_DATA = "MS-SMBD 3.1.5.8"
+
+
+class Role(enum.Enum):
+    """Connection.Role (3.1.1.1)."""
+
+    ACTIVE = "initiator, before the Negotiate Response"
+    PASSIVE = "acceptor, before the Negotiate Request"
+    ESTABLISHED = "negotiated"
+    CLOSED = "ended (not in spec)"
+
+
+_RULES = {Role.ESTABLISHED: _RECEIVING_DATA, Role.PASSIVE: "MS-SMBD 3.1.5.6", Role.ACTIVE: "MS-SMBD 3.1.5.7"}
+"""The section that governs what is received in each role."""
+
+
+class Keepalive(enum.Enum):
+    """Connection.KeepaliveRequested (3.1.1.1)."""
+
+    NONE = "no response requested"
+    PENDING = "to be requested with the next Send"
+    SENT = "requested"
+
+
+class _Message:
+    """An upper-layer message on SendQueue, and how much of it has been sent."""
+
+    __slots__ = ("context", "index", "invalidate", "offset", "remaining", "segments")
+
+    def __init__(self, segments: Sequence[Buffer], length: int, invalidate: int | None, context: object) -> None:
+        self.segments = segments
+        self.remaining = length
+        self.invalidate = invalidate
+        self.context = context
+        self.index = 0
+        self.offset = 0
+
+    def take(self, header: list[Buffer], size: int, max_segments: int) -> int:
+        """Move up to ``size`` bytes in up to ``max_segments`` pieces to ``header``; returns how many bytes."""
+        taken = 0
+        pieces = 0
+        while taken < size and pieces < max_segments and taken < self.remaining:
+            segment = self.segments[self.index]
+            available = len(segment) - self.offset
+            if available <= size - taken:
+                if available:
+                    header.append(memoryview(segment)[self.offset :] if self.offset else segment)
+                    pieces += 1
+                taken += available
+                self.index += 1
+                self.offset = 0
+            else:
+                count = size - taken
+                header.append(memoryview(segment)[self.offset : self.offset + count])
+                pieces += 1
+                self.offset += count
+                taken = size
+        self.remaining -= taken
+        return taken
+
+
+class Connection:
+    """One MS-SMBD connection. Variables carry the names of 3.1.1.1; ``now`` is monotonic seconds throughout."""
+
+    def __init__(self, role: Role, settings: Settings, now: float, allocate: Allocate) -> None:
+        """Starts the Negotiation Timer. ``allocate`` provides reassembly buffers."""
+        if role not in (Role.ACTIVE, Role.PASSIVE):
+            raise ValueError("a connection starts as initiator or acceptor")
+        self.settings = settings
+        self.role: Role = role
+        self.protocol = 0
+        self.credits = Credits(settings.receive_credit_max, settings.send_credit_target)
+        self.credits.receive_credit_target = 1
+        self.max_send_size = settings.max_send_size
+        self.max_receive_size = settings.max_receive_size
+        self.max_fragmented_send_size = 0
+        self.max_fragmented_receive_size = settings.max_fragmented_receive_size
+        self.max_read_write_size = settings.max_read_write_size if role is Role.PASSIVE else 0
+        self.max_message_size = settings.max_fragmented_receive_size
+        """Local limit (not in spec): a longer message terminates the connection before any of it is stored."""
+        self.keepalive_requested = Keepalive.NONE
+        self.send_immediate = False
+        self.send_queue: deque[_Message] = deque()
+        self.invalidated_token: int | None = None
+        self._reassembler = Reassembler(allocate)
+        timeout = settings.negotiation_timeout_active if role is Role.ACTIVE else settings.negotiation_timeout_passive
+        self._negotiation_deadline: float | None = now + timeout
+        self._idle_deadline: float | None = None
+        self._credit_deadline: float | None = None
+        self._negotiate_to_send: bytes | None = None
+        self._respond = False
+
+    # -- receives ------------------------------------------------------------------------------------------------
+
+    @property
+    def receives_wanted(self) -> int:
+        """How many receives to post before the next ``pending_sends``."""
+        if self.role is Role.CLOSED:
+            return 0
+        return self.credits.receives_wanted(bool(self.send_queue) or self.send_immediate)
+
+    def receives_were_posted(self, count: int) -> None:
+        self.credits.receives_posted += count
+
+    # -- sending -------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """The initiator's RDMA connection is up: queue the Negotiate Request (3.1.5.2)."""
+        if self.role is not Role.ACTIVE:
+            raise SmbDirectError("only an initiator starts")
+        self._negotiate_to_send = NEGOTIATE_REQUEST.pack(
+            NegotiateRequest(
+                min_version=VERSION_1_0,
+                max_version=VERSION_1_0,
+                reserved=0,
+                credits_requested=self.credits.send_credit_target,
+                preferred_send_size=self.max_send_size,
+                max_receive_size=self.max_receive_size,
+                max_fragmented_size=self.max_fragmented_receive_size,
+            )
+        )
+
+    def send_message(self, segments: Sequence[Buffer], invalidate: int | None = None, context: object = None) -> int:
+        """Queue one upper-layer message (3.1.4.2) and return its length in bytes.
+
+        Raises ``SmbDirectError`` if the connection is not established and ``ValueError`` if the message is longer
+        than the peer can reassemble; nothing is queued then.
+        """
+        if self.role is not Role.ESTABLISHED:
+            raise SmbDirectError("no data before negotiation has completed (MS-SMBD 3.1.5.4)")
+        length = sum(map(len, segments))
+        if length > self.max_fragmented_send_size:
+            raise ValueError(f"{length} bytes exceed the peer's MaxFragmentedSize {self.max_fragmented_send_size}")
+        self.send_queue.append(_Message(segments, length, invalidate, context))
+        return length
+
+    def pending_sends(self, now: float) -> list[OutgoingSend]:
+        """Everything that may go out now (3.1.5.1); spends send credits and grants receive credits."""
+        sends: list[OutgoingSend] = []
+        if self._negotiate_to_send is not None:
+            sends.append(OutgoingSend([self._finish_negotiate()], None, None))
+        if self.role is not Role.ESTABLISHED:
+            return sends
+        queue = self.send_queue
+        state = self.credits
+        while queue and state.may_send:
+            message = queue[0]
+            sends.append(self._next_fragment(message, now))
+            if not message.remaining:
+                queue.popleft()
+        if not queue and (self.send_immediate or state.peer_runs_low) and state.may_send:
+            header = DATA_TRANSFER.pack(DataTransfer(*self._header_fields(now), 0, 0, 0))
+            sends.append(OutgoingSend([header], None, None))
+        if queue or self.send_immediate:
+            if self._credit_deadline is None or sends:
+                self._credit_deadline = now + self.settings.send_credit_timeout
+        else:
+            self._credit_deadline = None
+        return sends
+
+    def _next_fragment(self, message: _Message, now: float) -> OutgoingSend:
+        """One segment of 3.1.5.4."""
+        segments: list[Buffer] = [b""]
+        length = message.take(segments, self.max_send_size - DATA_OFFSET, self.settings.max_send_segments - 1)
+        requested, granted, flags, reserved = self._header_fields(now)
+        if length:
+            segments[0] = DATA_TRANSFER_PADDED.pack(
+                DataTransferPadded(requested, granted, flags, reserved, message.remaining, DATA_OFFSET, length, 0)
+            )
+        else:
+            segments[0] = DATA_TRANSFER.pack(DataTransfer(requested, granted, flags, reserved, 0, 0, 0))
+        if message.remaining:
+            return OutgoingSend(segments, None, None)
+        # The token goes with the last fragment: until it arrives the peer may still be receiving RDMA data.
+        return OutgoingSend(segments, message.invalidate, message.context)
+
+    def _header_fields(self, now: float) -> tuple[int, int, int, int]:
+        """CreditsRequested, CreditsGranted, Flags and Reserved of the next message (3.1.5.1)."""
+        state = self.credits
+        granted = state.grant()
+        state.send_credits -= 1
+        self.send_immediate = False
+        flags = 0
+        if self.keepalive_requested is Keepalive.PENDING:
+            flags = _RESPONSE_REQUESTED
+            self.keepalive_requested = Keepalive.SENT
+            self._idle_deadline = now + self.settings.keepalive_response_timeout
+        return state.send_credit_target, granted, flags, 0
+
+    def _finish_negotiate(self) -> bytes:
+        """The Negotiate message; a successful response grants what is posted by now (3.1.5.3)."""
+        message = self._negotiate_to_send
+        assert message is not None
+        self._negotiate_to_send = None
+        if self._respond:
+            self._respond = False
+            granted = self.credits.grant()
+            self.credits.minimum = 2
+            if granted == 0:
+                # 3.1.5.6: no receive could be posted. The caller sees it by ``role``.
+                self._refuse_negotiation(constants.STATUS_INSUFFICIENT_RESOURCES, "")
+                return self._finish_negotiate()
+            message = NEGOTIATE_RESPONSE.pack(NEGOTIATE_RESPONSE.unpack(message)._replace(credits_granted=granted))
+        return message
+
+    # -- receiving -----------------------------------------------------------------------------------------------
+
+    def receive_message(self, view: memoryview, now: float, invalidated: int | None = None) -> Event | None:
+        """Process one received message (3.1.5.5); ``invalidated`` is the local token that came with it.
+
+        Raises ``ProtocolError``: terminate the connection.
+        """
+        self.credits.receives_posted -= 1
+        role = self.role
+        if role is Role.CLOSED:
+            raise ProtocolError("message after the end", "MS-SMBD 3.1.7.1")
+        try:
+            if role is Role.ESTABLISHED:
+                return self._receive_data(view, now, invalidated)
+            if role is Role.PASSIVE:
+                return self._receive_negotiate_request(view, now)
+            return self._receive_negotiate_response(view, now)
+        except ProtocolError as error:
+            error.rule = error.rule or _RULES[role]
+            self.close()
+            raise
+
+    def _receive_negotiate_request(self, view: memoryview, now: float) -> Event:
+        """3.1.5.6."""
+        rule = _RULES[Role.PASSIVE]
+        request = NEGOTIATE_REQUEST.unpack(view)
+        if not request.min_version <= VERSION_1_0 <= request.max_version:
+            return self._refuse_negotiation(constants.STATUS_NOT_SUPPORTED, "version 0x0100 is not in range")
+        if request.credits_requested == 0:
+            raise ProtocolError("CreditsRequested is 0", rule)
+        self._check_sizes(request.max_receive_size, request.max_fragmented_size, rule)
+        self._adopt_sizes(request)
+        self._respond = True
+        self._negotiate_to_send = NEGOTIATE_RESPONSE.pack(
+            NegotiateResponse(
+                min_version=VERSION_1_0,
+                max_version=VERSION_1_0,
+                negotiated_version=VERSION_1_0,
+                reserved=0,
+                credits_requested=self.credits.send_credit_target,
+                credits_granted=0,
+                status=constants.STATUS_SUCCESS,
+                max_read_write_size=self.max_read_write_size,
+                preferred_send_size=self.max_send_size,
+                max_receive_size=self.max_receive_size,
+                max_fragmented_size=self.max_fragmented_receive_size,
+            )
+        )
+        return self._establish(now)
+
+    def _refuse_negotiation(self, status: int, detail: str) -> NegotiationFailed:
+        """3.1.5.3 with a failure status: everything but the versions and the status is zero."""
+        self._negotiate_to_send = NEGOTIATE_RESPONSE.pack(
+            NegotiateResponse(VERSION_1_0, VERSION_1_0, 0, 0, 0, 0, status, 0, 0, 0, 0)
+        )
+        self.role = Role.CLOSED
+        self._negotiation_deadline = self._idle_deadline = None
+        return NegotiationFailed(status, detail)
+
+    def _receive_negotiate_response(self, view: memoryview, now: float) -> Event:
+        """3.1.5.7."""
+        rule = _RULES[Role.ACTIVE]
+        response = NEGOTIATE_RESPONSE.unpack(view)
+        if response.status != constants.STATUS_SUCCESS:
+            raise ProtocolError(f"negotiation refused with status 0x{response.status:08X}", rule)
+        if response.negotiated_version != VERSION_1_0:
+            raise ProtocolError(f"NegotiatedVersion is 0x{response.negotiated_version:04X}", rule)
+        self._check_sizes(response.max_receive_size, response.max_fragmented_size, rule)
+        if response.credits_granted == 0:
+            raise ProtocolError("CreditsGranted is 0", rule)
+        if response.credits_requested == 0:
+            raise ProtocolError("CreditsRequested is 0", rule)
+        if response.preferred_send_size > self.max_receive_size:
+            raise ProtocolError(
+                f"PreferredSendSize {response.preferred_send_size} exceeds MaxReceiveSize {self.max_receive_size}", rule
+            )
+        self._adopt_sizes(response)
+        self.max_read_write_size = min(self.settings.max_read_write_size, response.max_read_write_size)
+        self.credits.send_credits = response.credits_granted
+        self.credits.minimum = 2
+        return self._establish(now)
+
+    def _check_sizes(self, max_receive_size: int, max_fragmented_size: int, rule: str) -> None:
+        if max_receive_size < constants.MIN_RECEIVE_SIZE:
+            raise ProtocolError(f"MaxReceiveSize is {max_receive_size}", rule)
+        if max_fragmented_size < constants.MIN_FRAGMENTED_SIZE:
+            raise ProtocolError(f"MaxFragmentedSize is {max_fragmented_size}", rule)
+
+    def _adopt_sizes(self, peer: NegotiateRequest | NegotiateResponse) -> None:
+        self.protocol = VERSION_1_0
+        self.credits.receive_credit_target = peer.credits_requested
+        self.max_receive_size = max(min(self.max_receive_size, peer.preferred_send_size), constants.MIN_RECEIVE_SIZE)
+        self.max_send_size = min(self.max_send_size, peer.max_receive_size)
+        self.max_fragmented_send_size = peer.max_fragmented_size
+
+    def _establish(self, now: float) -> Established:
+        self._negotiation_deadline = None
+        self._idle_deadline = now + self.settings.keepalive_interval
+        self.role = Role.ESTABLISHED
+        return Established()
+
+    def _receive_data(self, view: memoryview, now: float, invalidated: int | None) -> MessageReceived | None:
+        """3.1.5.8: check everything, then change state."""
+        length = len(view)
+        header = DATA_TRANSFER.unpack(view)
+        requested, granted, flags, _, remaining, offset, data_length = header
+        state = self.credits
+        self._check_data(header, length)
+        data = view[offset : offset + data_length]
+        # An empty message between fragments only carries credits or a keepalive; it does not end the message.
+        carries_data = data_length or remaining
+        buffer = None
+        if carries_data and (remaining or self._reassembler.active):
+            buffer = self._reassembler.append(data, remaining)
+        state.receive_credits -= 1
+        state.receive_credit_target = requested
+        state.send_credits += granted
+        self._idle_deadline = now + self.settings.keepalive_interval
+        self.keepalive_requested = Keepalive.NONE
+        if flags & _RESPONSE_REQUESTED:
+            # Answered with Flags 0, although 3.1.5.8 sets KeepaliveRequested to PENDING: requesting a response to
+            # the response would make two such peers exchange keepalives without end.
+            self.send_immediate = True
+        if invalidated is not None:
+            self.invalidated_token = invalidated
+        if remaining or not data_length:
+            return None
+        token, self.invalidated_token = self.invalidated_token, None
+        return MessageReceived(data if buffer is None else buffer.view, buffer, token)
+
+    def _check_data(self, header: DataTransfer, length: int) -> None:
+        requested, _, _, _, remaining, offset, data_length = header
+        if self.credits.receive_credits <= 0:
+            raise ProtocolError("message without a credit", _RECEIVING_DATA)
+        if length > self.max_receive_size:
+            raise ProtocolError(f"{length} bytes exceed MaxReceiveSize {self.max_receive_size}", "MS-SMBD 3.1.5.4")
+        if requested == 0:
+            raise ProtocolError("CreditsRequested is 0", _RECEIVING_DATA)
+        if offset % DATA_ALIGNMENT:
+            raise ProtocolError(f"DataOffset {offset} is not aligned", _RECEIVING_DATA)
+        if offset + data_length > length:
+            raise ProtocolError(f"payload {offset}+{data_length} exceeds message of {length}", _RECEIVING_DATA)
+        if data_length and offset < DATA_TRANSFER.size:
+            raise DecodeError(f"DataOffset {offset} lies in the header", "MS-SMBD 2.2.3")
+        if data_length + remaining > self.max_fragmented_receive_size:
+            raise ProtocolError(
+                f"message of {data_length}+{remaining} bytes exceeds {self.max_fragmented_receive_size}",
+                _RECEIVING_DATA,
+            )
+        if data_length + remaining > self.max_message_size:
+            raise ProtocolError(
+                f"message of {data_length + remaining} bytes exceeds local limit {self.max_message_size}", "local"
+            )
+
+    # -- timers and the end --------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        """When to call ``handle_timer``, or None. Moves later with every message received; calling early is fine."""
+        deadline = self._negotiation_deadline
+        for other in (self._idle_deadline, self._credit_deadline):
+            if other is not None and (deadline is None or other < deadline):
+                deadline = other
+        return deadline
+
+    def handle_timer(self, now: float) -> None:
+        """3.1.6. Raises ``ProtocolError`` if the connection is to be terminated."""
+        if self._negotiation_deadline is not None and now >= self._negotiation_deadline:
+            self._expire("negotiation did not complete in time", "MS-SMBD 3.1.6.1")
+        if self._credit_deadline is not None and now >= self._credit_deadline:
+            self._expire("the peer grants no send credits", "MS-SMBD 3.1.5.1")
+        if self._idle_deadline is not None and now >= self._idle_deadline:
+            if self.keepalive_requested is not Keepalive.NONE:
+                self._expire("keepalive was not answered", "MS-SMBD 3.1.6.2")
+            self.keepalive_requested = Keepalive.PENDING
+            self.send_immediate = True
+            self._idle_deadline = now + self.settings.keepalive_response_timeout
+
+    def _expire(self, message: str, rule: str) -> None:
+        self.close()
+        raise TimerExpired(message, rule)
+
+    def close(self) -> None:
+        """The connection ended (3.1.7.1): stop the timers and give back what reassembly holds. Idempotent."""
+        self.role = Role.CLOSED
+        self._negotiation_deadline = self._idle_deadline = self._credit_deadline = None
+        self._negotiate_to_send = None
+        self._reassembler.discard()
+
+    def unsent(self) -> list[object]:
+        """Contexts of messages still queued, which are dropped. For after the end."""
+        contexts = [message.context for message in self.send_queue]
+        self.send_queue.clear()
+        return contexts

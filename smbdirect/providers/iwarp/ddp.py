@@ -1,0 +1,55 @@
+"""DDP headers and segmentation (RFC 5041). No I/O.
+
+The records start with MPA's ULPDU_Length and hold RDMAP's control byte: that is how they lie on the wire, and one
+``unpack`` per FPDU reads all three layers.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, NamedTuple
+
+from construct import Int8ub, Int16ub, Int32ub, Int64ub
+
+from smbdirect.codec import Codec
+
+TAGGED = 0x80
+LAST = 0x40
+VERSION = 1
+VERSION_MASK = 0x03
+
+SEND_QUEUE = 0
+READ_QUEUE = 1
+TERMINATE_QUEUE = 2
+
+FIRST_MSN = 1
+TAGGED_HEADER_SIZE = 14
+"""Bytes, without ULPDU_Length."""
+UNTAGGED_HEADER_SIZE = 18
+"""Bytes, without ULPDU_Length."""
+
+
+class TaggedHeader(NamedTuple):
+    ulpdu_length: Annotated[int, Int16ub]
+    control: Annotated[int, Int8ub]
+    rdmap_control: Annotated[int, Int8ub]
+    stag: Annotated[int, Int32ub]
+    tagged_offset: Annotated[int, Int64ub]
+
+
+class UntaggedHeader(NamedTuple):
+    ulpdu_length: Annotated[int, Int16ub]
+    control: Annotated[int, Int8ub]
+    rdmap_control: Annotated[int, Int8ub]
+    invalidate_stag: Annotated[int, Int32ub]
+    queue: Annotated[int, Int32ub]
+    msn: Annotated[int, Int32ub]
+    message_offset: Annotated[int, Int32ub]
+
+
+TAGGED_HEADER = Codec(TaggedHeader)
+UNTAGGED_HEADER = Codec(UntaggedHeader)
+
+
+def next_msn(msn: int) -> int:
+    """The message sequence number after ``msn``: 32 bits, wrapping (RFC 5041 section 4.3)."""
+    return (msn + 1) & 0xFFFFFFFF

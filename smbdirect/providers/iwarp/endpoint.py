@@ -1,0 +1,467 @@
+"""One iWARP connection: pumps a non-blocking TCP socket through ``Receiver`` and ``Sender``."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import logging
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from smbdirect.errors import ProviderError
+from smbdirect.providers.base import (
+    Access,
+    Capabilities,
+    CloseCause,
+    CloseReason,
+    Completion,
+    MemoryRegion,
+    Operation,
+    Read,
+    Send,
+    Status,
+    WorkRequest,
+    Write,
+)
+from smbdirect.providers.iwarp.linger import Linger
+from smbdirect.providers.iwarp.memory import Region, RegionTable, as_bytes_view
+from smbdirect.providers.iwarp.mpa import DEFAULT_READ_DEPTH, Parameters, ulpdu_for_segment
+from smbdirect.providers.iwarp.rdmap import Fault, ReadRequest, TerminateError, describe_terminate
+from smbdirect.providers.iwarp.receiver import PendingRead, Receiver, RingPool
+from smbdirect.providers.iwarp.sender import Response, Sender, Work
+
+_log = logging.getLogger(__name__)
+
+DRAIN_TIMEOUT = 5.0
+"""Seconds that ``disconnect`` waits for posted work to go out."""
+LARGE_ULPDU = 65520
+"""Bytes per FPDU towards a peer that is known to take more than a segment's worth."""
+_TURNS = 16
+"""System calls per readiness event, so that one busy connection does not starve the others."""
+_CAUSES = {
+    errno.ETIMEDOUT: CloseCause.TIMEOUT,
+    errno.ECONNRESET: CloseCause.PEER,
+    errno.EPIPE: CloseCause.PEER,
+}
+
+CAPABILITIES = Capabilities(
+    name="iwarp",
+    max_send_sge=256,
+    max_read_sge=256,
+    max_transfer=1 << 30,
+    max_message=1 << 24,
+    max_inline=0,
+    max_send_queue=4096,
+    max_receive_queue=4096,
+    max_outstanding_reads=DEFAULT_READ_DEPTH,
+    remote_invalidation=True,
+    receives_before_accept=True,
+    requires_registration=False,
+)
+
+
+class PeerTerminatedError(Exception):
+    """A Terminate message has arrived."""
+
+
+def is_loopback(host: str) -> bool:
+    """True for addresses of this machine's loopback, IPv4-mapped ones included."""
+    address = ipaddress.ip_address(host.split("%", maxsplit=1)[0])
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+class IwarpEndpoint:
+    """See ``base.Endpoint``. ``establish`` starts the data phase once MPA has agreed."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        rings: RingPool,
+        private_data: bytes = b"",
+        large_fpdus: bool | None = None,
+    ) -> None:
+        self.capabilities = CAPABILITIES
+        self.local_address: tuple[str, int] = sock.getsockname()[:2]
+        self.peer_address: tuple[str, int] = sock.getpeername()[:2]
+        self.private_data = private_data
+        self.on_completions: Callable[[Sequence[Completion]], None] = _ignore
+        self.on_closed: Callable[[CloseReason], None] = _ignore
+        self.close_reason: CloseReason | None = None
+        self._loop = asyncio.get_running_loop()
+        self._sock = sock
+        self._large_fpdus = is_loopback(self.peer_address[0]) if large_fpdus is None else large_fpdus
+        self._regions = RegionTable()
+        self._regions.on_invalidated = self._invalidated
+        self._registrations = 0
+        self._receiver = Receiver(
+            self._regions,
+            rings,
+            on_read_request=self._read_requested,
+            on_read_done=self._read_done,
+            on_terminate=self._peer_terminated,
+        )
+        self._sender = Sender(LARGE_ULPDU, False, DEFAULT_READ_DEPTH, self._receiver.reads, self._work_sent)
+        self._ird = DEFAULT_READ_DEPTH
+        self._queue: deque[Work] = deque()
+        self._established = False
+        self._dead = False
+        self._closing = False
+        self._writing = False
+        self._receiving = False
+        self._delivery_scheduled = False
+        self._deferred: TerminateError | None = None
+        self._drain_timer: asyncio.TimerHandle | None = None
+        self._terminates_sent = 0
+        self._terminates_received = 0
+
+    # -- set-up -------------------------------------------------------------------------------------------------
+
+    def establish(self, parameters: Parameters, initiator: bool) -> None:
+        """MPA is done: data may flow. An acceptor stays silent until the first FPDU has arrived, since Linux siw (and
+        RFC 5044 section 7.1.2) treats an earlier one as an error."""
+        if self._dead:
+            return
+        self._established = True
+        receiver, sender = self._receiver, self._sender
+        receiver.crc = sender.crc = parameters.crc
+        receiver.rtr = None if initiator else parameters.rtr
+        self._ird = parameters.ird
+        sender.max_reads = parameters.ord
+        self.capabilities = replace(CAPABILITIES, max_outstanding_reads=parameters.ord)
+        if not self._large_fpdus:
+            mss = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+            sender.max_ulpdu = ulpdu_for_segment(mss)
+        sender.open = initiator
+        if initiator and parameters.rtr is not None:
+            sender.ready_to_receive(parameters.rtr)
+        self._loop.add_reader(self._sock, self._readable)
+        if not parameters.ord and any(work.operation is Operation.READ for work in self._queue):
+            self._die(CloseReason(CloseCause.PROTOCOL, "the peer answers no RDMA Reads"))
+            return
+        self._pump_out()
+        if self._closing:
+            self._finish_if_drained()
+
+    # -- contract -----------------------------------------------------------------------------------------------
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """A snapshot. ``bytes_*`` count payload; ``bytes_direct`` was received without a copy."""
+        receiver, sender = self._receiver, self._sender
+        return {
+            "registrations": self._registrations,
+            "allocations": 0,
+            "regions": len(self._regions),
+            "fpdus_sent": sender.fpdus,
+            "fpdus_received": receiver.fpdus,
+            "bytes_sent_send": sender.bytes_send,
+            "bytes_sent_write": sender.bytes_write,
+            "bytes_sent_read_response": sender.bytes_read_response,
+            "bytes_received_send": receiver.bytes_send,
+            "bytes_received_write": receiver.bytes_write,
+            "bytes_received_read_response": receiver.bytes_read,
+            "bytes_direct": receiver.bytes_direct,
+            "crc_errors": receiver.crc_errors,
+            "invalidations": receiver.invalidations,
+            "terminates_sent": self._terminates_sent,
+            "terminates_received": self._terminates_received,
+        }
+
+    def register(self, memory: memoryview, access: Access) -> MemoryRegion:
+        """See ``base.Endpoint.register``."""
+        if self._dead:
+            raise ProviderError("the connection is gone")
+        region = self._regions.register(memory, access)
+        self._registrations += 1
+        return region
+
+    def post_receive(self, buffer: memoryview, context: object = None) -> None:
+        """See ``base.Endpoint.post_receive``."""
+        receives = self._receiver.receives
+        if len(receives) >= self.capabilities.max_receive_queue:
+            raise ProviderError("receive queue is full")
+        view = as_bytes_view(buffer)
+        if view.readonly:
+            raise ProviderError("receive into read-only memory")
+        if self._dead:
+            self._receiver.completions.append(Completion(Operation.RECEIVE, Status.FLUSHED, context))
+            self._schedule_delivery()
+            return
+        receives.append((view, context))
+
+    def post(self, requests: Sequence[WorkRequest]) -> None:
+        """See ``base.Endpoint.post``. What the socket takes at once is sent before this returns."""
+        works = [self._work(request) for request in requests]
+        if len(self._queue) + len(works) > self.capabilities.max_send_queue:
+            raise ProviderError("send queue is full")
+        if self._dead or self._closing:
+            self._receiver.completions.extend(
+                Completion(work.operation, Status.FLUSHED, work.context) for work in works
+            )
+            self._schedule_delivery()
+            return
+        self._queue.extend(works)
+        for work in works:
+            self._sender.post(work)
+        if self._established and not self._writing:
+            self._pump_out()
+            self._schedule_delivery()
+
+    def disconnect(self) -> None:
+        """See ``base.Endpoint.disconnect``; gives up after ``DRAIN_TIMEOUT``."""
+        if self._dead or self._closing:
+            return
+        self._closing = True
+        if not self._established or not self._sender.open:
+            self._die(CloseReason(CloseCause.LOCAL), graceful=True)
+            return
+        self._drain_timer = self._loop.call_later(DRAIN_TIMEOUT, self._drain_expired)
+        self._finish_if_drained()
+
+    def abort(self, reason: CloseReason | None = None) -> None:
+        """See ``base.Endpoint.abort``."""
+        self._die(reason or CloseReason(CloseCause.LOCAL, "aborted"))
+
+    # -- work requests ------------------------------------------------------------------------------------------
+
+    def _work(self, request: WorkRequest) -> Work:
+        """The checked form of a request. Raises ``ProviderError``; changes nothing."""
+        segments = [as_bytes_view(segment) for segment in request.segments]
+        total = sum(map(len, segments))
+        capabilities = self.capabilities
+        if isinstance(request, Send):
+            if total > capabilities.max_message or len(segments) > capabilities.max_send_sge:
+                raise ProviderError("Send exceeds the provider's limits")
+            return Work(
+                Operation.SEND, segments, total, request.context, request.signalled, invalidate=request.invalidate
+            )
+        token, address, length = request.remote
+        if total != length or total > capabilities.max_transfer:
+            raise ProviderError(f"{total} local and {length} remote bytes")
+        if isinstance(request, Write):
+            if len(segments) > capabilities.max_send_sge:
+                raise ProviderError("Write exceeds the provider's limits")
+            return Work(
+                Operation.WRITE, segments, total, request.context, request.signalled, stag=token, remote_offset=address
+            )
+        return self._read_work(request, segments, total)
+
+    def _read_work(self, request: Read, segments: list[memoryview], total: int) -> Work:
+        if len(segments) > self.capabilities.max_read_sge or not self.capabilities.max_outstanding_reads:
+            raise ProviderError("Read exceeds the provider's limits")
+        if any(segment.readonly for segment in segments):
+            raise ProviderError("Read into read-only memory")
+        pending = PendingRead(self._regions.new_token(), segments, total)
+        token, address, _ = request.remote
+        work = Work(
+            Operation.READ, segments, total, request.context, True, stag=token, remote_offset=address, read=pending
+        )
+        pending.owner = work
+        return work
+
+    def _work_sent(self, work: Work) -> None:
+        work.done = True
+
+    def _read_done(self, read: PendingRead) -> None:
+        if isinstance(read.owner, Work):
+            read.owner.done = True
+
+    def _schedule_delivery(self) -> None:
+        if not self._delivery_scheduled:
+            self._delivery_scheduled = True
+            self._loop.call_soon(self._deliver_scheduled)
+
+    def _deliver_scheduled(self) -> None:
+        self._delivery_scheduled = False
+        self._deliver()
+
+    def _deliver(self) -> None:
+        """Hand over finished work, in posting order."""
+        completions = self._receiver.completions
+        queue = self._queue
+        while queue and queue[0].done:
+            work = queue.popleft()
+            if work.signalled:
+                completions.append(Completion(work.operation, Status.OK, work.context))
+        if completions:
+            self._receiver.completions = []
+            self.on_completions(completions)
+        if self._closing and not self._dead:
+            self._finish_if_drained()
+
+    # -- socket events ------------------------------------------------------------------------------------------
+
+    def _readable(self) -> None:
+        receiver, sock = self._receiver, self._sock
+        self._receiving = True
+        try:
+            for _ in range(_TURNS):
+                buffers = receiver.buffers()
+                room = sum(map(len, buffers))
+                try:
+                    count = sock.recv_into(buffers[0]) if len(buffers) == 1 else sock.recvmsg_into(buffers)[0]
+                except BlockingIOError:
+                    receiver.received(0)
+                    break
+                if not count:
+                    receiver.received(0)
+                    detail = "" if receiver.at_boundary else "in the middle of an FPDU"
+                    self._die(CloseReason(CloseCause.PEER, detail))
+                    return
+                receiver.received(count)
+                if self._deferred is not None:
+                    raise self._deferred
+                if count < room:
+                    break
+        except TerminateError as error:
+            self._die(CloseReason(error.fault.cause, str(error)), graceful=True, terminate=error)
+            return
+        except PeerTerminatedError as error:
+            self._die(CloseReason(CloseCause.PEER, str(error)), graceful=True)
+            return
+        except OSError as error:
+            self._socket_failed(error)
+            return
+        except Exception:
+            # A defect of ours must not leave a half-parsed stream in use.
+            _log.exception("%s: connection dropped", self.peer_address)
+            self._die(CloseReason(CloseCause.LOCAL, "internal error"))
+            return
+        finally:
+            self._receiving = False
+        sender = self._sender
+        if not sender.open and receiver.fpdus:
+            sender.open = True
+        if not self._writing and not sender.idle:
+            self._pump_out()
+        self._deliver()
+
+    def _writable(self) -> None:
+        self._pump_out()
+        self._deliver()
+
+    def _pump_out(self) -> None:
+        """Send until there is nothing to send or the socket is full."""
+        sender, sock = self._sender, self._sock
+        try:
+            for _ in range(_TURNS):
+                buffers = sender.buffers()
+                if not buffers:
+                    self._watch_writable(False)
+                    return
+                sender.sent(sock.sendmsg(buffers))
+                if sender.partial:
+                    break
+        except BlockingIOError:
+            pass  # the rest follows when the socket has room again
+        except OSError as error:
+            self._socket_failed(error)
+            return
+        self._watch_writable(True)
+
+    def _watch_writable(self, wanted: bool) -> None:
+        if wanted is self._writing:
+            return
+        self._writing = wanted
+        if wanted:
+            self._loop.add_writer(self._sock, self._writable)
+        else:
+            self._loop.remove_writer(self._sock)
+
+    # -- callbacks of the receiver ------------------------------------------------------------------------------
+
+    def _read_requested(self, request: ReadRequest, region: Region | None, memory: memoryview) -> None:
+        if self._sender.responses >= self._ird:
+            raise TerminateError(Fault.NO_BUFFER, "more RDMA Reads in flight than agreed")
+        self._sender.respond(Response(request.sink_stag, request.sink_offset, region, memory))
+
+    def _peer_terminated(self, payload: memoryview) -> None:
+        self._terminates_received += 1
+        raise PeerTerminatedError(describe_terminate(payload))
+
+    def _invalidated(self, region: Region) -> None:
+        """A token became invalid; a transfer that still uses its memory cannot go on, and must not."""
+        if not self._receiver.uses(region) and not self._sender.uses(region):
+            return
+        if self._receiving:
+            self._deferred = TerminateError(Fault.INVALID_STAG, "token invalidated during a transfer")
+        else:
+            self._die(CloseReason(CloseCause.REMOTE_ACCESS, "token invalidated during a transfer"))
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def _socket_failed(self, error: OSError) -> None:
+        self._die(CloseReason(_CAUSES.get(error.errno or 0, CloseCause.DEVICE), str(error)))
+
+    def _drain_expired(self) -> None:
+        self._die(CloseReason(CloseCause.LOCAL, "posted work did not go out in time"))
+
+    def _finish_if_drained(self) -> None:
+        if not any(not work.done for work in self._queue) and self._sender.idle:
+            self._die(CloseReason(CloseCause.LOCAL), graceful=True)
+
+    def _die(self, reason: CloseReason, graceful: bool = False, terminate: TerminateError | None = None) -> None:
+        """End the connection: nothing is placed any more, all work completes, the owner hears of it afterwards."""
+        if self._dead:
+            return
+        self._dead = True
+        self.close_reason = reason
+        if self._drain_timer is not None:
+            self._drain_timer.cancel()
+        self._loop.remove_reader(self._sock)
+        self._loop.remove_writer(self._sock)
+        farewell = b""
+        if terminate is not None:
+            # Also where an acceptor has not sent anything yet: the FPDU that was at fault has been the first one.
+            self._terminates_sent += 1
+            farewell = self._sender.rest_of_fpdu() + self._sender.terminate_fpdu(terminate.message)
+            _log.info("%s: %s", self.peer_address, reason)
+        self._flush()
+        self._regions.invalidate_all()
+        self._receiver.close()
+        self._sender.close()
+        if graceful:
+            Linger(self._loop, self._sock, farewell)
+        else:
+            _reset(self._sock)
+        self._loop.call_soon(self._closed)
+
+    def _flush(self) -> None:
+        completions = self._receiver.completions
+        for work in self._queue:
+            if work.done:
+                if work.signalled:
+                    completions.append(Completion(work.operation, Status.OK, work.context))
+            else:
+                completions.append(Completion(work.operation, Status.FLUSHED, work.context))
+        self._queue.clear()
+        receives = self._receiver.receives
+        completions.extend(Completion(Operation.RECEIVE, Status.FLUSHED, context) for _, context in receives)
+        receives.clear()
+
+    def _closed(self) -> None:
+        try:
+            self._deliver()
+        finally:
+            reason = self.close_reason
+            on_closed, self.on_closed = self.on_closed, _ignore
+            if reason is not None:
+                on_closed(reason)
+
+
+def _reset(sock: socket.socket) -> None:
+    """Close without leaving anything behind."""
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    except OSError:
+        _log.debug("no linger option on a dead socket")
+    sock.close()
+
+
+def _ignore(_: object) -> None:
+    """Default callback."""

@@ -1,0 +1,62 @@
+"""The end of a TCP connection whose endpoint is already gone."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+LINGER_TIMEOUT = 2.0
+"""Seconds that the peer has to take the last bytes and close its side."""
+_SCRATCH = bytearray(16 * 1024)
+
+
+class Linger:
+    """Sends ``farewell``, ends our direction, discards what still comes, then closes.
+
+    Closing at once would answer bytes that are still arriving with a reset, and the peer would lose the Terminate
+    message or the last Sends.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, farewell: bytes = b"") -> None:
+        self._loop = loop
+        self._sock = sock
+        self._farewell = memoryview(farewell)
+        self._timer = loop.call_later(LINGER_TIMEOUT, self.close)
+        loop.add_reader(sock, self._readable)
+        self._writable()
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._sock.fileno() < 0:
+            return
+        self._timer.cancel()
+        if not self._loop.is_closed():
+            self._loop.remove_reader(self._sock)
+            self._loop.remove_writer(self._sock)
+        self._sock.close()
+
+    def __del__(self) -> None:
+        self._sock.close()
+
+    def _writable(self) -> None:
+        try:
+            if self._farewell:
+                self._farewell = self._farewell[self._sock.send(self._farewell) :]
+                if self._farewell:
+                    self._loop.add_writer(self._sock, self._writable)
+                    return
+                self._loop.remove_writer(self._sock)
+            self._sock.shutdown(socket.SHUT_WR)
+        except BlockingIOError:
+            self._loop.add_writer(self._sock, self._writable)
+        except OSError:
+            self.close()
+
+    def _readable(self) -> None:
+        try:
+            if not self._sock.recv_into(_SCRATCH):
+                self.close()
+        except BlockingIOError:
+            return
+        except OSError:
+            self.close()

@@ -1,0 +1,255 @@
+"""MPA: connection set-up frames and FPDU framing (RFC 5044, enhanced set-up RFC 6581). No I/O.
+
+Markers are never used: a peer that asks for them is refused (RFC 5044 section 7.1.1 lets an implementation reject).
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, NamedTuple
+
+from construct import Bytes, Int8ub, Int16ub
+from crc32c import crc32c
+
+from smbdirect.codec import Buffer, Codec
+from smbdirect.errors import ProtocolError
+
+REQUEST_KEY = b"MPA ID Req Frame"
+REPLY_KEY = b"MPA ID Rep Frame"
+MAX_PRIVATE_DATA = 512
+"""Bytes of private data in one frame (RFC 5044 section 7.1.1), the enhanced four included."""
+MAX_ULPDU = 0xFFFF
+"""Largest value of ULPDU_Length, bytes."""
+FPDU_OVERHEAD = 6
+"""Bytes of the length and CRC fields around a ULPDU; up to three of padding come on top."""
+NOT_NEGOTIATED = 0x3FFF
+"""IRD/ORD value that says: the upper layer negotiates this itself (RFC 6581 section 6)."""
+DEFAULT_READ_DEPTH = 16
+"""RDMA Reads in flight per direction that we offer."""
+REVISION_1_ORD = 1
+"""Reads in flight towards a revision 1 peer, whose IRD nobody told us."""
+
+
+class FrameFlag(enum.IntFlag):
+    """Flags of the MPA request and reply frames."""
+
+    MARKERS = 0x80
+    CRC = 0x40
+    REJECT = 0x20
+    ENHANCED = 0x10
+
+
+class IrdFlag(enum.IntFlag):
+    """Flags that share the IRD word (RFC 6581 section 6)."""
+
+    PEER_TO_PEER = 0x8000
+    ZERO_LENGTH_FPDU = 0x4000
+
+
+class OrdFlag(enum.IntFlag):
+    """Flags that share the ORD word (RFC 6581 section 6)."""
+
+    RDMA_WRITE = 0x8000
+    RDMA_READ = 0x4000
+
+
+class Rtr(enum.Enum):
+    """The zero-length operation with which a peer-to-peer initiator says that it is ready (RFC 6581 section 4)."""
+
+    SEND = "zero-length FPDU"
+    WRITE = "zero-length RDMA Write"
+    READ = "zero-length RDMA Read"
+
+
+class FrameHeader(NamedTuple):
+    key: Annotated[bytes, Bytes(16)]
+    flags: Annotated[int, Int8ub]
+    revision: Annotated[int, Int8ub]
+    private_data_length: Annotated[int, Int16ub]
+
+
+class ReadLimits(NamedTuple):
+    """The first four bytes of private data in enhanced set-up: IRD and ORD with their flags."""
+
+    ird: Annotated[int, Int16ub]
+    ord: Annotated[int, Int16ub]
+
+
+FRAME_HEADER = Codec(FrameHeader)
+READ_LIMITS = Codec(ReadLimits)
+
+
+class Frame(NamedTuple):
+    """A complete request or reply frame. ``limits`` is None below revision 2 or without enhanced set-up."""
+
+    flags: FrameFlag
+    revision: int
+    limits: ReadLimits | None
+    private_data: bytes
+
+
+class Parameters(NamedTuple):
+    """What both sides agreed on, seen from one of them."""
+
+    revision: int
+    crc: bool
+    ird: int
+    """RDMA Reads the peer may have in flight towards us."""
+    ord: int
+    """RDMA Reads we may have in flight towards the peer."""
+    rtr: Rtr | None = None
+
+
+def decode_header(data: Buffer, key: bytes) -> FrameHeader:
+    """The fixed part of a frame. Raises ``ProtocolError`` for a foreign key or too much private data."""
+    header = FRAME_HEADER.unpack(data)
+    if header.key != key:
+        raise ProtocolError("not an MPA frame of the expected kind", "RFC 5044 7.1.1")
+    if header.private_data_length > MAX_PRIVATE_DATA:
+        raise ProtocolError(f"private data of {header.private_data_length} bytes", "RFC 5044 7.1.1")
+    return header
+
+
+def decode_frame(data: Buffer, key: bytes) -> Frame:
+    """A whole frame. Raises ``ProtocolError`` if it is malformed; says nothing about whether it is acceptable."""
+    header = decode_header(data, key)
+    private_data = bytes(data[FRAME_HEADER.size :])
+    if len(private_data) != header.private_data_length:
+        raise ProtocolError("frame and private data length disagree", "RFC 5044 7.1.1")
+    flags = FrameFlag(header.flags)
+    limits = None
+    if header.revision >= 2 and FrameFlag.ENHANCED in flags:
+        limits = READ_LIMITS.unpack(private_data)
+        private_data = private_data[READ_LIMITS.size :]
+    return Frame(flags, header.revision, limits, private_data)
+
+
+def encode_frame(key: bytes, frame: Frame) -> bytes:
+    """The bytes of a frame. Raises ``ValueError`` for too much private data."""
+    tail = (READ_LIMITS.pack(frame.limits) if frame.limits is not None else b"") + frame.private_data
+    if len(tail) > MAX_PRIVATE_DATA:
+        raise ValueError(f"private data of {len(tail)} bytes")
+    return FRAME_HEADER.pack(FrameHeader(key, frame.flags, frame.revision, len(tail))) + tail
+
+
+def max_private_data(revision: int = 2) -> int:
+    """Bytes that are left for the upper layer."""
+    return MAX_PRIVATE_DATA - (READ_LIMITS.size if revision >= 2 else 0)
+
+
+def request_frame(private_data: bytes, crc: bool, revision: int = 2, peer_to_peer: Rtr | None = None) -> Frame:
+    """The initiator's request; ``peer_to_peer`` offers one kind of ready-to-receive operation."""
+    flags = FrameFlag.CRC if crc else FrameFlag(0)
+    if revision < 2:
+        return Frame(flags, revision, None, private_data)
+    ird, ord_ = _rtr_flags(peer_to_peer)
+    limits = ReadLimits(DEFAULT_READ_DEPTH | ird, DEFAULT_READ_DEPTH | ord_)
+    return Frame(flags | FrameFlag.ENHANCED, revision, limits, private_data)
+
+
+def check_request(request: Frame) -> None:
+    """Raises ``ProtocolError`` for a request that must be refused."""
+    if request.revision not in (1, 2):
+        raise ProtocolError(f"MPA revision {request.revision}", "RFC 5044 7.1.1")
+    if FrameFlag.MARKERS in request.flags:
+        raise ProtocolError("peer requires markers", "RFC 5044 7.1.1")
+
+
+def accept_frame(request: Frame, private_data: bytes, crc: bool) -> tuple[Frame, Parameters]:
+    """The responder's reply to an acceptable request, and what is then agreed."""
+    use_crc = crc or FrameFlag.CRC in request.flags
+    flags = FrameFlag.CRC if use_crc else FrameFlag(0)
+    if request.limits is None:
+        # Revision 2 without enhanced set-up is answered in kind: it has no IRD and ORD to agree on.
+        return Frame(flags, request.revision, None, private_data), Parameters(
+            request.revision, use_crc, DEFAULT_READ_DEPTH, REVISION_1_ORD
+        )
+    rtr = _choose_rtr(request.limits)
+    ird_flags, ord_flags = _rtr_flags(rtr)
+    # Linux siw sizes its inbound read queue by our ORD: a zero would turn our first Read into a TERMINATE.
+    ord_ = min(DEFAULT_READ_DEPTH, request.limits.ird & NOT_NEGOTIATED)
+    reply = Frame(
+        flags | FrameFlag.ENHANCED,
+        request.revision,
+        ReadLimits(DEFAULT_READ_DEPTH | ird_flags, ord_ | ord_flags),
+        private_data,
+    )
+    return reply, Parameters(request.revision, use_crc, DEFAULT_READ_DEPTH, ord_, rtr)
+
+
+def reject_frame(request: Frame | None, private_data: bytes = b"") -> Frame:
+    """The refusal of ``request`` (None: it was not even understood)."""
+    if request is not None and request.limits is not None and request.revision == 2:
+        limits = ReadLimits(DEFAULT_READ_DEPTH, min(DEFAULT_READ_DEPTH, request.limits.ird & NOT_NEGOTIATED))
+        return Frame(FrameFlag.REJECT | FrameFlag.ENHANCED, 2, limits, private_data)
+    return Frame(FrameFlag.REJECT, 1, None, private_data)
+
+
+def complete_request(request: Frame, reply: Frame) -> Parameters:
+    """What is agreed once the initiator has a reply. Raises ``ProtocolError`` where it cannot go on."""
+    if FrameFlag.REJECT in reply.flags:
+        raise ProtocolError("the peer rejected the connection", "RFC 5044 7.1.1")
+    if FrameFlag.MARKERS in reply.flags:
+        raise ProtocolError("peer requires markers", "RFC 5044 7.1.1")
+    if reply.revision != request.revision:
+        raise ProtocolError(f"reply of MPA revision {reply.revision}", "RFC 5044 7.1.1")
+    crc = FrameFlag.CRC in request.flags or FrameFlag.CRC in reply.flags
+    if request.limits is None:
+        return Parameters(request.revision, crc, DEFAULT_READ_DEPTH, REVISION_1_ORD)
+    if reply.limits is None:
+        raise ProtocolError("reply without enhanced set-up", "RFC 6581 4")
+    ord_ = min(DEFAULT_READ_DEPTH, reply.limits.ird & NOT_NEGOTIATED)
+    rtr = None
+    if request.limits.ird & IrdFlag.PEER_TO_PEER and reply.limits.ird & IrdFlag.PEER_TO_PEER:
+        rtr = _choose_rtr(
+            ReadLimits(request.limits.ird & reply.limits.ird, request.limits.ord & reply.limits.ord), required=True
+        )
+    return Parameters(request.revision, crc, DEFAULT_READ_DEPTH, ord_, rtr)
+
+
+def _choose_rtr(limits: ReadLimits, required: bool = False) -> Rtr | None:
+    """The ready-to-receive operation to use out of those offered (RFC 6581 section 4)."""
+    if not limits.ird & IrdFlag.PEER_TO_PEER:
+        return None
+    if limits.ord & OrdFlag.RDMA_WRITE:
+        return Rtr.WRITE
+    if limits.ord & OrdFlag.RDMA_READ:
+        return Rtr.READ
+    if limits.ird & IrdFlag.ZERO_LENGTH_FPDU:
+        return Rtr.SEND
+    if required:
+        raise ProtocolError("no ready-to-receive operation in common", "RFC 6581 4")
+    return None
+
+
+def _rtr_flags(rtr: Rtr | None) -> tuple[int, int]:
+    """IRD and ORD flags that name ``rtr``."""
+    if rtr is None:
+        return 0, 0
+    if rtr is Rtr.SEND:
+        return IrdFlag.PEER_TO_PEER | IrdFlag.ZERO_LENGTH_FPDU, 0
+    return IrdFlag.PEER_TO_PEER, OrdFlag.RDMA_WRITE if rtr is Rtr.WRITE else OrdFlag.RDMA_READ
+
+
+def fpdu_size(ulpdu_length: int) -> int:
+    """Bytes of the FPDU around a ULPDU: length field, padding to four, CRC field."""
+    return (ulpdu_length + 9) & ~3
+
+
+def ulpdu_for_segment(mss: int) -> int:
+    """Largest ULPDU whose FPDU fills one TCP segment of ``mss`` bytes without padding (RFC 5044 section 4.5)."""
+    return max(128, min(mss & ~3, 0xFFF8) - FPDU_OVERHEAD)
+
+
+ZERO_TRAILERS = tuple(bytes(pad + 4) for pad in range(4))
+"""Padding and a zero CRC field, by number of padding bytes: the field is there even when CRC is off."""
+
+_PADDING = tuple(bytes(pad) for pad in range(4))
+
+
+def trailer(ulpdu_length: int, crc: int | None) -> bytes:
+    """Padding and CRC field of an FPDU. ``crc`` covers length field and ULPDU, not yet the padding; None is off."""
+    pad = -(ulpdu_length + 2) & 3
+    if crc is None:
+        return ZERO_TRAILERS[pad]
+    return _PADDING[pad] + int(crc32c(_PADDING[pad], crc)).to_bytes(4, "little")

@@ -1,0 +1,351 @@
+"""Software iWARP on TCP sockets: listening, connecting, MPA set-up in both roles."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import Callable
+
+from smbdirect.errors import ConnectionLost, ProtocolError
+from smbdirect.providers.base import CloseCause, CloseReason, ConnectionRequest, Endpoint
+from smbdirect.providers.iwarp import mpa
+from smbdirect.providers.iwarp.endpoint import CAPABILITIES, IwarpEndpoint
+from smbdirect.providers.iwarp.linger import Linger
+from smbdirect.providers.iwarp.mpa import FRAME_HEADER, Frame, Parameters, Rtr
+from smbdirect.providers.iwarp.receiver import RingPool
+
+_log = logging.getLogger(__name__)
+
+MPA_TIMEOUT = 5.0
+"""Seconds that a peer has for its MPA request, from the TCP connection on."""
+MAX_HANDSHAKES = 1024
+"""Connections whose MPA request is not complete; further ones are closed at once."""
+_ACCEPT_PAUSE = 0.5
+"""Seconds without accepting after the process ran out of descriptors."""
+_BACKLOG = 512
+
+OnRequest = Callable[[ConnectionRequest], None]
+
+
+class IwarpConnectionRequest:
+    """See ``base.ConnectionRequest``."""
+
+    def __init__(self, provider: IwarpProvider, sock: socket.socket, frame: Frame) -> None:
+        self.peer_address: tuple[str, int] = sock.getpeername()[:2]
+        self.local_address: tuple[str, int] = sock.getsockname()[:2]
+        self.private_data = frame.private_data
+        self._provider = provider
+        self._sock = sock
+        self._frame = frame
+        self._endpoint: IwarpEndpoint | None = None
+        self._answered = False
+
+    def prepare(self) -> Endpoint:
+        """See ``base.ConnectionRequest.prepare``."""
+        if self._endpoint is None:
+            self._endpoint = self._provider.endpoint(self._sock, self.private_data)
+        return self._endpoint
+
+    async def accept(self, private_data: bytes = b"") -> None:
+        """See ``base.ConnectionRequest.accept``. For iWARP established means: the MPA reply is sent."""
+        self.prepare()
+        endpoint = self._endpoint
+        if endpoint is None or self._answered:
+            raise ConnectionLost(CloseReason(CloseCause.LOCAL, "already answered"))
+        self._answered = True
+        frame, parameters = mpa.accept_frame(self._frame, private_data, self._provider.crc)
+        try:
+            await asyncio.get_running_loop().sock_sendall(self._sock, mpa.encode_frame(mpa.REPLY_KEY, frame))
+        except OSError as error:
+            reason = CloseReason(CloseCause.PEER, str(error))
+            endpoint.abort(reason)
+            raise ConnectionLost(reason) from error
+        if endpoint.close_reason is not None:
+            raise ConnectionLost(endpoint.close_reason)
+        endpoint.establish(parameters, initiator=False)
+
+    def reject(self, private_data: bytes = b"") -> None:
+        """See ``base.ConnectionRequest.reject``."""
+        if self._answered:
+            return
+        self._answered = True
+        if self._endpoint is not None:
+            self._endpoint.abort(CloseReason(CloseCause.LOCAL, "rejected"))
+            return
+        reply = mpa.encode_frame(mpa.REPLY_KEY, mpa.reject_frame(self._frame, private_data))
+        Linger(asyncio.get_running_loop(), self._sock, reply)
+
+
+class _Handshake:
+    """An accepted TCP connection whose MPA request is not complete. Holds a socket, a timer and at most one frame."""
+
+    def __init__(self, provider: IwarpProvider, sock: socket.socket, on_request: OnRequest) -> None:
+        self._provider = provider
+        self._sock = sock
+        self._on_request = on_request
+        self._data = bytearray()
+        self._wanted = FRAME_HEADER.size
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(MPA_TIMEOUT, self.close)
+        provider.handshakes.add(self)
+        self._loop.add_reader(sock, self._readable)
+
+    def close(self) -> None:
+        self._detach()
+        self._sock.close()
+
+    def _detach(self) -> None:
+        self._timer.cancel()
+        self._loop.remove_reader(self._sock)
+        self._provider.handshakes.discard(self)
+
+    def _readable(self) -> None:
+        try:
+            # Never more than the frame: what follows it belongs to the data phase.
+            data = self._sock.recv(self._wanted - len(self._data))
+        except BlockingIOError:
+            return
+        except OSError:
+            self.close()
+            return
+        if not data:
+            self.close()
+            return
+        self._data += data
+        try:
+            frame = self._parse()
+        except ProtocolError as error:
+            _log.info("%s: %s", self._sock, error)
+            self._refuse(None)
+            return
+        if frame is None:
+            return
+        try:
+            mpa.check_request(frame)
+            request = IwarpConnectionRequest(self._provider, self._sock, frame)
+        except ProtocolError as error:
+            _log.info("%s: %s", self._sock, error)
+            self._refuse(frame)
+            return
+        except OSError:
+            self.close()
+            return
+        self._detach()
+        self._on_request(request)
+
+    def _parse(self) -> Frame | None:
+        """The frame once it is complete. Raises ``ProtocolError`` as soon as it cannot become one."""
+        data = self._data
+        if not mpa.REQUEST_KEY.startswith(data[:16]):
+            raise ProtocolError("not an MPA request", "RFC 5044 7.1.1")
+        if len(data) < FRAME_HEADER.size:
+            return None
+        self._wanted = FRAME_HEADER.size + mpa.decode_header(data, mpa.REQUEST_KEY).private_data_length
+        if len(data) < self._wanted:
+            return None
+        return mpa.decode_frame(data, mpa.REQUEST_KEY)
+
+    def _refuse(self, frame: Frame | None) -> None:
+        """A malformed request gets no answer (the peer may speak any protocol), an unacceptable one a rejection."""
+        if frame is None:
+            self.close()
+            return
+        self._detach()
+        Linger(self._loop, self._sock, mpa.encode_frame(mpa.REPLY_KEY, mpa.reject_frame(frame)))
+
+
+class IwarpListener:
+    """See ``base.Listener``."""
+
+    def __init__(self, provider: IwarpProvider, sock: socket.socket, on_request: OnRequest) -> None:
+        self.address: tuple[str, int] = sock.getsockname()[:2]
+        self._provider = provider
+        self._sock = sock
+        self._on_request = on_request
+        self._loop = asyncio.get_running_loop()
+        self._resume_timer: asyncio.TimerHandle | None = None
+        self._loop.add_reader(sock, self._readable)
+
+    async def close(self) -> None:
+        """See ``base.Listener.close``. Idempotent."""
+        if self._sock.fileno() < 0:
+            return
+        if self._resume_timer is not None:
+            self._resume_timer.cancel()
+        self._loop.remove_reader(self._sock)
+        self._sock.close()
+
+    def _readable(self) -> None:
+        for _ in range(64):
+            try:
+                sock, _address = self._sock.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    _log.warning("not accepting for %s s: %s", _ACCEPT_PAUSE, error)
+                    self._loop.remove_reader(self._sock)
+                    self._resume_timer = self._loop.call_later(_ACCEPT_PAUSE, self._resume)
+                    return
+                continue  # that connection died in the backlog
+            self._provider.adopt(sock, self._on_request)
+
+    def _resume(self) -> None:
+        self._loop.add_reader(self._sock, self._readable)
+
+
+class IwarpProvider:
+    """See ``base.Provider``.
+
+    ``crc`` asks for checksums (a peer that asks gets them anyhow). ``large_fpdus``: FPDUs up to 64 KiB instead of one
+    TCP segment; None chooses them for peers on the loopback interface. ``peer_to_peer`` makes ``connect`` offer a
+    ready-to-receive operation; ``revision`` is the MPA revision it asks for.
+    """
+
+    def __init__(
+        self,
+        crc: bool = False,
+        large_fpdus: bool | None = None,
+        peer_to_peer: Rtr | None = None,
+        revision: int = 2,
+    ) -> None:
+        self.capabilities = CAPABILITIES
+        self.crc = crc
+        self.handshakes: set[_Handshake] = set()
+        self._large_fpdus = large_fpdus
+        self._peer_to_peer = peer_to_peer
+        self._revision = revision
+        self._rings = RingPool()
+
+    def available(self) -> str | None:
+        """Always: all it takes is TCP."""
+        return None
+
+    def endpoint(self, sock: socket.socket, private_data: bytes = b"") -> IwarpEndpoint:
+        """A new endpoint on a connected socket."""
+        return IwarpEndpoint(sock, self._rings, private_data, self._large_fpdus)
+
+    async def listen(self, host: str, port: int, on_request: OnRequest) -> IwarpListener:
+        """See ``base.Provider.listen``. Raises ``OSError`` if the address cannot be had."""
+        loop = asyncio.get_running_loop()
+        family, kind, protocol, _, address = (
+            await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        )[0]
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.setblocking(False)
+            sock.bind(address)
+            sock.listen(_BACKLOG)
+            return IwarpListener(self, sock, on_request)
+        except BaseException:
+            sock.close()
+            raise
+
+    def adopt(self, sock: socket.socket, on_request: OnRequest) -> None:
+        """Start MPA as the responder on a connected TCP socket of which nothing has been read yet.
+
+        For a listener shared with other protocols that has seen the first byte by ``MSG_PEEK``: MPA starts with "M".
+        Takes over the socket; a peer that does not complete its request within ``MPA_TIMEOUT`` is dropped silently.
+        """
+        try:
+            if len(self.handshakes) >= MAX_HANDSHAKES:
+                raise OSError("too many unfinished handshakes")
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _Handshake(self, sock, on_request)
+        except OSError as error:
+            _log.info("connection dropped: %s", error)
+            sock.close()
+
+    async def connect(
+        self,
+        host: str,
+        port: int,
+        prepare: Callable[[Endpoint], None],
+        private_data: bytes = b"",
+        timeout: float = 5.0,
+    ) -> Endpoint:
+        """See ``base.Provider.connect``. Raises ``ConnectionLost``."""
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._connect(host, port, prepare, private_data)
+        except TimeoutError:
+            raise ConnectionLost(CloseReason(CloseCause.TIMEOUT, f"no MPA reply within {timeout} s")) from None
+
+    async def _connect(
+        self, host: str, port: int, prepare: Callable[[Endpoint], None], private_data: bytes
+    ) -> IwarpEndpoint:
+        sock = await _connected(host, port)
+        try:
+            endpoint = self.endpoint(sock)
+        except OSError as error:
+            sock.close()
+            raise ConnectionLost(CloseReason(CloseCause.PEER, str(error))) from error
+        try:
+            prepare(endpoint)
+            parameters, endpoint.private_data = await self._initiate(sock, private_data)
+        except BaseException as error:
+            reason = CloseReason(CloseCause.LOCAL, "connecting failed")
+            if isinstance(error, OSError | EOFError):
+                reason = CloseReason(CloseCause.PEER, str(error))
+            elif isinstance(error, ProtocolError):
+                reason = CloseReason(CloseCause.PROTOCOL, str(error))
+            endpoint.abort(reason)
+            if isinstance(error, OSError | EOFError | ProtocolError):
+                raise ConnectionLost(reason) from error
+            raise
+        if endpoint.close_reason is not None:
+            raise ConnectionLost(endpoint.close_reason)
+        endpoint.establish(parameters, initiator=True)
+        return endpoint
+
+    async def _initiate(self, sock: socket.socket, private_data: bytes) -> tuple[Parameters, bytes]:
+        """Exchange of MPA frames: what was agreed, and the responder's private data."""
+        loop = asyncio.get_running_loop()
+        request = mpa.request_frame(private_data, self.crc, self._revision, self._peer_to_peer)
+        await loop.sock_sendall(sock, mpa.encode_frame(mpa.REQUEST_KEY, request))
+        data = await _receive_exactly(sock, FRAME_HEADER.size)
+        header = mpa.decode_header(data, mpa.REPLY_KEY)
+        data += await _receive_exactly(sock, header.private_data_length)
+        reply = mpa.decode_frame(data, mpa.REPLY_KEY)
+        return mpa.complete_request(request, reply), reply.private_data
+
+
+async def _connected(host: str, port: int) -> socket.socket:
+    """A TCP connection to the first address that answers."""
+    loop = asyncio.get_running_loop()
+    failure: OSError = OSError("no address")
+    try:
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise ConnectionLost(CloseReason(CloseCause.DEVICE, str(error))) from error
+    for family, kind, protocol, _, address in found:
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await loop.sock_connect(sock, address)
+            return sock
+        except OSError as error:
+            sock.close()
+            failure = error
+        except BaseException:
+            sock.close()
+            raise
+    raise ConnectionLost(CloseReason(CloseCause.PEER, str(failure))) from failure
+
+
+async def _receive_exactly(sock: socket.socket, size: int) -> bytearray:
+    loop = asyncio.get_running_loop()
+    data = bytearray()
+    while len(data) < size:
+        part = await loop.sock_recv(sock, size - len(data))
+        if not part:
+            raise EOFError("closed by the peer during MPA set-up")
+        data += part
+    return data

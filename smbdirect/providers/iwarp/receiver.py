@@ -1,0 +1,495 @@
+"""Inbound half of an iWARP stream: bytes in, placed data and completions out (RFC 5044/5041/5040). No I/O.
+
+The owner asks ``buffers()`` where to receive, receives, and says how many bytes arrived with ``received()``. Small
+FPDUs are parsed out of a ring; of a large payload only the first part passes through it, the rest is received straight
+into the registered memory or receive buffer, after its header passed every check. With CRC on a payload is placed
+only once the checksum is known to be good, so everything passes through the ring.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from crc32c import crc32c
+
+from smbdirect.codec import Buffer
+from smbdirect.providers.base import Completion, Operation, Status
+from smbdirect.providers.iwarp import ddp, rdmap
+from smbdirect.providers.iwarp.ddp import TAGGED_HEADER, UNTAGGED_HEADER, TaggedHeader, UntaggedHeader, next_msn
+from smbdirect.providers.iwarp.memory import Region, RegionTable
+from smbdirect.providers.iwarp.mpa import Rtr, fpdu_size
+from smbdirect.providers.iwarp.rdmap import READ_REQUEST, Fault, Opcode, ReadRequest, TerminateError
+
+RING_SIZE = 256 * 1024
+_MIN_ROOM = 0x10000 + 16
+"""Bytes of the ring that must be free for a receive: any one FPDU fits."""
+_MAX_STASH = 16 * 1024
+"""A remainder up to this many bytes is set aside so that an idle connection holds no ring."""
+_MIN_DIRECT = 2048
+"""Missing payload bytes from which a second system call costs less than a copy."""
+_EMPTY = memoryview(bytearray())
+
+
+class RingPool:
+    """Receive rings shared by the connections of one thread: only one that holds most of a large FPDU keeps its own."""
+
+    def __init__(self) -> None:
+        self._free: list[bytearray] = []
+        self.allocations = 0
+
+    def acquire(self) -> bytearray:
+        if self._free:
+            return self._free.pop()
+        self.allocations += 1
+        return bytearray(RING_SIZE)
+
+    def release(self, ring: bytearray) -> None:
+        if len(self._free) < 4:
+            self._free.append(ring)
+
+
+class PendingRead:
+    """An RDMA Read of ours whose response is under way: its sink token is good for nothing else."""
+
+    __slots__ = ("base", "owner", "received", "segments", "stag", "total")
+
+    def __init__(self, stag: int, segments: Sequence[memoryview], total: int, base: int = 0) -> None:
+        self.stag = stag
+        self.base = base
+        self.segments: list[memoryview] = [segment for segment in segments if len(segment)]
+        self.total = total
+        self.received = 0
+        self.owner: object = None
+
+    def targets(self, length: int) -> Sequence[memoryview]:
+        """Where the next ``length`` bytes go."""
+        first = self.segments[0] if self.segments else _EMPTY
+        if len(first) >= length:
+            return (first[:length],)
+        found = []
+        for segment in self.segments:
+            part = segment[:length]
+            found.append(part)
+            length -= len(part)
+            if not length:
+                break
+        return found
+
+    def advance(self, length: int) -> None:
+        self.received += length
+        while length:
+            first = self.segments[0]
+            if len(first) > length:
+                self.segments[0] = first[length:]
+                return
+            length -= len(first)
+            del self.segments[0]
+
+
+class Receiver:
+    """See the module. ``received`` raises ``TerminateError`` when the peer breaks a rule; nothing of the FPDU at fault
+    has been placed then, and the receiver must not be used again."""
+
+    def __init__(
+        self,
+        regions: RegionTable,
+        rings: RingPool,
+        *,
+        crc: bool = False,
+        rtr: Rtr | None = None,
+        on_read_request: Callable[[ReadRequest, Region | None, memoryview], None] | None = None,
+        on_read_done: Callable[[PendingRead], None] | None = None,
+        on_terminate: Callable[[memoryview], None] | None = None,
+    ) -> None:
+        self.crc = crc
+        self.receives: deque[tuple[memoryview, object]] = deque()
+        self.reads: deque[PendingRead] = deque()
+        self.completions: list[Completion] = []
+        self.fpdus = 0
+        self.crc_errors = 0
+        self.bytes_send = 0
+        self.bytes_write = 0
+        self.bytes_read = 0
+        self.bytes_direct = 0
+        self.invalidations = 0
+        self._regions = regions
+        self._rings = rings
+        self._on_read_request = on_read_request
+        self._on_read_done = on_read_done
+        self._on_terminate = on_terminate
+        self.rtr = rtr
+        # bytes not parsed yet: ring[head:tail], or the stash while no ring is held
+        self._ring: bytearray | None = None
+        self._view = _EMPTY
+        self._stash = b""
+        self._head = 0
+        self._tail = 0
+        # payload being received straight into its place, and the FPDU it belongs to
+        self._direct: list[memoryview] = []
+        self._direct_left = 0
+        self._direct_region: int | None = None
+        self._pending: tuple[TaggedHeader | UntaggedHeader, int, int] | None = None
+        # untagged queues (RFC 5041 section 4.3)
+        self._send_msn = ddp.FIRST_MSN
+        self._send_offset = 0
+        self._send_opcode = 0
+        self._read_msn = ddp.FIRST_MSN
+        self._control = memoryview(bytearray(rdmap.MAX_TERMINATE))
+
+    # -- bytes in -----------------------------------------------------------------------------------------------
+
+    def buffers(self) -> list[memoryview]:
+        """Where the next bytes of the stream belong, in order."""
+        if self._ring is None:
+            self._ring = self._rings.acquire()
+            self._view = memoryview(self._ring)
+            self._head = 0
+            self._tail = len(self._stash)
+            self._ring[: self._tail] = self._stash
+            self._stash = b""
+        elif self._tail > RING_SIZE - _MIN_ROOM:
+            left = self._tail - self._head
+            self._view[:left] = bytes(self._view[self._head : self._tail])
+            self._head, self._tail = 0, left
+        if self._direct_left:
+            return [*self._direct, self._view[self._tail :]]
+        return [self._view[self._tail :]]
+
+    def received(self, count: int) -> None:
+        """``count`` bytes have arrived in ``buffers()``."""
+        if self._direct_left:
+            taken = min(count, self._direct_left)
+            count -= taken
+            self._direct_left -= taken
+            self.bytes_direct += taken
+            if self._direct_left:
+                self._drop_direct(taken)
+            else:
+                self._direct.clear()
+        self._tail += count
+        try:
+            self._parse()
+        finally:
+            self._release_ring()
+
+    def feed(self, data: Buffer) -> None:
+        """Take bytes that are already somewhere: tests, captures."""
+        view = memoryview(data)
+        while view:
+            for buffer in self.buffers():
+                part = view[: len(buffer)]
+                buffer[: len(part)] = part
+                view = view[len(part) :]
+                self.received(len(part))
+                break
+
+    @property
+    def at_boundary(self) -> bool:
+        """True when no FPDU is partly received."""
+        return not self._stash and self._tail == self._head and self._pending is None
+
+    def close(self) -> None:
+        """Drop every reference to memory that is not ours."""
+        self._direct.clear()
+        self._direct_left = 0
+        self._pending = None
+        self.reads.clear()
+        self._tail = self._head
+        self._stash = b""
+        self._release_ring()
+
+    def uses(self, region: Region) -> bool:
+        """True while a payload is being received straight into ``region``."""
+        return self._direct_left > 0 and self._direct_region == region.token
+
+    def _drop_direct(self, taken: int) -> None:
+        while taken:
+            first = self._direct[0]
+            if len(first) > taken:
+                self._direct[0] = first[taken:]
+                return
+            taken -= len(first)
+            del self._direct[0]
+
+    def _release_ring(self) -> None:
+        """Give the ring back unless much of an FPDU waits in it."""
+        left = self._tail - self._head
+        if self._ring is None or left > _MAX_STASH:
+            return
+        self._stash = bytes(self._view[self._head : self._tail]) if left else b""
+        self._view = _EMPTY
+        self._rings.release(self._ring)
+        self._ring = None
+        self._head = self._tail = 0
+
+    # -- FPDUs --------------------------------------------------------------------------------------------------
+
+    def _parse(self) -> None:
+        view, tail = self._view, self._tail
+        while True:
+            head = self._head
+            if self._pending is not None:
+                header, payload, trailer = self._pending
+                if self._direct_left or tail - head < trailer:
+                    return
+                self._head = head + trailer
+                self._pending = None
+                self._done(header, payload)
+                continue
+            available = tail - head
+            if available < 8:
+                return
+            length = view[head] << 8 | view[head + 1]
+            if length < ddp.TAGGED_HEADER_SIZE:
+                self._zero_length_fpdu(length)
+                continue
+            if available < 20:
+                return  # every FPDU is at least that long, its trailer included
+            tagged = view[head + 2] & ddp.TAGGED
+            payload = length - (ddp.TAGGED_HEADER_SIZE if tagged else ddp.UNTAGGED_HEADER_SIZE)
+            try:
+                header = self._header(view, head, length)
+                targets = self._targets(header, payload)
+            except TerminateError as error:
+                error.header = self._faulty_header(view, head, length)
+                if self.crc and not self._checksum_known_good(head, length):
+                    raise TerminateError(Fault.CRC) from error
+                raise
+            start = head + (16 if tagged else 20)
+            size = fpdu_size(length)
+            if available < size:
+                if not self.crc and start + payload - tail >= _MIN_DIRECT:
+                    self._go_direct(header, targets, start, payload, size - length - 2)
+                return
+            if self.crc and not self._checksum_known_good(head, length):
+                raise TerminateError(Fault.CRC)
+            for target in targets:
+                end = start + len(target)
+                target[:] = view[start:end]
+                start = end
+            self._head = head + size
+            try:
+                self._done(header, payload)
+            except TerminateError as error:
+                error.header = self._faulty_header(view, head, length)
+                raise
+
+    def _header(self, view: memoryview, head: int, length: int) -> TaggedHeader | UntaggedHeader:
+        control = view[head + 2]
+        if control & ddp.TAGGED:
+            if control & ddp.VERSION_MASK != ddp.VERSION:
+                raise TerminateError(Fault.TAGGED_VERSION)
+            return TAGGED_HEADER.unpack(view, head)
+        if length < ddp.UNTAGGED_HEADER_SIZE:
+            raise TerminateError(Fault.ULPDU_LENGTH)
+        if control & ddp.VERSION_MASK != ddp.VERSION:
+            raise TerminateError(Fault.UNTAGGED_VERSION)
+        return UNTAGGED_HEADER.unpack(view, head)
+
+    def _targets(self, header: TaggedHeader | UntaggedHeader, payload: int) -> Sequence[memoryview]:
+        """Every check that can be made on the header, without changing anything; then where the payload goes."""
+        control = header.rdmap_control
+        if control >> 6 != rdmap.VERSION:
+            raise TerminateError(Fault.RDMAP_VERSION)
+        if type(header) is TaggedHeader:
+            tagged = _TAGGED.get(control & rdmap.OPCODE_MASK)
+            if tagged is None:
+                raise TerminateError(Fault.UNEXPECTED_OPCODE)
+            return tagged(self, header, payload)
+        untagged = _UNTAGGED.get(control & rdmap.OPCODE_MASK)
+        if untagged is None or type(header) is not UntaggedHeader:
+            raise TerminateError(Fault.UNEXPECTED_OPCODE)
+        return untagged(self, header, payload)
+
+    def _done(self, header: TaggedHeader | UntaggedHeader, payload: int) -> None:
+        self.fpdus += 1
+        _DONE[header.rdmap_control & rdmap.OPCODE_MASK](self, header, payload)
+
+    def _go_direct(
+        self,
+        header: TaggedHeader | UntaggedHeader,
+        targets: Sequence[memoryview],
+        start: int,
+        payload: int,
+        trailer: int,
+    ) -> None:
+        """Place what is there of the payload; the rest is received in place. ``trailer``: bytes of padding and CRC."""
+        here = self._tail - start
+        left = here
+        rest = []
+        for target in targets:
+            if left >= len(target):
+                target[:] = self._view[start : start + len(target)]
+                start += len(target)
+                left -= len(target)
+                continue
+            target[:left] = self._view[start : start + left]
+            rest.append(target[left:])
+            start += left
+            left = 0
+        self._direct = rest
+        self._direct_left = payload - here
+        self._direct_region = header.stag if type(header) is TaggedHeader else None
+        self._pending = (header, payload, trailer)
+        self._head = self._tail
+
+    def _checksum_known_good(self, head: int, length: int) -> bool:
+        """True if the FPDU at ``head`` is complete and its CRC right; an incomplete one cannot be trusted yet."""
+        end = head + fpdu_size(length) - 4
+        if end + 4 > self._tail:
+            return True  # a faulty header ends the connection either way; there is no checksum to blame
+        if crc32c(self._view[head:end]) == int.from_bytes(self._view[end : end + 4], "little"):
+            return True
+        self.crc_errors += 1
+        return False
+
+    def _faulty_header(self, view: memoryview, head: int, length: int) -> bytes:
+        """What a Terminate message quotes (RFC 5040 section 4.8)."""
+        if view[head + 2] & ddp.TAGGED:
+            return bytes(view[head : head + 16])
+        opcode = view[head + 3] & rdmap.OPCODE_MASK
+        if opcode == Opcode.READ_REQUEST and length >= 46 and self._tail - head >= 48:
+            return bytes(view[head : head + 48])
+        return bytes(view[head : head + 20])
+
+    def _zero_length_fpdu(self, length: int) -> None:
+        """Only as the ready-to-receive indication that was agreed on (RFC 6581 section 4)."""
+        if length or self.rtr is not Rtr.SEND or self.fpdus:
+            raise TerminateError(Fault.ULPDU_LENGTH, f"ULPDU of {length} bytes")
+        if self.crc and not self._checksum_known_good(self._head, 0):
+            raise TerminateError(Fault.CRC)
+        self.fpdus += 1
+        self._head += fpdu_size(0)
+
+    # -- operations: checks -------------------------------------------------------------------------------------
+
+    def _write_targets(self, header: TaggedHeader, payload: int) -> Sequence[memoryview]:
+        if not payload:
+            return ()  # a zero-length Write is checked against nothing (RFC 5040 section 5.1); also the Write RTR
+        return (self._regions.for_write(header.stag, header.tagged_offset, payload),)
+
+    def _response_targets(self, header: TaggedHeader, payload: int) -> Sequence[memoryview]:
+        if not self.reads or header.stag != self.reads[0].stag:
+            raise TerminateError(Fault.TAGGED_INVALID_STAG, "response to no RDMA Read of ours")
+        read = self.reads[0]
+        end = read.received + payload
+        if header.tagged_offset != read.base + read.received or end > read.total:
+            raise TerminateError(Fault.TAGGED_BOUNDS)
+        if bool(header.control & ddp.LAST) != (end == read.total):
+            raise TerminateError(Fault.TAGGED_BOUNDS, "response of another length than asked for")
+        return read.targets(payload)
+
+    def _send_targets(self, header: UntaggedHeader, payload: int) -> Sequence[memoryview]:
+        self._check_queue(header, ddp.SEND_QUEUE)
+        if self._is_send_rtr(header, payload):
+            return ()
+        if header.msn != self._send_msn:
+            raise TerminateError(Fault.MSN_RANGE)
+        if not self.receives:
+            raise TerminateError(Fault.NO_BUFFER)
+        if header.message_offset != self._send_offset:
+            raise TerminateError(Fault.MESSAGE_OFFSET)
+        if self._send_offset and header.rdmap_control != self._send_opcode:
+            raise TerminateError(Fault.UNEXPECTED_OPCODE)
+        buffer = self.receives[0][0]
+        end = self._send_offset + payload
+        if end > len(buffer):
+            raise TerminateError(Fault.MESSAGE_TOO_LONG)
+        return (buffer[self._send_offset : end],)
+
+    def _read_request_targets(self, header: UntaggedHeader, payload: int) -> Sequence[memoryview]:
+        self._check_queue(header, ddp.READ_QUEUE)
+        if header.msn != self._read_msn:
+            raise TerminateError(Fault.MSN_RANGE)
+        if header.message_offset:
+            raise TerminateError(Fault.MESSAGE_OFFSET)
+        if payload > READ_REQUEST.size:
+            raise TerminateError(Fault.MESSAGE_TOO_LONG)
+        if payload < READ_REQUEST.size or not header.control & ddp.LAST:
+            raise TerminateError(Fault.UNSPECIFIED_OPERATION)
+        return (self._control[:payload],)
+
+    def _terminate_targets(self, header: UntaggedHeader, payload: int) -> Sequence[memoryview]:
+        self._check_queue(header, ddp.TERMINATE_QUEUE)
+        if payload > len(self._control):
+            raise TerminateError(Fault.MESSAGE_TOO_LONG)
+        return (self._control[:payload],)
+
+    def _check_queue(self, header: UntaggedHeader, queue: int) -> None:
+        if header.queue > ddp.TERMINATE_QUEUE:
+            raise TerminateError(Fault.INVALID_QUEUE)
+        if header.queue != queue:
+            raise TerminateError(Fault.UNEXPECTED_OPCODE)
+
+    def _is_send_rtr(self, header: UntaggedHeader, payload: int) -> bool:
+        """A zero-length Send as the agreed ready-to-receive indication uses up no receive."""
+        return self.rtr is Rtr.SEND and not self.fpdus and not payload and bool(header.control & ddp.LAST)
+
+    # -- operations: effects ------------------------------------------------------------------------------------
+
+    def _write_done(self, header: TaggedHeader, payload: int) -> None:
+        self.bytes_write += payload
+
+    def _response_done(self, header: TaggedHeader, payload: int) -> None:
+        read = self.reads[0]
+        read.advance(payload)
+        self.bytes_read += payload
+        if header.control & ddp.LAST:
+            self.reads.popleft()
+            if self._on_read_done is not None:
+                self._on_read_done(read)
+
+    def _send_done(self, header: UntaggedHeader, payload: int) -> None:
+        if self.fpdus == 1 and self.rtr is Rtr.SEND and not payload:
+            if header.msn == self._send_msn:
+                self._send_msn = next_msn(self._send_msn)
+            return
+        self.bytes_send += payload
+        self._send_offset += payload
+        self._send_opcode = header.rdmap_control
+        if not header.control & ddp.LAST:
+            return
+        invalidated = None
+        if header.rdmap_control & rdmap.OPCODE_MASK in (Opcode.SEND_INVALIDATE, Opcode.SEND_SE_INVALIDATE):
+            self._regions.remote_invalidate(header.invalidate_stag)
+            invalidated = header.invalidate_stag
+            self.invalidations += 1
+        _, context = self.receives.popleft()
+        self.completions.append(Completion(Operation.RECEIVE, Status.OK, context, self._send_offset, invalidated))
+        self._send_offset = 0
+        self._send_msn = next_msn(self._send_msn)
+
+    def _read_request_done(self, header: UntaggedHeader, payload: int) -> None:
+        self._read_msn = next_msn(self._read_msn)
+        request = READ_REQUEST.unpack(self._control)
+        region: Region | None = None
+        memory = _EMPTY
+        if request.length:  # a zero-length Read is checked against nothing; also the Read RTR
+            region, memory = self._regions.for_read(request.source_stag, request.source_offset, request.length)
+        if self._on_read_request is not None:
+            self._on_read_request(request, region, memory)
+
+    def _terminate_done(self, header: UntaggedHeader, payload: int) -> None:
+        if self._on_terminate is not None:
+            self._on_terminate(self._control[:payload])
+
+
+_SENDS = (Opcode.SEND, Opcode.SEND_INVALIDATE, Opcode.SEND_SE, Opcode.SEND_SE_INVALIDATE)
+_TAGGED: dict[int, Callable[[Receiver, TaggedHeader, int], Sequence[memoryview]]] = {
+    Opcode.RDMA_WRITE: Receiver._write_targets,
+    Opcode.READ_RESPONSE: Receiver._response_targets,
+}
+_UNTAGGED: dict[int, Callable[[Receiver, UntaggedHeader, int], Sequence[memoryview]]] = {
+    **dict.fromkeys(_SENDS, Receiver._send_targets),
+    Opcode.READ_REQUEST: Receiver._read_request_targets,
+    Opcode.TERMINATE: Receiver._terminate_targets,
+}
+_DONE: dict[int, Callable[[Receiver, Any, int], None]] = {
+    Opcode.RDMA_WRITE: Receiver._write_done,
+    Opcode.READ_RESPONSE: Receiver._response_done,
+    **dict.fromkeys(_SENDS, Receiver._send_done),
+    Opcode.READ_REQUEST: Receiver._read_request_done,
+    Opcode.TERMINATE: Receiver._terminate_done,
+}

@@ -1,0 +1,242 @@
+"""The part of libibverbs' and librdmacm's binary interface that is used here (rdma-core 44, stable since 2006).
+
+Control structures are ctypes; the ones of the data path are packed by ``struct`` straight into reusable memory.
+``tests/unit/test_verbs_abi.py`` holds every offset against the installed headers where a compiler is present.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import os
+import socket
+import struct
+from ctypes import POINTER, Structure, c_char, c_int, c_size_t, c_ubyte, c_uint16, c_uint32, c_uint64, c_void_p
+from typing import Any, NamedTuple
+
+# verbs.h: enum ibv_wr_opcode, ibv_wc_opcode, ibv_send_flags, ibv_access_flags, ibv_wc_flags
+WR_WRITE, WR_SEND, WR_READ, WR_SEND_INV = 0, 2, 4, 9
+WC_SEND, WC_WRITE, WC_READ, WC_RECV = 0, 1, 2, 128
+SEND_SIGNALED, SEND_INLINE = 2, 8
+ACCESS_LOCAL_WRITE, ACCESS_REMOTE_WRITE, ACCESS_REMOTE_READ = 1, 2, 4
+WC_WITH_INV = 8
+QPT_RC = 2
+PS_TCP = 0x0106
+
+# rdma_cma.h: enum rdma_cm_event_type
+CM_ADDR_RESOLVED = 0
+CM_ADDR_ERROR = 1
+CM_ROUTE_RESOLVED = 2
+CM_ROUTE_ERROR = 3
+CM_CONNECT_REQUEST = 4
+CM_CONNECT_RESPONSE = 5
+CM_CONNECT_ERROR = 6
+CM_UNREACHABLE = 7
+CM_REJECTED = 8
+CM_ESTABLISHED = 9
+CM_DISCONNECTED = 10
+CM_DEVICE_REMOVAL = 11
+CM_ADDR_CHANGE, CM_TIMEWAIT_EXIT = 14, 15
+
+NODE_RNIC = 4
+TRANSPORT_IWARP = 1
+
+SEND_WR = struct.Struct("=QQQiiIIQI")
+"""wr_id, next, sg_list, num_sge, opcode, send_flags, invalidate_rkey, rdma.remote_addr, rdma.rkey."""
+SEND_WR_SIZE = 128
+RECV_WR = struct.Struct("=QQQi")
+RECV_WR_SIZE = 32
+SGE = struct.Struct("=QII")
+WC = struct.Struct("=QiiIIIIII")
+"""wr_id, status, opcode, vendor_err, byte_len, invalidated_rkey, qp_num, src_qp, wc_flags."""
+WC_SIZE = 48
+
+CM_ID_VERBS, CM_ID_QP, CM_ID_SOURCE, CM_ID_DESTINATION = 0, 24, 32, 160
+QP_NUM = 52
+CHANNEL_FD = 8
+MR_LKEY, MR_RKEY = 36, 40
+CONTEXT_ASYNC_FD = 8 + 32 * 8 + 4
+OPS_POLL_CQ, OPS_REQ_NOTIFY_CQ, OPS_POST_SEND, OPS_POST_RECV = (8 + 8 * i for i in (11, 12, 25, 26))
+
+
+class QpCap(Structure):
+    _fields_ = [
+        ("max_send_wr", c_uint32),
+        ("max_recv_wr", c_uint32),
+        ("max_send_sge", c_uint32),
+        ("max_recv_sge", c_uint32),
+        ("max_inline_data", c_uint32),
+    ]
+
+
+class QpInitAttr(Structure):
+    _fields_ = [
+        ("qp_context", c_void_p),
+        ("send_cq", c_void_p),
+        ("recv_cq", c_void_p),
+        ("srq", c_void_p),
+        ("cap", QpCap),
+        ("qp_type", c_int),
+        ("sq_sig_all", c_int),
+    ]
+
+
+class ConnParam(Structure):
+    _fields_ = [
+        ("private_data", c_void_p),
+        ("private_data_len", c_ubyte),
+        ("responder_resources", c_ubyte),
+        ("initiator_depth", c_ubyte),
+        ("flow_control", c_ubyte),
+        ("retry_count", c_ubyte),
+        ("rnr_retry_count", c_ubyte),
+        ("srq", c_ubyte),
+        ("qp_num", c_uint32),
+    ]
+
+
+class CmEvent(Structure):
+    _fields_ = [
+        ("id", c_void_p),
+        ("listen_id", c_void_p),
+        ("event", c_int),
+        ("status", c_int),
+        ("conn", ConnParam),
+    ]
+
+
+class DeviceAttr(Structure):
+    _fields_ = [
+        ("fw_ver", c_char * 64),
+        ("node_guid", c_uint64),
+        ("sys_image_guid", c_uint64),
+        ("max_mr_size", c_uint64),
+        ("page_size_cap", c_uint64),
+        ("vendor_id", c_uint32),
+        ("vendor_part_id", c_uint32),
+        ("hw_ver", c_uint32),
+        ("max_qp", c_int),
+        ("max_qp_wr", c_int),
+        ("device_cap_flags", c_uint32),
+        ("max_sge", c_int),
+        ("max_sge_rd", c_int),
+        ("max_cq", c_int),
+        ("max_cqe", c_int),
+        ("max_mr", c_int),
+        ("max_pd", c_int),
+        ("max_qp_rd_atom", c_int),
+        ("max_ee_rd_atom", c_int),
+        ("max_res_rd_atom", c_int),
+        ("max_qp_init_rd_atom", c_int),
+        ("rest", c_char * 256),
+    ]
+
+
+class AsyncEvent(Structure):
+    _fields_ = [("element", c_void_p), ("event_type", c_int)]
+
+
+class Libraries(NamedTuple):
+    verbs: ctypes.CDLL
+    cm: ctypes.CDLL
+
+
+_IBVERBS: dict[str, tuple[Any, list[Any]]] = {
+    "ibv_get_device_list": (POINTER(c_void_p), [POINTER(c_int)]),
+    "ibv_free_device_list": (None, [POINTER(c_void_p)]),
+    "ibv_get_device_name": (ctypes.c_char_p, [c_void_p]),
+    "ibv_query_device": (c_int, [c_void_p, POINTER(DeviceAttr)]),
+    "ibv_alloc_pd": (c_void_p, [c_void_p]),
+    "ibv_dealloc_pd": (c_int, [c_void_p]),
+    "ibv_reg_mr": (c_void_p, [c_void_p, c_void_p, c_size_t, c_int]),
+    "ibv_dereg_mr": (c_int, [c_void_p]),
+    "ibv_create_comp_channel": (c_void_p, [c_void_p]),
+    "ibv_destroy_comp_channel": (c_int, [c_void_p]),
+    "ibv_create_cq": (c_void_p, [c_void_p, c_int, c_void_p, c_void_p, c_int]),
+    "ibv_destroy_cq": (c_int, [c_void_p]),
+    "ibv_get_cq_event": (c_int, [c_void_p, POINTER(c_void_p), POINTER(c_void_p)]),
+    "ibv_ack_cq_events": (None, [c_void_p, ctypes.c_uint]),
+    "ibv_get_async_event": (c_int, [c_void_p, POINTER(AsyncEvent)]),
+    "ibv_ack_async_event": (None, [POINTER(AsyncEvent)]),
+    "ibv_event_type_str": (ctypes.c_char_p, [c_int]),
+    "ibv_wc_status_str": (ctypes.c_char_p, [c_int]),
+}
+_RDMACM: dict[str, tuple[Any, list[Any]]] = {
+    "rdma_create_event_channel": (c_void_p, []),
+    "rdma_destroy_event_channel": (None, [c_void_p]),
+    "rdma_create_id": (c_int, [c_void_p, POINTER(c_void_p), c_void_p, c_int]),
+    "rdma_destroy_id": (c_int, [c_void_p]),
+    "rdma_bind_addr": (c_int, [c_void_p, c_void_p]),
+    "rdma_listen": (c_int, [c_void_p, c_int]),
+    "rdma_get_cm_event": (c_int, [c_void_p, POINTER(POINTER(CmEvent))]),
+    "rdma_ack_cm_event": (c_int, [POINTER(CmEvent)]),
+    "rdma_create_qp": (c_int, [c_void_p, c_void_p, POINTER(QpInitAttr)]),
+    "rdma_destroy_qp": (None, [c_void_p]),
+    "rdma_accept": (c_int, [c_void_p, POINTER(ConnParam)]),
+    "rdma_reject": (c_int, [c_void_p, c_void_p, c_ubyte]),
+    "rdma_connect": (c_int, [c_void_p, POINTER(ConnParam)]),
+    "rdma_disconnect": (c_int, [c_void_p]),
+    "rdma_resolve_addr": (c_int, [c_void_p, c_void_p, c_void_p, c_int]),
+    "rdma_resolve_route": (c_int, [c_void_p, c_int]),
+    "rdma_get_src_port": (c_uint16, [c_void_p]),
+    "rdma_get_devices": (POINTER(c_void_p), [POINTER(c_int)]),
+    "rdma_free_devices": (None, [POINTER(c_void_p)]),
+}
+
+
+def load() -> Libraries:
+    """Load both libraries; ``OSError`` names the missing one. Calls keep the interpreter lock: all are short."""
+    verbs = ctypes.PyDLL("libibverbs.so.1", use_errno=True)
+    cm = ctypes.PyDLL("librdmacm.so.1", use_errno=True)
+    for library, table in ((verbs, _IBVERBS), (cm, _RDMACM)):
+        for name, (result, arguments) in table.items():
+            function = getattr(library, name)
+            function.restype = result
+            function.argtypes = arguments
+    return Libraries(verbs, cm)
+
+
+PollCq = ctypes.PYFUNCTYPE(c_int, c_void_p, c_int, c_void_p)
+ReqNotifyCq = ctypes.PYFUNCTYPE(c_int, c_void_p, c_int)
+PostWork = ctypes.PYFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p)
+
+
+def pointer_at(address: int) -> int:
+    return c_uint64.from_address(address).value
+
+
+def int_at(address: int) -> int:
+    return c_int.from_address(address).value
+
+
+def uint_at(address: int) -> int:
+    return c_uint32.from_address(address).value
+
+
+def oserror(what: str) -> OSError:
+    """The ``OSError`` of the last failed call."""
+    number = ctypes.get_errno()
+    return OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def pack_sockaddr(host: str, port: int) -> bytes:
+    """A ``sockaddr_in``/``sockaddr_in6``; an IPv6 scope may follow '%'."""
+    info = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    family, address = info[0], info[4]
+    if family == socket.AF_INET6:
+        flow, scope = int(address[2]), int(address[3])  # type: ignore[misc]
+        raw = socket.inet_pton(family, str(address[0]).split("%", 1)[0])
+        return struct.pack("=HHI16sI", family, socket.htons(port), flow, raw, scope)
+    return struct.pack("=HH4s8x", family, socket.htons(port), socket.inet_aton(str(address[0])))
+
+
+def unpack_sockaddr(address: int) -> tuple[str, int]:
+    """Host and port of the sockaddr at this memory address."""
+    raw = ctypes.string_at(address, 28)
+    family = int.from_bytes(raw[:2], "little")
+    port = int.from_bytes(raw[2:4], "big")
+    if family == socket.AF_INET:
+        return socket.inet_ntoa(raw[4:8]), port
+    if family == socket.AF_INET6:
+        return socket.inet_ntop(family, raw[8:24]), port
+    return "", port

@@ -1,0 +1,123 @@
+"""What differs from device to device, in one place: an owner of a NIC looks here first."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from smbdirect.providers.base import Capabilities
+from smbdirect.providers.verbs import abi
+
+SEND_QUEUE = 512
+RECEIVE_QUEUE = 512
+MAX_SGE = 16
+INLINE = 128
+MAX_TRANSFER = 1 << 30
+SIW_VENDOR = 0x626D74
+"""vendor_id that Linux' siw reports."""
+
+
+@dataclass(frozen=True, slots=True)
+class PortState:
+    """One port as sysfs tells it."""
+
+    device: str
+    port: int
+    active: bool
+    link_layer: str
+    netdevs: tuple[str, ...]
+    iwarp: bool
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def ports(root: Path = Path("/sys/class/infiniband")) -> list[PortState]:
+    """All ports of all RDMA devices of this host, from sysfs (needs no library)."""
+    found = []
+    for device in sorted(root.iterdir()) if root.is_dir() else ():
+        iwarp = _read(device / "node_type").startswith(str(abi.NODE_RNIC))
+        listing = device / "ports"
+        for port in sorted(listing.iterdir()) if listing.is_dir() else ():
+            names = {_read(entry) for entry in (port / "gid_attrs" / "ndevs").glob("*")} - {""}
+            parent = _read(device / "parent")
+            if parent:
+                names.add(parent)
+            net = device / "device" / "net"
+            if not names and net.is_dir():
+                names = {entry.name for entry in net.iterdir()}
+            found.append(
+                PortState(
+                    device.name,
+                    int(port.name),
+                    _read(port / "state").startswith("4"),
+                    _read(port / "link_layer"),
+                    tuple(sorted(names)),
+                    iwarp,
+                )
+            )
+    return found
+
+
+def why_unavailable() -> str | None:
+    """None if verbs can be used here, else the reason and the remedy."""
+    if not ports():
+        return "no RDMA device (a NIC's driver makes one, or `rdma link add rxe0 type rxe netdev eth0`)"
+    try:
+        abi.load()
+    except OSError as error:
+        return f"{error}: apt-get install libibverbs1 librdmacm1 ibverbs-providers"
+    if not os.path.exists("/dev/infiniband/rdma_cm"):
+        return "no /dev/infiniband/rdma_cm: modprobe rdma_ucm"
+    if not os.access("/dev/infiniband/rdma_cm", os.R_OK | os.W_OK):
+        return "no permission on /dev/infiniband/rdma_cm: run as root, or give the user rights on it"
+    return None
+
+
+class Device:
+    """An opened device: its limits and the entries of its operations table."""
+
+    def __init__(self, libraries: abi.Libraries, context: int) -> None:
+        self.libraries = libraries
+        self.context = context
+        self.name = libraries.verbs.ibv_get_device_name(abi.pointer_at(context)).decode()
+        attributes = abi.DeviceAttr()
+        if libraries.verbs.ibv_query_device(context, ctypes.byref(attributes)):
+            raise abi.oserror(f"{self.name}: ibv_query_device")
+        self.iwarp = any(port.iwarp for port in ports() if port.device == self.name)
+        self.read_sink_needs_remote_write = self.iwarp and attributes.vendor_id != SIW_VENDOR
+        """An iWARP NIC checks the sink of its own Reads as if the peer wrote it (RFC 5040 5.2.1); its token is on the
+        wire, so such a sink is registered for one Read only, never as a standing pool. siw asks for no remote right."""
+        self.max_read_depth = max(1, min(attributes.max_qp_rd_atom, 32))
+        """Reads the peer may have outstanding at us."""
+        self.max_initiator_depth = max(1, min(attributes.max_qp_init_rd_atom or attributes.max_qp_rd_atom, 32))
+        """Reads we may have outstanding at the peer."""
+        send_sge = max(1, min(attributes.max_sge, MAX_SGE))
+        self.capabilities = Capabilities(
+            name="verbs",
+            max_send_sge=send_sge,
+            # an iWARP Read has exactly one sink (RFC 5040 4.4)
+            max_read_sge=1 if self.iwarp else max(1, min(attributes.max_sge_rd or 1, send_sge)),
+            max_transfer=MAX_TRANSFER,
+            max_message=MAX_TRANSFER,
+            max_inline=INLINE,
+            max_send_queue=max(16, min(SEND_QUEUE, attributes.max_qp_wr)),
+            max_receive_queue=max(16, min(RECEIVE_QUEUE, attributes.max_qp_wr)),
+            max_outstanding_reads=self.max_initiator_depth,
+            remote_invalidation=True,
+            receives_before_accept=True,
+            requires_registration=True,
+            # a plain user-space region cannot be (that takes memory windows, which siw lacks)
+            regions_invalidatable=False,
+        )
+        self.poll_cq = abi.PollCq(abi.pointer_at(context + abi.OPS_POLL_CQ))
+        self.req_notify_cq = abi.ReqNotifyCq(abi.pointer_at(context + abi.OPS_REQ_NOTIFY_CQ))
+        self.post_send = abi.PostWork(abi.pointer_at(context + abi.OPS_POST_SEND))
+        self.post_recv = abi.PostWork(abi.pointer_at(context + abi.OPS_POST_RECV))
+        self.async_fd = abi.int_at(context + abi.CONTEXT_ASYNC_FD)

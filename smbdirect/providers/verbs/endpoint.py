@@ -1,0 +1,478 @@
+"""One queue pair: posting and reaping. Work requests are packed into reusable memory, one doorbell a chain."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from smbdirect.errors import ProviderError
+from smbdirect.providers.base import (
+    Access,
+    CloseCause,
+    CloseReason,
+    Completion,
+    OnCompletions,
+    Operation,
+    Read,
+    RemoteSegment,
+    Send,
+    Status,
+    WorkRequest,
+    Write,
+)
+from smbdirect.providers.verbs import abi
+from smbdirect.providers.verbs.device import Device
+from smbdirect.providers.verbs.memory import STAGING_SLOT, Domain, Registration, StagingSlot, address_of
+
+POLL_BATCH = 32
+FLUSH_SECONDS = 2.0
+"""How long a dying queue pair may take to flush before its work requests are completed here."""
+
+_STATUS = {
+    0: Status.OK,
+    1: Status.LENGTH,
+    5: Status.FLUSHED,
+    8: Status.LOCAL_ERROR,
+    9: Status.REMOTE_ERROR,
+    10: Status.REMOTE_ACCESS,
+    11: Status.REMOTE_ERROR,
+    12: Status.RETRY_EXCEEDED,
+    13: Status.RECEIVE_NOT_READY,
+}
+_CAUSE = {
+    Status.REMOTE_ACCESS: CloseCause.REMOTE_ACCESS,
+    Status.RETRY_EXCEEDED: CloseCause.TIMEOUT,
+    Status.RECEIVE_NOT_READY: CloseCause.NO_RECEIVE,
+    Status.LENGTH: CloseCause.PROTOCOL,
+}
+
+
+def _ignore_completions(_: Sequence[Completion]) -> None:
+    """Before the owner set its callback nothing is posted, so nothing completes."""
+
+
+def _ignore_close(_: CloseReason) -> None:
+    """Until the owner set its callback."""
+
+
+class _Posted(NamedTuple):
+    operation: Operation
+    context: object
+    signalled: bool
+    """The caller wants a completion."""
+    announced: bool
+    """The device makes one."""
+    staging: StagingSlot | None
+    sinks: tuple[Registration, ...]
+    buffers: object
+    """Keeps the memory of the work request alive until it completed."""
+
+
+class VerbsEndpoint:
+    """``Endpoint`` on a kernel RDMA device."""
+
+    def __init__(self, device: Device, domain: Domain, cm_id: int, loop: asyncio.AbstractEventLoop) -> None:
+        self.capabilities = device.capabilities
+        self.counters: dict[str, int] = Counter()
+        self.on_completions: OnCompletions = _ignore_completions
+        self.on_closed: Callable[[CloseReason], None] = _ignore_close
+        self.private_data = b""
+        self.local_address = abi.unpack_sockaddr(cm_id + abi.CM_ID_SOURCE)
+        self.peer_address = abi.unpack_sockaddr(cm_id + abi.CM_ID_DESTINATION)
+        self.on_released: Callable[[VerbsEndpoint], None] = lambda _: None
+        self._device = device
+        self._domain = domain
+        self._verbs = device.libraries.verbs
+        self._cm = device.libraries.cm
+        self._loop = loop
+        self._cm_id: int | None = cm_id
+        self._reason: CloseReason | None = None
+        self._closed = False
+        self._flush_timer: asyncio.TimerHandle | None = None
+        self._regions: set[Registration] = set()
+        self._sends: dict[int, _Posted] = {}
+        self._receives: dict[int, _Posted] = {}
+        self._finished: dict[int, Status] = {}
+        """Completed sends whose turn has not come."""
+        self._late: list[Completion] = []
+        """Flushed completions of what was posted after the end began; delivered last."""
+        self._next_id = 0
+        self._create_queues()
+
+    def _create_queues(self) -> None:
+        limits, verbs = self.capabilities, self._verbs
+        self._channel: int = verbs.ibv_create_comp_channel(self._device.context)
+        if not self._channel:
+            raise ProviderError(str(abi.oserror("ibv_create_comp_channel")))
+        depth = limits.max_send_queue + limits.max_receive_queue
+        self._cq: int = verbs.ibv_create_cq(self._device.context, depth, None, self._channel, 0)
+        if not self._cq:
+            error = abi.oserror("ibv_create_cq")
+            verbs.ibv_destroy_comp_channel(self._channel)
+            raise ProviderError(str(error))
+        for inline in (limits.max_inline, limits.max_inline // 2, 0):  # devices refuse more than they have
+            cap = abi.QpCap(limits.max_send_queue, limits.max_receive_queue, limits.max_send_sge, 1, inline)
+            attributes = abi.QpInitAttr(None, self._cq, self._cq, None, cap, abi.QPT_RC, 0)
+            if not self._cm.rdma_create_qp(self._cm_id, self._domain.pd, ctypes.byref(attributes)):
+                break
+        else:
+            error = abi.oserror("rdma_create_qp")
+            verbs.ibv_destroy_cq(self._cq)
+            verbs.ibv_destroy_comp_channel(self._channel)
+            raise ProviderError(str(error))
+        assert self._cm_id is not None
+        self._qp = abi.pointer_at(self._cm_id + abi.CM_ID_QP)
+        self._max_inline = int(attributes.cap.max_inline_data)
+        # one wr and its sge list per slot; rewritten at every post, the library copies what it needs
+        self._wr = ctypes.create_string_buffer(limits.max_send_queue * abi.SEND_WR_SIZE)
+        self._wr_at = ctypes.addressof(self._wr)
+        self._sge = ctypes.create_string_buffer(limits.max_send_queue * limits.max_send_sge * abi.SGE.size)
+        self._sge_at = ctypes.addressof(self._sge)
+        self._receive_wr = ctypes.create_string_buffer(abi.RECV_WR_SIZE + abi.SGE.size)
+        self._receive_at = ctypes.addressof(self._receive_wr)
+        self._bad = ctypes.create_string_buffer(8)
+        self._bad_at = ctypes.addressof(self._bad)
+        self._wc = ctypes.create_string_buffer(POLL_BATCH * abi.WC_SIZE)
+        self._wc_at = ctypes.addressof(self._wc)
+        self._fd = abi.int_at(self._channel + abi.CHANNEL_FD)
+        os.set_blocking(self._fd, False)
+        self._device.req_notify_cq(self._cq, 0)
+        self._loop.add_reader(self._fd, self._on_event)
+
+    # ------------------------------------------------------------------ registration
+
+    def register(self, memory: memoryview, access: Access) -> Registration:
+        if self._closed:
+            raise ProviderError("the endpoint is closed")
+        self.counters["registrations"] += 1
+        registration = self._domain.register(memory, access)
+        self._regions.add(registration)
+        return registration
+
+    # ------------------------------------------------------------------ posting
+
+    def post_receive(self, buffer: memoryview, context: object = None) -> None:
+        if self._closed:
+            raise ProviderError("the endpoint is closed")
+        if self._reason is not None:
+            self._late.append(Completion(Operation.RECEIVE, Status.FLUSHED, context))
+            return
+        if len(self._receives) >= self.capabilities.max_receive_queue:
+            raise ProviderError("receive queue is full")
+        address, lkey = self._standing_key(buffer)
+        number = self._next_id
+        self._next_id += 1
+        base = self._receive_at
+        abi.RECV_WR.pack_into(self._receive_wr, 0, number, 0, base + abi.RECV_WR_SIZE, 1)
+        abi.SGE.pack_into(self._receive_wr, abi.RECV_WR_SIZE, address, len(buffer), lkey)
+        self._receives[number] = _Posted(Operation.RECEIVE, context, True, True, None, (), buffer)
+        if self._device.post_recv(self._qp, base, self._bad_at):
+            del self._receives[number]
+            raise ProviderError("ibv_post_recv failed")
+
+    def post(self, requests: Sequence[WorkRequest]) -> None:
+        if not requests:
+            return
+        if self._closed:
+            raise ProviderError("the endpoint is closed")
+        if self._reason is not None:
+            self._late += [Completion(_operation(request), Status.FLUSHED, request.context) for request in requests]
+            return
+        limits = self.capabilities
+        if len(self._sends) + len(requests) > limits.max_send_queue:
+            raise ProviderError("send queue is full")
+        for request in requests:
+            self._check(request)
+        posted: list[tuple[int, _Posted]] = []
+        try:
+            for index, request in enumerate(requests):
+                posted.append(self._pack(index, request, index + 1 == len(requests)))
+        except ProviderError:
+            for _, entry in posted:
+                self._retire(entry)
+            raise
+        self._sends.update(posted)
+        if self._device.post_send(self._qp, self._wr_at, self._bad_at):
+            bad = abi.pointer_at(self._bad_at)
+            first_bad = (bad - self._wr_at) // abi.SEND_WR_SIZE if bad else 0
+            # what was taken will flush; what was not never existed for the device
+            failed = [self._sends.pop(number) for number, _ in posted[max(0, first_bad) :]]
+            for entry in failed:
+                self._retire(entry)
+                self._late.append(Completion(entry.operation, Status.FLUSHED, entry.context))
+            self._fail(CloseReason(CloseCause.DEVICE, "ibv_post_send failed"))
+
+    def _check(self, request: WorkRequest) -> None:
+        limits = self.capabilities
+        length = sum(memoryview(segment).nbytes for segment in request.segments)
+        if isinstance(request, Send):
+            if length > limits.max_message:
+                raise ProviderError(f"message of {length} bytes, at most {limits.max_message}")
+            return
+        if length != request.remote.length:
+            raise ProviderError(f"{length} local bytes for {request.remote.length} remote ones")
+        if length > limits.max_transfer:
+            raise ProviderError(f"transfer of {length} bytes, at most {limits.max_transfer}")
+        if isinstance(request, Read) and len(request.segments) > limits.max_read_sge:
+            raise ProviderError(f"{len(request.segments)} segments, at most {limits.max_read_sge} in a Read")
+
+    def _standing_key(self, view: memoryview) -> tuple[int, int]:
+        """Address and lkey of writable memory; registers it for this endpoint's life when nobody did before."""
+        address = address_of(view)
+        lkey = self._domain.find(address, view.nbytes)
+        if lkey is None:
+            self.counters["implicit_registrations"] += 1
+            registration = self._domain.register(view, Access.LOCAL_WRITE)
+            self._regions.add(registration)
+            lkey = registration.lkey
+        return address, lkey
+
+    def _gather(self, request: Send | Write, last: bool) -> tuple[list[tuple[int, int, int]], _Posted]:
+        """Scatter-gather elements (address, length, lkey) of a work request, and what it holds while it is out.
+
+        Memory of a standing registration goes as it is. Anything else (headers) is copied: into one staging slot while
+        it fits, else into memory registered for this work request alone.
+        """
+        sges: list[tuple[int, int, int]] = []
+        staging: StagingSlot | None = None
+        temporary: list[Registration] = []
+        used = 0
+        for segment in request.segments:
+            view = memoryview(segment).cast("B")
+            size = view.nbytes
+            if not size:
+                continue
+            if not view.readonly:
+                address = address_of(view)
+                lkey = self._domain.find(address, size)
+                if lkey is not None:
+                    sges.append((address, size, lkey))
+                    continue
+            if used + size > STAGING_SLOT:
+                copy = self._domain.temporary(view)
+                self.counters["implicit_registrations"] += 1
+                temporary.append(copy)
+                sges.append((copy.address, size, copy.lkey))
+                continue
+            if staging is None:
+                staging = self._domain.staging_slot()
+            staging.view[used : used + size] = view
+            address, lkey = staging.address + used, staging.lkey
+            used += size
+            if sges and sges[-1][0] + sges[-1][1] == address and sges[-1][2] == lkey:
+                sges[-1] = (sges[-1][0], sges[-1][1] + size, lkey)
+            else:
+                sges.append((address, size, lkey))
+        self.counters["bytes_staged"] += used
+        signalled = request.signalled
+        # the last of a chain always announces itself: it retires the silent ones before it
+        announced = signalled or last
+        operation = _operation(request)
+        entry = _Posted(operation, request.context, signalled, announced, staging, tuple(temporary), request.segments)
+        if len(sges) > self.capabilities.max_send_sge:
+            self._retire(entry)
+            raise ProviderError(f"{len(sges)} segments, at most {self.capabilities.max_send_sge}")
+        return sges, entry
+
+    def _gather_read(self, request: Read) -> tuple[list[tuple[int, int, int]], _Posted]:
+        """The same for a Read's sink, which is never staged."""
+        sges: list[tuple[int, int, int]] = []
+        sinks: list[Registration] = []
+        for segment in request.segments:
+            if self._device.read_sink_needs_remote_write:
+                sink = self._domain.read_sink(segment)
+                self.counters["read_sink_registrations"] += 1
+                sinks.append(sink)
+                sges.append((sink.address, sink.length, sink.lkey))
+            else:
+                address, lkey = self._standing_key(segment)
+                sges.append((address, segment.nbytes, lkey))
+        return sges, _Posted(Operation.READ, request.context, True, True, None, tuple(sinks), request.segments)
+
+    def _pack(self, index: int, request: WorkRequest, last: bool) -> tuple[int, _Posted]:
+        """Write the work request into slot ``index`` of the chain."""
+        limits = self.capabilities
+        sges, entry = self._gather_read(request) if isinstance(request, Read) else self._gather(request, last)
+        total = sum(sge[1] for sge in sges)
+        number = self._next_id
+        self._next_id += 1
+        opcode, rkey, remote = abi.WR_SEND, 0, RemoteSegment(0, 0, 0)
+        if isinstance(request, Send):
+            if request.invalidate is not None:
+                opcode, rkey = abi.WR_SEND_INV, request.invalidate
+                self.counters["send_with_invalidate"] += 1
+        else:
+            opcode, remote = (abi.WR_READ if isinstance(request, Read) else abi.WR_WRITE), request.remote
+        flags = abi.SEND_SIGNALED if entry.announced else 0
+        if entry.operation is not Operation.READ and 0 < total <= self._max_inline:
+            flags |= abi.SEND_INLINE
+        sge_offset = index * limits.max_send_sge * abi.SGE.size
+        for position, sge in enumerate(sges):
+            abi.SGE.pack_into(self._sge, sge_offset + position * abi.SGE.size, *sge)
+        abi.SEND_WR.pack_into(
+            self._wr,
+            index * abi.SEND_WR_SIZE,
+            number,
+            0 if last else self._wr_at + (index + 1) * abi.SEND_WR_SIZE,
+            self._sge_at + sge_offset,
+            len(sges),
+            opcode,
+            flags,
+            rkey,
+            remote.address,
+            remote.token,
+        )
+        self.counters[_BYTES[entry.operation]] += total
+        return number, entry
+
+    def _retire(self, entry: _Posted) -> None:
+        if entry.staging is not None:
+            self._domain.return_slot(entry.staging)
+        for sink in entry.sinks:
+            sink.deregister()
+
+    # ------------------------------------------------------------------ reaping
+
+    def _on_event(self) -> None:
+        queue, context = ctypes.c_void_p(), ctypes.c_void_p()
+        events = 0
+        while not self._verbs.ibv_get_cq_event(self._channel, ctypes.byref(queue), ctypes.byref(context)):
+            events += 1
+        if events:
+            self._verbs.ibv_ack_cq_events(self._cq, events)
+        # arm first, then drain: a completion between the two raises the next event
+        self._device.req_notify_cq(self._cq, 0)
+        self._drain()
+
+    def _drain(self) -> None:
+        while not self._closed:
+            count = self._device.poll_cq(self._cq, POLL_BATCH, self._wc_at)
+            if count <= 0:
+                break
+            batch: list[Completion] = []
+            for index in range(count):
+                self._reap(index * abi.WC_SIZE, batch)
+            if batch:
+                self.on_completions(batch)
+        if self._reason is not None and not self._sends and not self._receives:
+            self._release()
+
+    def _reap(self, offset: int, batch: list[Completion]) -> None:
+        number, code, _, _, length, invalidated, _, _, flags = abi.WC.unpack_from(self._wc, offset)
+        status = _STATUS.get(code, Status.LOCAL_ERROR)
+        if status not in (Status.OK, Status.FLUSHED):
+            detail = self._verbs.ibv_wc_status_str(code).decode()
+            self._fail(CloseReason(_CAUSE.get(status, CloseCause.PROTOCOL), detail))
+        entry = self._receives.pop(number, None)
+        if entry is None:
+            self._reap_send(number, status, batch)
+            return
+        token = None
+        if status is Status.OK:
+            self.counters["bytes_received"] += length
+            token = invalidated if flags & abi.WC_WITH_INV else None
+        else:
+            length = 0
+        batch.append(Completion(Operation.RECEIVE, status, entry.context, length, token))
+
+    def _reap_send(self, number: int, status: Status, batch: list[Completion]) -> None:
+        """Report in posting order, whatever the order of the device (Linux 6.12: siw completes a Send before the Read
+        posted ahead of it). A silent work request is done once a later one is."""
+        if number not in self._sends:
+            return
+        self._finished[number] = status
+        while self._sends:
+            first, entry = next(iter(self._sends.items()))
+            outcome = self._finished.pop(first, None)
+            if outcome is None:
+                if entry.announced or not self._finished:
+                    break
+                outcome = Status.OK if self._reason is None else Status.FLUSHED
+            del self._sends[first]
+            self._retire(entry)
+            if outcome is not Status.OK or entry.signalled:
+                batch.append(Completion(entry.operation, outcome, entry.context))
+
+    # ------------------------------------------------------------------ the end
+
+    def disconnect(self) -> None:
+        """What was posted goes out first: the queue pair is in order, so waiting for its sends is enough."""
+        if self._reason is None and self._sends:
+            self._loop.call_later(0.01, self._disconnect_when_sent, self._loop.time() + FLUSH_SECONDS)
+            return
+        self._fail(CloseReason(CloseCause.LOCAL))
+
+    def _disconnect_when_sent(self, deadline: float) -> None:
+        if self._reason is not None:
+            return
+        if self._sends and self._loop.time() < deadline:
+            self._loop.call_later(0.01, self._disconnect_when_sent, deadline)
+        else:
+            self._fail(CloseReason(CloseCause.LOCAL))
+
+    def abort(self, reason: CloseReason | None = None) -> None:
+        self._fail(reason or CloseReason(CloseCause.LOCAL))
+
+    def peer_disconnected(self, reason: CloseReason) -> None:
+        """The connection manager says it is over."""
+        self._fail(reason)
+
+    def _fail(self, reason: CloseReason) -> None:
+        if self._reason is not None:
+            return
+        self._reason = reason
+        if self._cm_id is not None:
+            # moves the queue pair to its error state, which flushes everything; fails harmlessly before establishment
+            self._cm.rdma_disconnect(self._cm_id)
+        self._flush_timer = self._loop.call_later(FLUSH_SECONDS, self._flush_now)
+        self._loop.call_soon(self._drain)
+
+    def _flush_now(self) -> None:
+        """Not every driver flushes receives of a queue pair that never got established."""
+        if not self._closed:
+            self._release()
+
+    def _release(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        assert self._reason is not None
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+        self._loop.remove_reader(self._fd)
+        for region in self._regions:
+            region.deregister()
+        self._regions.clear()
+        cm_id, self._cm_id = self._cm_id, None
+        self._cm.rdma_destroy_qp(cm_id)
+        left = [*self._receives.values(), *self._sends.values()]
+        self._receives.clear()
+        self._sends.clear()
+        for entry in left:
+            self._retire(entry)
+        self._verbs.ibv_destroy_cq(self._cq)
+        self._verbs.ibv_destroy_comp_channel(self._channel)
+        self._cm.rdma_destroy_id(cm_id)
+        flushed = [Completion(entry.operation, Status.FLUSHED, entry.context) for entry in left] + self._late
+        self._late = []
+        if flushed:
+            self.on_completions(flushed)
+        self.on_released(self)
+        self.on_closed(self._reason)
+
+
+_BYTES = {
+    Operation.SEND: "bytes_sent",
+    Operation.WRITE: "bytes_rdma_write",
+    Operation.READ: "bytes_rdma_read",
+}
+
+
+def _operation(request: WorkRequest) -> Operation:
+    if isinstance(request, Send):
+        return Operation.SEND
+    return Operation.WRITE if isinstance(request, Write) else Operation.READ

@@ -1,0 +1,332 @@
+"""Listening and connecting through the kernel's RDMA connection manager."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import errno
+import os
+from collections.abc import Callable
+
+from smbdirect.errors import ConnectionLost, ProviderError
+from smbdirect.providers.base import Capabilities, CloseCause, CloseReason, Endpoint
+from smbdirect.providers.verbs import abi, device
+from smbdirect.providers.verbs.device import Device
+from smbdirect.providers.verbs.endpoint import VerbsEndpoint
+from smbdirect.providers.verbs.memory import Domain
+
+BACKLOG = 128
+RESOLVE_MILLISECONDS = 2000
+RETRY_COUNT = 7
+RNR_RETRY_COUNT = 0
+"""Credits promise a posted receive (MS-SMBD 3.1.5.9), so a missing one is an error, not a reason to wait."""
+
+_REASONS = {
+    abi.CM_DISCONNECTED: CloseReason(CloseCause.PEER),
+    abi.CM_CONNECT_ERROR: CloseReason(CloseCause.PROTOCOL, "connection establishment failed"),
+    abi.CM_UNREACHABLE: CloseReason(CloseCause.TIMEOUT, "peer unreachable"),
+    abi.CM_REJECTED: CloseReason(CloseCause.PEER, "rejected"),
+    abi.CM_ADDR_ERROR: CloseReason(CloseCause.DEVICE, "no RDMA device leads to this address"),
+    abi.CM_ROUTE_ERROR: CloseReason(CloseCause.DEVICE, "no route"),
+    abi.CM_DEVICE_REMOVAL: CloseReason(CloseCause.DEVICE, "device removed"),
+}
+
+
+OnCmEvent = Callable[[abi.CmEvent, bytes], None]
+"""An event and the private data that came with it."""
+
+
+class _Cm:
+    """The event channel of this process's loop; finds the Python object of every connection identifier."""
+
+    def __init__(self, libraries: abi.Libraries, loop: asyncio.AbstractEventLoop) -> None:
+        self.libraries = libraries
+        self.loop = loop
+        self.handlers: dict[int, OnCmEvent] = {}
+        self.devices: dict[int, tuple[Device, Domain]] = {}
+        self.channel: int = libraries.cm.rdma_create_event_channel()
+        if not self.channel:
+            raise abi.oserror("rdma_create_event_channel (is rdma_ucm loaded?)")
+        self.fd = abi.int_at(self.channel)
+        os.set_blocking(self.fd, False)
+        loop.add_reader(self.fd, self._on_readable)
+
+    def create_id(self) -> int:
+        cm_id = ctypes.c_void_p()
+        if self.libraries.cm.rdma_create_id(self.channel, ctypes.byref(cm_id), None, abi.PS_TCP):
+            raise abi.oserror("rdma_create_id")
+        assert cm_id.value is not None
+        return cm_id.value
+
+    def device_of(self, cm_id: int) -> tuple[Device, Domain]:
+        context = abi.pointer_at(cm_id + abi.CM_ID_VERBS)
+        if not context:
+            raise ProviderError("the connection has no device")
+        if context not in self.devices:
+            opened = Device(self.libraries, context)
+            self.devices[context] = (opened, Domain(opened))
+            os.set_blocking(opened.async_fd, False)
+            self.loop.add_reader(opened.async_fd, self._on_async_event, opened)
+        return self.devices[context]
+
+    def _on_readable(self) -> None:
+        cm = self.libraries.cm
+        event = ctypes.POINTER(abi.CmEvent)()
+        while not cm.rdma_get_cm_event(self.channel, ctypes.byref(event)):
+            # a copy, because acknowledging frees it, and an identifier cannot be destroyed before that
+            copy = abi.CmEvent.from_buffer_copy(event.contents)
+            data = b""
+            if copy.conn.private_data and copy.event in _WITH_PRIVATE_DATA:
+                data = ctypes.string_at(copy.conn.private_data, copy.conn.private_data_len)
+            cm.rdma_ack_cm_event(event)
+            owner = copy.listen_id if copy.event == abi.CM_CONNECT_REQUEST else copy.id
+            handler = self.handlers.get(owner or 0)
+            if handler is not None:
+                handler(copy, data)
+            elif copy.event == abi.CM_CONNECT_REQUEST:
+                cm.rdma_reject(copy.id, None, 0)
+                cm.rdma_destroy_id(copy.id)
+
+    def _on_async_event(self, opened: Device) -> None:
+        event = abi.AsyncEvent()
+        while not self.libraries.verbs.ibv_get_async_event(opened.context, ctypes.byref(event)):
+            self.libraries.verbs.ibv_ack_async_event(ctypes.byref(event))
+            if event.event_type in _FATAL_DEVICE_EVENTS:
+                text = self.libraries.verbs.ibv_event_type_str(event.event_type).decode()
+                for handler in list(self.handlers.values()):
+                    owner = getattr(handler, "__self__", None)
+                    if isinstance(owner, _Connection) and owner.device is opened:
+                        owner.lost(CloseReason(CloseCause.DEVICE, f"{opened.name}: {text}"))
+
+
+_WITH_PRIVATE_DATA = {abi.CM_CONNECT_REQUEST, abi.CM_ESTABLISHED, abi.CM_REJECTED, abi.CM_CONNECT_RESPONSE}
+IBV_EVENT_DEVICE_FATAL = 8
+_FATAL_DEVICE_EVENTS = {IBV_EVENT_DEVICE_FATAL}
+
+
+class _Connection:
+    """A connection identifier and the endpoint on it, in either role."""
+
+    def __init__(self, cm: _Cm, cm_id: int) -> None:
+        self.cm = cm
+        self.cm_id = cm_id
+        self.device: Device | None = None
+        self.domain: Domain | None = None
+        self.endpoint: VerbsEndpoint | None = None
+        self.step: asyncio.Future[int] = cm.loop.create_future()
+        self.private_data = b""
+        cm.handlers[cm_id] = self.on_event
+
+    def make_endpoint(self, own_domain: bool) -> VerbsEndpoint:
+        """``own_domain``: a protection domain for this connection alone, for the side that exposes memory."""
+        self.device, domain = self.cm.device_of(self.cm_id)
+        if own_domain:
+            domain = self.domain = Domain(self.device)
+        self.endpoint = VerbsEndpoint(self.device, domain, self.cm_id, self.cm.loop)
+        self.endpoint.private_data = self.private_data
+        self.endpoint.on_released = self._released
+        return self.endpoint
+
+    def _released(self, _: VerbsEndpoint) -> None:
+        if self.domain is not None:
+            self.domain.close()
+        self.cm.handlers.pop(self.cm_id, None)
+        if not self.step.done():
+            self.step.set_exception(ConnectionLost("closed"))
+            self.step.exception()
+
+    def on_event(self, details: abi.CmEvent, private_data: bytes) -> None:
+        event = details.event
+        if event in _REASONS:
+            reason = _REASONS[event]
+            if details.status:
+                reason = CloseReason(reason.cause, f"{reason.detail or 'ended'} (status {details.status})")
+            self.lost(reason)
+        elif event in (abi.CM_ADDR_RESOLVED, abi.CM_ROUTE_RESOLVED, abi.CM_ESTABLISHED):
+            if event == abi.CM_ESTABLISHED and self.endpoint is not None and not self.endpoint.private_data:
+                self.endpoint.private_data = private_data
+            if not self.step.done():
+                self.step.set_result(event)
+
+    def lost(self, reason: CloseReason) -> None:
+        if not self.step.done():
+            self.step.set_exception(ConnectionLost(reason))
+            # nobody may be waiting any more (a request given up): that is no error of ours
+            self.step.exception()
+        if self.endpoint is not None:
+            self.endpoint.peer_disconnected(reason)
+
+    async def wait(self, timeout: float) -> None:
+        """Until the connection manager reports the step under way."""
+        try:
+            await asyncio.wait_for(asyncio.shield(self.step), timeout)
+        except TimeoutError:
+            raise ConnectionLost(CloseReason(CloseCause.TIMEOUT, "no answer from the peer")) from None
+        self.step = self.cm.loop.create_future()
+
+    def destroy(self) -> None:
+        """Give up an identifier that has no endpoint."""
+        if self.cm.handlers.pop(self.cm_id, None) is not None and self.endpoint is None:
+            self.cm.libraries.cm.rdma_destroy_id(self.cm_id)
+
+
+class VerbsConnectionRequest:
+    def __init__(self, connection: _Connection, details: abi.CmEvent, private_data: bytes) -> None:
+        self._connection = connection
+        self.private_data = private_data
+        self.local_address = abi.unpack_sockaddr(connection.cm_id + abi.CM_ID_SOURCE)
+        self.peer_address = abi.unpack_sockaddr(connection.cm_id + abi.CM_ID_DESTINATION)
+        self._responder_resources = int(details.conn.responder_resources)
+        self._initiator_depth = int(details.conn.initiator_depth)
+
+    def prepare(self) -> Endpoint:
+        self._connection.private_data = self.private_data
+        return self._connection.make_endpoint(own_domain=False)
+
+    async def accept(self, private_data: bytes = b"") -> None:
+        connection = self._connection
+        if connection.endpoint is None or connection.device is None:
+            raise ProviderError("prepare() comes before accept()")
+        opened = connection.device
+        buffer = ctypes.create_string_buffer(private_data, max(1, len(private_data)))
+        parameters = abi.ConnParam(
+            private_data=ctypes.addressof(buffer) if private_data else None,
+            private_data_len=len(private_data),
+            responder_resources=min(self._responder_resources, opened.max_read_depth),
+            initiator_depth=min(self._initiator_depth, opened.max_initiator_depth),
+            rnr_retry_count=RNR_RETRY_COUNT,
+        )
+        if connection.cm.libraries.cm.rdma_accept(connection.cm_id, ctypes.byref(parameters)):
+            error = abi.oserror("rdma_accept")
+            connection.endpoint.abort(CloseReason(CloseCause.DEVICE, str(error)))
+            raise ConnectionLost(str(error))
+        try:
+            await connection.wait(5.0)
+        except ConnectionLost:
+            connection.endpoint.abort()
+            raise
+
+    def reject(self, private_data: bytes = b"") -> None:
+        connection = self._connection
+        buffer = ctypes.create_string_buffer(private_data, max(1, len(private_data)))
+        connection.cm.libraries.cm.rdma_reject(connection.cm_id, ctypes.addressof(buffer), len(private_data))
+        if connection.endpoint is not None:
+            connection.endpoint.abort()
+        else:
+            connection.destroy()
+
+
+class VerbsListener:
+    def __init__(self, cm: _Cm, cm_id: int, host: str) -> None:
+        self._cm = cm
+        self._cm_id: int | None = cm_id
+        self.address = (
+            host,
+            int.from_bytes(int(cm.libraries.cm.rdma_get_src_port(cm_id)).to_bytes(2, "little"), "big"),
+        )
+
+    async def close(self) -> None:
+        cm_id, self._cm_id = self._cm_id, None
+        if cm_id is not None:
+            self._cm.handlers.pop(cm_id, None)
+            self._cm.libraries.cm.rdma_destroy_id(cm_id)
+
+
+class VerbsProvider:
+    """``Provider`` on whatever RDMA devices the kernel has; the address chooses the device."""
+
+    def __init__(self) -> None:
+        self._cms: dict[asyncio.AbstractEventLoop, _Cm] = {}
+        self.capabilities = Capabilities(
+            name="verbs",
+            max_send_sge=1,
+            max_read_sge=1,
+            max_transfer=device.MAX_TRANSFER,
+            max_message=device.MAX_TRANSFER,
+            max_inline=0,
+            max_send_queue=16,
+            max_receive_queue=16,
+            max_outstanding_reads=1,
+            remote_invalidation=True,
+            receives_before_accept=True,
+            requires_registration=True,
+            regions_invalidatable=False,
+        )
+        """The least of any device; each endpoint has its own device's."""
+
+    def available(self) -> str | None:
+        return device.why_unavailable()
+
+    def _cm(self) -> _Cm:
+        loop = asyncio.get_running_loop()
+        if loop not in self._cms:
+            self._cms[loop] = _Cm(abi.load(), loop)
+        return self._cms[loop]
+
+    async def listen(self, host: str, port: int, on_request: Callable[[VerbsConnectionRequest], None]) -> VerbsListener:
+        """Raises ``OSError`` (EADDRINUSE: a kernel server such as ksmbd or another process has the port)."""
+        cm = self._cm()
+        cm_id = cm.create_id()
+
+        def on_event(details: abi.CmEvent, private_data: bytes) -> None:
+            if details.event == abi.CM_CONNECT_REQUEST:
+                on_request(VerbsConnectionRequest(_Connection(cm, details.id), details, private_data))
+
+        address = abi.pack_sockaddr(host, port)
+        buffer = ctypes.create_string_buffer(address, len(address))
+        if cm.libraries.cm.rdma_bind_addr(cm_id, ctypes.addressof(buffer)):
+            error = abi.oserror(f"rdma_bind_addr {host or '*'}:{port}")
+        elif cm.libraries.cm.rdma_listen(cm_id, BACKLOG):
+            error = abi.oserror(f"rdma_listen {host or '*'}:{port}")
+        else:
+            cm.handlers[cm_id] = on_event
+            return VerbsListener(cm, cm_id, host)
+        cm.libraries.cm.rdma_destroy_id(cm_id)
+        if error.errno == errno.ENODEV:
+            raise OSError(errno.ENODEV, f"no RDMA device has the address {host}") from None
+        raise error
+
+    async def connect(
+        self,
+        host: str,
+        port: int,
+        prepare: Callable[[Endpoint], None],
+        private_data: bytes = b"",
+        timeout: float = 5.0,
+    ) -> VerbsEndpoint:
+        """Raises ``ConnectionLost`` or ``OSError``."""
+        cm = self._cm()
+        connection = _Connection(cm, cm.create_id())
+        address = abi.pack_sockaddr(host, port)
+        buffer = ctypes.create_string_buffer(address, len(address))
+        library = cm.libraries.cm
+        try:
+            if library.rdma_resolve_addr(connection.cm_id, None, ctypes.addressof(buffer), RESOLVE_MILLISECONDS):
+                raise abi.oserror(f"rdma_resolve_addr {host}")
+            await connection.wait(timeout)
+            if library.rdma_resolve_route(connection.cm_id, RESOLVE_MILLISECONDS):
+                raise abi.oserror(f"rdma_resolve_route {host}")
+            await connection.wait(timeout)
+            endpoint = connection.make_endpoint(own_domain=True)
+            prepare(endpoint)
+            opened = connection.device
+            assert opened is not None
+            data = ctypes.create_string_buffer(private_data, max(1, len(private_data)))
+            parameters = abi.ConnParam(
+                private_data=ctypes.addressof(data) if private_data else None,
+                private_data_len=len(private_data),
+                responder_resources=opened.max_read_depth,
+                initiator_depth=opened.max_initiator_depth,
+                retry_count=RETRY_COUNT,
+                rnr_retry_count=RNR_RETRY_COUNT,
+            )
+            if library.rdma_connect(connection.cm_id, ctypes.byref(parameters)):
+                raise ConnectionLost(CloseReason(CloseCause.PEER, str(abi.oserror(f"rdma_connect {host}:{port}"))))
+            await connection.wait(timeout)
+        except BaseException:
+            if connection.endpoint is not None:
+                connection.endpoint.abort()
+            else:
+                connection.destroy()
+            raise
+        return endpoint

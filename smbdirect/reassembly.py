@@ -1,0 +1,61 @@
+"""Fragments into upper-layer messages (MS-SMBD 3.1.5.8)."""
+
+from __future__ import annotations
+
+from smbdirect.errors import ProtocolError
+from smbdirect.events import Allocate
+from smbdirect.message_transport import PooledBuffer
+
+_RULE = "MS-SMBD 3.1.5.8 FragmentReassemblyRemaining"
+
+
+class Reassembler:
+    """FragmentReassemblyBuffer and FragmentReassemblyRemaining of one connection.
+
+    The buffer is allocated once, from the lengths in the first fragment, which the caller has checked.
+    """
+
+    __slots__ = ("_allocate", "_buffer", "_position", "remaining")
+
+    def __init__(self, allocate: Allocate) -> None:
+        self._allocate = allocate
+        self._buffer: PooledBuffer | None = None
+        self._position = 0
+        self.remaining = 0
+
+    def append(self, data: memoryview, remaining_data_length: int) -> PooledBuffer | None:
+        """Add one fragment; returns the message's buffer once it is complete (the caller then owns it).
+
+        Raises ``ProtocolError`` if the fragment does not continue the message; nothing has changed then.
+        """
+        buffer = self._buffer
+        length = len(data)
+        if buffer is None:
+            buffer = self._allocate(length + remaining_data_length)
+            self._buffer = buffer
+            self._position = 0
+        elif length + remaining_data_length != self.remaining:
+            raise ProtocolError(
+                f"fragment of {length} bytes says {remaining_data_length} remain, expected {self.remaining - length}",
+                _RULE,
+            )
+        end = self._position + length
+        buffer.view[self._position : end] = data
+        self._position = end
+        self.remaining = remaining_data_length
+        if remaining_data_length:
+            return None
+        self._buffer = None
+        return buffer
+
+    @property
+    def active(self) -> bool:
+        """Whether a message has begun and not ended."""
+        return self._buffer is not None
+
+    def discard(self) -> None:
+        """Give back an unfinished message's buffer (the connection ended)."""
+        if self._buffer is not None:
+            self._buffer.release()
+            self._buffer = None
+            self.remaining = 0

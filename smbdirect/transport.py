@@ -1,0 +1,138 @@
+"""Listening for and connecting SMB Direct transports (MS-SMBD 3.1.4.1, 3.1.7.2)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from smbdirect.buffers import BufferPool
+from smbdirect.connection import Role
+from smbdirect.errors import ConnectionLost, ProviderError
+from smbdirect.message_transport import InboundMessage, OnTransport
+from smbdirect.providers.base import ConnectionRequest, Endpoint, Listener, Provider
+from smbdirect.pump import SmbDirectTransport
+from smbdirect.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+
+class SmbDirectListener:
+    """Keeps ``message_transport.MessageListener``."""
+
+    def __init__(self, on_transport: OnTransport, settings: Settings, pool: BufferPool) -> None:
+        self.address: tuple[str, int] = ("", 0)
+        self.transports: set[SmbDirectTransport] = set()
+        """Connections that have not finished negotiating."""
+        self._on_transport = on_transport
+        self._settings = settings
+        self._pool = pool
+        self._listener: Listener | None = None
+        self._accepting: set[asyncio.Task[None]] = set()
+
+    def attach(self, listener: Listener) -> None:
+        self._listener = listener
+        self.address = listener.address
+
+    def on_request(self, request: ConnectionRequest) -> None:
+        """3.1.7.2: connection arrival."""
+        loop = asyncio.get_running_loop()
+        try:
+            transport = SmbDirectTransport(request.prepare(), Role.PASSIVE, self._settings, self._pool, loop)
+        except ProviderError as error:
+            _log.warning("%s: connection refused: %s", request.peer_address, error)
+            request.reject()
+            return
+        transport.on_established = self._established
+        self.transports.add(transport)
+        transport.start(_ignore_message, lambda error: self.transports.discard(transport))
+        task = loop.create_task(self._accept(request, transport))
+        self._accepting.add(task)
+        task.add_done_callback(self._accepting.discard)
+
+    async def _accept(self, request: ConnectionRequest, transport: SmbDirectTransport) -> None:
+        try:
+            await request.accept()
+        except (ConnectionLost, ProviderError) as error:
+            _log.info("%s: not established: %s", request.peer_address, error)
+            self.transports.discard(transport)
+            transport.abort("not established")
+
+    def _established(self, transport: SmbDirectTransport) -> None:
+        self.transports.discard(transport)
+        transport.detach()
+        self._on_transport(transport)
+
+    async def close(self) -> None:
+        """Stop listening, end connections that are still negotiating; established ones live on."""
+        if self._listener is not None:
+            await self._listener.close()
+        for transport in tuple(self.transports):
+            transport.abort("the listener was closed")
+        for task in tuple(self._accepting):
+            task.cancel()
+        await asyncio.gather(*self._accepting, return_exceptions=True)
+
+
+def _ignore_message(message: InboundMessage) -> None:
+    message.release()
+
+
+async def listen(
+    provider: Provider,
+    host: str,
+    port: int,
+    on_transport: OnTransport,
+    settings: Settings | None = None,
+    *,
+    pool: BufferPool | None = None,
+) -> SmbDirectListener:
+    """Accept SMB Direct connections; each is handed to ``on_transport`` once it has negotiated.
+
+    Until the upper layer raises ``max_message_size``, a peer gets few credits and only short messages. Raises
+    ``OSError`` or ``ProviderError`` if the address cannot be listened on.
+    """
+    listener = SmbDirectListener(on_transport, settings or Settings(), pool or BufferPool())
+    listener.attach(await provider.listen(host, port, listener.on_request))
+    return listener
+
+
+async def connect(
+    provider: Provider,
+    host: str,
+    port: int,
+    settings: Settings | None = None,
+    *,
+    pool: BufferPool | None = None,
+    timeout: float = 5.0,
+) -> SmbDirectTransport:
+    """Connect and negotiate (3.1.4.1). ``timeout`` is for the RDMA connection; negotiation has its own timer.
+
+    Raises ``ConnectionLost``, or the ``ProtocolError`` that ended the negotiation.
+    """
+    loop = asyncio.get_running_loop()
+    established: asyncio.Future[None] = loop.create_future()
+    made: list[SmbDirectTransport] = []
+
+    def prepare(endpoint: Endpoint) -> None:
+        made.append(SmbDirectTransport(endpoint, Role.ACTIVE, settings or Settings(), pool or BufferPool(), loop))
+
+    def ready(transport: SmbDirectTransport) -> None:
+        transport.detach()
+        if not established.done():
+            established.set_result(None)
+
+    def ended(error: BaseException | None) -> None:
+        if not established.done():
+            established.set_exception(error or ConnectionLost("closed by the peer during negotiation"))
+
+    await provider.connect(host, port, prepare, timeout=timeout)
+    (transport,) = made
+    transport.on_established = ready
+    transport.start(_ignore_message, ended)
+    transport.begin()
+    try:
+        await established
+    except asyncio.CancelledError:
+        transport.abort("cancelled")
+        raise
+    return transport

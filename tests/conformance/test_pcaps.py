@@ -1,0 +1,97 @@
+"""Every capture under pcaps/ against the verdicts that the .toml file beside it states."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tools.kernel_lab.judge import tshark_complaints
+from tools.pcap.session import CaptureFile, read_capture
+
+FOLDER = Path(__file__).resolve().parents[2] / "pcaps"
+CAPTURES = sorted(path.stem for path in FOLDER.glob("*.pcap"))
+COUNTERS = ("rdma_read_bytes", "rdma_write_bytes", "inline_read_bytes", "inline_write_bytes", "invalidations")
+
+
+@cache
+def capture_of(name: str) -> CaptureFile:
+    return read_capture(FOLDER / f"{name}.pcap")
+
+
+def expectations(name: str) -> dict[str, Any]:
+    return tomllib.loads((FOLDER / f"{name}.toml").read_text())
+
+
+def test_there_are_captures() -> None:
+    assert len(CAPTURES) >= 3
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_description_is_complete(name: str) -> None:
+    description = expectations(name)
+    assert {"origin", "stack", "shows", "verdict", "session", "tshark"} <= description.keys()
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_verdict(name: str) -> None:
+    wanted, capture = expectations(name)["verdict"], capture_of(name)
+    assert capture.frames == wanted["frames"]
+    assert len(capture.all_problems) == wanted["problems"], [str(problem) for problem in capture.all_problems]
+    if "management" in wanted:
+        assert capture.roce is not None
+        assert [message for _, message in capture.roce.management] == wanted["management"]
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_sessions(name: str) -> None:
+    wanted, sessions = expectations(name)["session"], capture_of(name).sessions
+    assert [(s.fabric, s.server[1], len(s.upper)) for s in sessions] == [
+        (w["fabric"], w["port"], w["messages"]) for w in wanted
+    ]
+    for expected, session in zip(wanted, sessions, strict=True):
+        if session.smbdirect is not None:
+            counted = {counter: getattr(session.smbdirect.counters, counter) for counter in COUNTERS}
+            assert counted == {counter: expected.get(counter, 0) for counter in COUNTERS}
+            if "crc" in expected:
+                assert session.smbdirect.wire.properties["crc"] == expected["crc"]
+
+
+@pytest.mark.interop
+@pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
+@pytest.mark.parametrize("name", CAPTURES)
+def test_tshark_agrees(name: str) -> None:
+    allowed = expectations(name)["tshark"]["complaints"]
+    complaints = tshark_complaints(FOLDER / f"{name}.pcap")
+    assert [c for c in complaints if not any(text in c for text in allowed)] == []
+
+
+def tshark_smb2(path: Path) -> list[tuple[int, int, bool]]:
+    """Frame, command and direction of every SMB2 header that tshark sees."""
+    command = ["tshark", "--disable-protocol", "artemis", "-r", str(path), "-Y", "smb2", "-T", "fields"]
+    command += ["-e", "frame.number", "-e", "smb2.cmd", "-e", "smb2.flags.response"]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    headers = []
+    for line in output.splitlines():
+        frame, commands, responses = line.split("\t")
+        for number, response in zip(commands.split(","), responses.split(","), strict=True):
+            headers.append((int(frame), int(number, 0), response in ("1", "True")))
+    return headers
+
+
+@pytest.mark.interop
+@pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
+@pytest.mark.parametrize("name", CAPTURES)
+def test_tshark_sees_the_same_messages(name: str) -> None:
+    """Our reassembly against tshark's: the same SMB2 headers, completed by the same frames."""
+    ours = [
+        (message.number, part.command, part.is_response)
+        for session in capture_of(name).sessions
+        for message, part in session.smb2()
+    ]
+    assert sorted(ours) == sorted(tshark_smb2(FOLDER / f"{name}.pcap"))

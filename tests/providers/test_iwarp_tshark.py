@@ -1,0 +1,110 @@
+"""tshark as judge of the bytes our two roles exchange over loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import struct
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from smbdirect.providers.base import Access, CloseCause, RemoteSegment, Send, Write
+from smbdirect.providers.iwarp import IwarpProvider
+from smbdirect.providers.iwarp.mpa import Rtr
+
+from .conftest import connect
+from .test_iwarp import every_operation, finish
+
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.root,
+    pytest.mark.skipif(not shutil.which("tcpdump"), reason="tcpdump is not installed"),
+    pytest.mark.skipif(not shutil.which("tshark"), reason="tshark is not installed"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="capturing needs root"),
+]
+
+PROVIDERS = {
+    "large": lambda: IwarpProvider(large_fpdus=True),
+    "crc": lambda: IwarpProvider(crc=True),
+    "revision-1": lambda: IwarpProvider(revision=1),
+    "rtr-write": lambda: IwarpProvider(peer_to_peer=Rtr.WRITE),
+    "rtr-read": lambda: IwarpProvider(peer_to_peer=Rtr.READ, crc=True),
+}
+
+
+async def session(provider: IwarpProvider) -> int:
+    """Every operation, an orderly end; then a connection that a Terminate ends. Returns the number of FPDUs."""
+    fpdus = 0
+    pair = await connect(provider, "127.0.0.1")
+    await every_operation(pair, 100_001)
+    await finish(pair)
+    fpdus += sum(side.endpoint.counters["fpdus_sent"] for side in (pair.client, pair.server))
+    pair = await connect(provider, "127.0.0.1")
+    region = pair.client.endpoint.register(memoryview(bytearray(64)), Access.REMOTE_READ)
+    pair.client.endpoint.post([Send([b"hello"])])
+    await pair.server.receives(1)
+    pair.server.endpoint.post([Write([b"x"], RemoteSegment(region.token, region.address, 1))])
+    assert (await pair.client.end()).cause is CloseCause.REMOTE_ACCESS
+    await pair.server.end()
+    sent = sum(side.endpoint.counters["fpdus_sent"] for side in (pair.client, pair.server))
+    return fpdus + sent + pair.client.endpoint.counters["terminates_sent"]
+
+
+def tshark(capture: Path, *arguments: str) -> list[list[str]]:
+    """Fields of the matching frames. Upper-layer dissectors that guess at our test messages are switched off."""
+    command = ["tshark", "-n", "-o", "tcp.try_heuristic_first:TRUE", "-r", str(capture)]
+    for protocol in ("artemis", "rpcordma", "iser", "smb_direct"):
+        command += ["--disable-protocol", protocol]
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60, check=True)
+    return [line.split("\t") for line in done.stdout.splitlines()]
+
+
+def record(path: Path, provider: IwarpProvider) -> int:
+    """Run ``session`` under tcpdump, whose capture is complete when this returns."""
+    dump = subprocess.Popen(
+        ["tcpdump", "-i", "lo", "-s", "0", "-B", "16384", "-U", "--immediate-mode", "-w", path, "tcp"],
+        stderr=subprocess.PIPE,
+    )
+    try:
+        deadline = time.monotonic() + 10
+        while not (path.exists() and path.stat().st_size >= 24) and dump.poll() is None:
+            assert time.monotonic() < deadline, "tcpdump does not start"
+            time.sleep(0.005)
+        fpdus = asyncio.run(session(provider))
+        size = -1
+        while size != path.stat().st_size:
+            size = path.stat().st_size
+            time.sleep(0.1)
+    finally:
+        dump.terminate()
+        _, errors = dump.communicate(timeout=10)
+    assert b"0 packets dropped by kernel" in errors, errors
+    return fpdus
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+def test_tshark_finds_nothing_wrong(name: str, tmp_path: Path) -> None:
+    capture = tmp_path / "session.pcap"
+    fpdus = record(capture, PROVIDERS[name]())
+    assert struct.unpack("<I", capture.read_bytes()[:4])[0] in (0xA1B2C3D4, 0xA1B23C4D)
+    faults = tshark(
+        capture, "-Y", "(_ws.malformed || _ws.expert) && iwarp_mpa", "-T", "fields", "-e", "_ws.expert.message"
+    )
+    # Remarks on TCP itself (window full, connection finish) are not about our bytes.
+    messages = {message for fault in faults for message in fault[0].split(",")}
+    assert {message for message in messages if not message.startswith(("TCP ", "Connection "))} == set()
+    frames = tshark(capture, "-Y", "iwarp_mpa.key.req || iwarp_mpa.key.rep", "-T", "fields", "-e", "frame.number")
+    assert len(frames) == 4
+    seen = tshark(capture, "-Y", "iwarp_ddp", "-T", "fields", "-e", "iwarp_rdma.opcode")
+    opcodes = [opcode for row in seen for opcode in row[0].split(",")]
+    assert len(opcodes) == fpdus
+    assert opcodes.count("0x07") == 1
+    assert {"0x00", "0x01", "0x02", "0x03", "0x04", "0x07"} == set(opcodes)
+    if PROVIDERS[name]().crc:
+        lines = [row[0] for row in tshark(capture, "-V", "-Y", "iwarp_mpa") if "CRC check" in row[0]]
+        assert len(lines) == fpdus
+        assert all("Good" in line for line in lines)

@@ -1,0 +1,124 @@
+"""Byte-range locks as a state machine (MS-FSA 2.1.4.10, 2.1.5.7, 2.1.5.8)."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smb3server.locks import MAX_OFFSET, LockTable, overlaps, valid_range
+
+A, B = object(), object()
+offsets = st.one_of(st.integers(0, 12), st.integers(MAX_OFFSET - 12, MAX_OFFSET), st.integers(2**63 - 4, 2**63 + 4))
+lengths = st.one_of(st.integers(0, 12), st.just(2**63), st.just(MAX_OFFSET))
+
+
+@given(offsets, lengths, offsets, lengths)
+def test_overlap_is_symmetric(o1: int, l1: int, o2: int, l2: int) -> None:
+    assert overlaps(o1, l1, o2, l2) == overlaps(o2, l2, o1, l1)
+
+
+@given(st.integers(0, 20), st.integers(1, 10), st.integers(0, 20), st.integers(1, 10))
+def test_overlap_of_ranges_with_bytes(o1: int, l1: int, o2: int, l2: int) -> None:
+    shared = set(range(o1, o1 + l1)) & set(range(o2, o2 + l2))
+    assert overlaps(o1, l1, o2, l2) == bool(shared)
+
+
+def test_empty_range_overlaps_only_what_surrounds_it() -> None:
+    assert not overlaps(5, 0, 5, 0)
+    assert not overlaps(5, 0, 5, 10)
+    assert overlaps(6, 0, 5, 10)
+    assert overlaps(14, 0, 5, 10)
+    assert not overlaps(15, 0, 5, 10)
+    assert not overlaps(0, 0, 0, MAX_OFFSET)
+
+
+def test_valid_range_limits() -> None:
+    assert valid_range(MAX_OFFSET, 1)
+    assert not valid_range(MAX_OFFSET, 2)
+    assert valid_range(MAX_OFFSET, 0)
+    assert valid_range(2**63, 2**63)
+    assert not valid_range(2**63, 2**63 + 1)
+
+
+def test_exclusive_conflicts_with_everything() -> None:
+    table = LockTable()
+    assert table.acquire(A, 0, 10, True)
+    assert not table.acquire(B, 9, 1, False)
+    assert not table.acquire(B, 9, 1, True)
+    assert not table.acquire(A, 0, 10, True)
+    assert table.acquire(A, 0, 10, False), "shared over one's own exclusive lock"
+    assert table.acquire(B, 10, 1, True)
+
+
+def test_shared_locks_coexist_and_unlock_one_by_one() -> None:
+    table = LockTable()
+    assert table.acquire(A, 0, 10, False)
+    assert table.acquire(A, 0, 10, False)
+    assert table.acquire(B, 0, 10, False)
+    assert table.release(A, 0, 10)
+    assert table.release(A, 0, 10)
+    assert not table.release(A, 0, 10)
+    assert len(table.locks) == 1
+
+
+def test_unlock_needs_the_exact_range_and_takes_the_exclusive_one_first() -> None:
+    table = LockTable()
+    table.acquire(A, 0, 10, True)
+    table.acquire(A, 0, 10, False)
+    assert not table.release(A, 0, 9)
+    assert not table.release(B, 0, 10)
+    assert table.release(A, 0, 10)
+    assert [lock.exclusive for lock in table.locks] == [False]
+
+
+def test_io_conflicts() -> None:
+    table = LockTable()
+    table.acquire(A, 10, 10, True)
+    assert table.denies_read(B, 15, 1)
+    assert table.denies_write(B, 5, 6)
+    assert not table.denies_read(A, 15, 1)
+    assert not table.denies_write(A, 15, 1)
+    assert not table.denies_read(B, 20, 5)
+    assert not table.denies_read(B, 12, 0)
+    shared = LockTable()
+    shared.acquire(A, 10, 10, False)
+    assert not shared.denies_read(B, 15, 1)
+    assert shared.denies_write(A, 15, 1), "a shared lock stops its own holder's writes, too"
+
+
+def test_waiters_are_granted_in_order_and_end_with_their_owner() -> None:
+    table, events = LockTable(), []
+    table.acquire(A, 0, 1, True)
+    first = table.wait(B, 0, 1, True, lambda: events.append("first"), lambda: events.append("first closed"))
+    table.wait(B, 0, 1, True, lambda: events.append("second"), lambda: events.append("second closed"))
+    table.release(A, 0, 1)
+    assert events == ["first"]
+    assert not table.cancel(first)
+    table.release_owner(B)
+    assert events == ["first", "second closed"]
+    assert table.locks == []
+    assert table.waiters == []
+
+
+def test_cancelled_waiter_is_never_granted() -> None:
+    table, events = LockTable(), []
+    table.acquire(A, 0, 1, True)
+    waiter = table.wait(B, 0, 1, True, lambda: events.append("granted"), lambda: events.append("closed"))
+    assert table.cancel(waiter)
+    table.release(A, 0, 1)
+    assert events == []
+
+
+@given(st.lists(st.tuples(st.sampled_from([A, B]), offsets, lengths, st.booleans(), st.booleans()), max_size=30))
+def test_held_locks_never_conflict(operations: list[tuple[object, int, int, bool, bool]]) -> None:
+    table = LockTable()
+    for owner, offset, length, exclusive, unlock in operations:
+        if not valid_range(offset, length):
+            continue
+        before = len(table.locks)
+        if unlock:
+            assert table.release(owner, offset, length) == (len(table.locks) < before)
+        else:
+            table.acquire(owner, offset, length, exclusive)
+        for lock in table.locks:
+            for other in table.locks:
+                if lock.owner is not other.owner and lock.exclusive:
+                    assert not overlaps(lock.offset, lock.length, other.offset, other.length)

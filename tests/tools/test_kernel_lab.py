@@ -1,0 +1,105 @@
+"""The kernel lab's verdicts, on made-up results: what must fail a case, and what must not. Booting is not done here."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tools.kernel_lab import judge as judge_module
+from tools.kernel_lab.cases import CASES, Case, select
+from tools.kernel_lab.judge import judge, tshark_complaints
+from tools.kernel_lab.server import log_complaints
+
+ROOT = Path(__file__).resolve().parents[2]
+LAB = ROOT / "tools" / "kernel_lab"
+DEBUG_DATA = "SMBDirect (in hex) protocol version: 100 transport status: 2\nConn receive_credit_max: ff send: ff\n"
+SIW = next(case for case in CASES if case.name == "siw")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Results of a passed ``siw`` case."""
+    monkeypatch.setattr(judge_module, "tshark_complaints", lambda path, reference: [])
+    monkeypatch.setattr(judge_module.shutil, "which", lambda name: name)
+    (tmp_path / "status").write_text("0\n")
+    (tmp_path / "log.txt").write_text("== [1.0] ok: mnt\n== [2.0] ok: umount /mnt\n")
+    (tmp_path / "dmesg.txt").write_text(
+        "[   10.5] CIFS: VFS: RDMA transport established\n"
+        "[   35.2] CIFS: VFS: smbd_post_recv:1076 ib_post_recv failed rc=-107\n"
+    )
+    (tmp_path / "debugdata.txt").write_text(DEBUG_DATA)
+    shutil.copy(ROOT / "pcaps" / "linux612-siw-ksmbd-mtu1500.pcap", tmp_path / "session.pcap")
+    return tmp_path
+
+
+def test_passed_case(folder: Path) -> None:
+    assert judge(SIW, folder, reference=False) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [
+        ("log.txt", "== [1.0] FAIL(32): cmp /tmp/a /tmp/b\n", "FAIL(32): cmp"),
+        ("dmesg.txt", "[ 1.0] WARNING: CPU: 0 PID: 1 at fs/smb/client/smbdirect.c:1", "WARNING"),
+        ("dmesg.txt", "[ 1.0] BUG: unable to handle page fault", "BUG"),
+        ("dmesg.txt", "[ 1.0] CIFS: VFS: \\\\10.0.2.2 has not responded in 180 seconds", "has not responded"),
+        ("dmesg.txt", "[ 1.0] CIFS: VFS: sign fail cmd 0x8 message id 0x4f", "sign fail"),
+        ("debugdata.txt", "Number of credits: 8190,1,1 Dialect 0x311 posix\n", "SMB Direct is not in use"),
+        ("debugdata.txt", DEBUG_DATA.replace("ff", "10"), "receive_credit_max is not 255"),
+        ("status", "124\n", "cut off: exit status 124"),
+        ("session.pcap", "nothing", "neither pcap nor pcapng"),
+    ],
+)
+def test_what_fails_a_case(folder: Path, name: str, content: str, complaint: str) -> None:
+    (folder / name).write_text(content)
+    complaints = judge(SIW, folder, reference=False)
+    assert len(complaints) == 1
+    assert complaint in complaints[0]
+
+
+@pytest.mark.parametrize("name", ["status", "debugdata.txt", "session.pcap"])
+def test_missing_result_fails_a_case(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    assert len(judge(SIW, folder, reference=False)) == 1
+
+
+def test_rdma_transfers_are_wanted_or_not(folder: Path) -> None:
+    signed = Case("siw-sign", "siw", "sign")
+    assert "though the client signs or encrypts" in judge(signed, folder, reference=False)[0]
+    over_tcp = Case("tcp", "tcp")
+    (folder / "debugdata.txt").write_text("Number of credits: 8190\n")
+    assert judge(over_tcp, folder, reference=False) == ["capture: no session over tcp"]
+
+
+def test_selection() -> None:
+    assert select([]) == list(CASES)
+    assert [case.name for case in select(["tcp", "siw"])] == ["tcp", "siw"]
+    with pytest.raises(ValueError, match="no case bogus"):
+        select(["tcp", "bogus"])
+    assert len({case.name for case in CASES}) == len(CASES)
+    assert all(case.argument.count(":") == 3 for case in CASES)
+
+
+@pytest.mark.interop
+@pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
+def test_tshark_complaints_and_exclusions() -> None:
+    capture = ROOT / "pcaps" / "linux612-siw-ksmbd-mtu1500.pcap"
+    assert [complaint.split(":")[1].strip() for complaint in tshark_complaints(capture)] == ["Warns SPNEGO"]
+    assert tshark_complaints(capture, reference=True) == []
+
+
+def test_server_log(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("ready 127.0.0.1:445\n")
+    assert log_complaints(log) == []
+    log.write_text('ready\nTraceback (most recent call last):\n  File "x", line 1\n    boom()\nValueError: no\nmore\n')
+    assert log_complaints(log) == ["server log line 2: Traceback (most recent call last): ValueError: no"]
+
+
+@pytest.mark.parametrize("script", [*sorted(LAB.rglob("*.sh")), LAB / "init", ROOT / "tools" / "setup.sh"])
+def test_scripts_parse(script: Path) -> None:
+    shell = "bash" if script.read_text().startswith("#!/bin/bash") else "sh"
+    subprocess.run([shell, "-n", str(script)], check=True)

@@ -1,0 +1,144 @@
+"""``python -m tools.kernel_lab [CASE...]``: a Linux kernel client against our server; a table of verdicts, exit 1 if
+any case fails. ``--server ksmbd`` runs the kernel's own server inside the guest instead, as the reference."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tools.kernel_lab.cases import CASES, Case, select
+from tools.kernel_lab.judge import judge
+from tools.kernel_lab.server import Server, ServerError, log_complaints, running_server
+
+HERE = Path(__file__).resolve().parent
+BOOT_SECONDS = 90
+_SHOWN = ("=== ", "TIME ")
+
+
+def lab_folder() -> Path:
+    """Where the guest is built, the same as build.sh and run.sh have it."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(os.environ.get("LAB") or cache / "smb-kernel-lab")
+
+
+def build() -> None:
+    """Build the guest's modules once; a few minutes with the downloads."""
+    if all((lab_folder() / "modules" / f"{name}.ko").exists() for name in ("cifs", "ksmbd", "siw")):
+        return
+    print("kernel lab: building the guest (once)", flush=True)
+    subprocess.run([str(HERE / "build.sh")], check=True, stdin=subprocess.DEVNULL)
+
+
+def boot(cases: list[Case], out: Path, address: str, options: argparse.Namespace) -> None:
+    """Run ``cases`` in one guest; results are in ``out``, console in console.log."""
+    limit = BOOT_SECONDS + len(cases) * (options.case_timeout + 15)
+    settings = f"BULK_MIB={options.bulk} CASE_TIMEOUT={options.case_timeout}"
+    command = [str(HERE / "run.sh"), str(HERE / "guest" / "cases.sh"), settings, address]
+    command += [case.argument for case in cases]
+    environment = os.environ | {"OUT": str(out), "TIMEOUT": str(limit), "MEM": "2048"}
+    with subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith(_SHOWN) or "FAIL(" in line or options.verbose:
+                print("  " + line.rstrip(), flush=True)
+
+
+def run_all(cases: list[Case], out: Path, address: str, options: argparse.Namespace, server: Server | None) -> None:
+    """Boot until every case has run; a guest that dies in one case is booted again for those after it."""
+    waiting = list(cases)
+    while waiting:
+        boot(waiting, out, address, options)
+        done = 0
+        while done < len(waiting) and (out / waiting[done].name / "status").exists():
+            done += 1
+        waiting = waiting[done + 1 :]
+        if server is not None and not server.alive:
+            return
+
+
+def tail(path: Path, lines: int = 25) -> None:
+    if path.exists():
+        print(f"--- end of {path}")
+        for line in path.read_text(errors="replace").splitlines()[-lines:]:
+            print("    " + line)
+
+
+@contextlib.contextmanager
+def server_under_test(options: argparse.Namespace, out: Path) -> Iterator[tuple[str, Server | None]]:
+    """The address for the guest, and our server unless the reference is wanted."""
+    if options.server == "ksmbd":
+        yield "self", None
+        return
+    with (
+        tempfile.TemporaryDirectory(prefix="smb-share-") as share,
+        running_server(Path(share), out / "server.log") as s,
+    ):
+        yield "10.0.2.2", s
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tools.kernel_lab", description=__doc__)
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(case.name for case in CASES))
+    parser.add_argument("--server", choices=("smb3server", "ksmbd"), default="smb3server")
+    parser.add_argument("--out", type=Path, help="where captures and logs go (default: a new temporary folder)")
+    parser.add_argument("--bulk", type=int, default=64, metavar="MIB", help="size of each bulk transfer (default 64)")
+    parser.add_argument("--case-timeout", type=int, default=400, metavar="S", help="limit of one case in the guest")
+    parser.add_argument("--verbose", action="store_true", help="show the guest's whole console")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parse(arguments)
+    try:
+        cases = select(options.cases)
+    except ValueError as error:
+        print(f"kernel lab: {error}", file=sys.stderr)
+        return 2
+    out: Path = (options.out or Path(tempfile.mkdtemp(prefix="smb-kernel-lab-"))).resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    build()
+    started = time.monotonic()
+    general: list[str] = []
+    try:
+        with server_under_test(options, out) as (address, server):
+            run_all(cases, out, address, options, server)
+            if server is not None:
+                server.stop()
+    except ServerError as error:
+        general.append(str(error))
+    if (log := out / "server.log").exists():
+        general += log_complaints(log)[:10]
+    failed = bool(general)
+    print(f"\nLinux 6.12 client against {options.server}, {time.monotonic() - started:.0f} s, results in {out}")
+    for case in cases:
+        complaints = judge(case, out / case.name, options.server == "ksmbd")
+        failed |= bool(complaints)
+        detail = f"{case.protocol} {case.mount_options} credits={case.credits}"
+        print(f"  {'FAIL' if complaints else 'ok':4} {case.name:16} {detail}")
+        for complaint in complaints:
+            print(f"         {complaint}")
+    for complaint in general:
+        print(f"  FAIL {complaint}")
+    if failed:
+        tail(out / "console.log")
+        tail(log, 40)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

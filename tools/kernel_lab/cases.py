@@ -1,0 +1,45 @@
+"""What the kernel client is made to do, and what must be seen afterwards."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Case(NamedTuple):
+    name: str
+    protocol: str
+    """siw (SMB Direct over iWARP) or tcp."""
+    mount_options: str = ""
+    credits: int = 255
+    """SMB Direct credits that the client asks for and grants."""
+    rdma_transfers: bool = False
+    """Whether READ and WRITE must travel by RDMA: Linux sends them inline when it signs or encrypts."""
+    invalidation: bool = False
+    """Whether Send with Invalidate must be used: RDMA_V1_INVALIDATE exists from dialect 3.0.2 on."""
+    encrypted: bool = False
+
+    @property
+    def argument(self) -> str:
+        """As guest/cases.sh takes it."""
+        return f"{self.name}:{self.protocol}:{self.credits}:{self.mount_options}"
+
+
+CASES = (
+    Case("siw", "siw", rdma_transfers=True, invalidation=True),
+    Case("tcp", "tcp"),
+    Case("siw-sign", "siw", "sign"),
+    Case("siw-seal", "siw", "seal", encrypted=True),
+    Case("siw-16-credits", "siw", credits=16, rdma_transfers=True, invalidation=True),
+    Case("siw-vers-3.0", "siw", "vers=3.0", rdma_transfers=True),
+    Case("siw-vers-3.0.2", "siw", "vers=3.0.2", rdma_transfers=True, invalidation=True),
+    Case("tcp-sign", "tcp", "sign"),
+    Case("tcp-seal", "tcp", "seal", encrypted=True),
+)
+
+
+def select(names: list[str]) -> list[Case]:
+    """The named cases, or all. Raises ``ValueError`` for an unknown name."""
+    known = {case.name: case for case in CASES}
+    if unknown := [name for name in names if name not in known]:
+        raise ValueError(f"no case {', '.join(unknown)}; there are {', '.join(known)}")
+    return [known[name] for name in names] if names else list(CASES)

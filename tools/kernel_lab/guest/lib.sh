@@ -1,0 +1,37 @@
+# Helpers for guest scripts: . /out/lib.sh. Every function may be called again: several cases share one boot.
+up() { cut -d' ' -f1 /proc/uptime; }
+say() { echo "== [$(up)] $*"; }
+fail=0
+ck() { if "$@"; then say "ok: $*"; else say "FAIL($?): $*"; fail=1; fi; }
+t() { local a=$(up); "$@"; local r=$?; echo "TIME $(echo "$a $(up)" | awk '{printf "%.2f", $2-$1}')s rc=$r: $*"; return $r; }
+
+net_user() {   # QEMU's user network: the host's 127.0.0.1 is 10.0.2.2
+  ip addr show dev eth0 | grep -q 10.0.2.15 && return
+  ip addr add 10.0.2.15/24 dev eth0; ip route add default via 10.0.2.2
+}
+rdma_dev() {   # siw|rxe [netdev]
+  rdma link show 2>/dev/null | grep -q "r_$1" && return
+  modprobe $1 2>/dev/null || modprobe rdma_$1
+  rdma link add r_$1 type $1 netdev ${2:-eth0}
+}
+client_credits() {   # N: SMB Direct credits the client asks for and grants from the next mount on
+  echo $1 > /proc/fs/cifs/smbd_receive_credit_max && echo $1 > /proc/fs/cifs/smbd_send_credit_target
+}
+smb_mount() {   # IP SHARE DIR OPTS: busybox mount straight into mount(2); mount.cifs is not needed. OPTS may name vers=
+  local vers=vers=3.1.1,; case $4 in *vers=*) vers=;; esac
+  timeout 100 mount -i -t cifs //$1/$2 $3 -o ip=$1,username=${SMBUSER:-u},password=${SMBPASS:-pw},$vers$4
+}
+ksmbd_start() {   # the kernel's own server, as a peer to compare with: share "share" = /share, user u, password pw
+  ss -ltn | grep -q ':445 ' && return
+  modprobe ksmbd; mkdir -p /etc/ksmbd /run/lock; chmod 777 /share
+  printf '[global]\n\tnetbios name = KSMBD\n\tserver multi channel support = yes\n[share]\n\tpath = /share\n\tread only = no\n\twriteable = yes\n' > /etc/ksmbd/ksmbd.conf
+  ksmbd.adduser -c /etc/ksmbd/ksmbd.conf -a u -p pw 2>&1 || ksmbd.adduser -a u -p pw
+  ksmbd.mountd -c /etc/ksmbd/ksmbd.conf 2>&1
+  local i=0; while ! ss -ltn | grep -q ':445 '; do sleep 0.2; i=$((i+1)); [ $i -gt 50 ] && { say "ksmbd not listening"; return 1; }; done
+}
+host_root() {   # with HOSTROOT=1: the host's file system at /host, writable places on tmpfs; then: chroot /host COMMAND
+  mkdir -p /host; mount -t 9p -o ro,trans=virtio,version=9p2000.L,msize=262144,cache=loose host /host || return 1
+  for d in tmp run; do mount -t tmpfs tmpfs /host/$d; done
+  for d in proc sys dev; do mount --bind /$d /host/$d; done
+  modprobe rdma_ucm; modprobe ib_uverbs
+}

@@ -1,0 +1,54 @@
+# args: siw|rxe|tcp IP [mount options]. A mounted share, worked out by the kernel client. The server is elsewhere
+# (10.0.2.2 = the host's loopback with NET=user), or IP=self: ksmbd in this guest, for comparison.
+# Environment: SHARE SMBUSER SMBPASS; CREDITS (255) of the client; BULK_MIB (64) per bulk transfer;
+#   CASE_OUT (/out) for session.pcap, the first and smaller session, and debugdata.txt, the client's view of the second.
+. /out/lib.sh
+P=$1 IP=$2 OPTS=$3 SHARE=${SHARE:-share} CASE_OUT=${CASE_OUT:-/out} BULK_MIB=${BULK_MIB:-64}
+BULK_BYTES=$((BULK_MIB * 1048576)) QUARTER=$((BULK_MIB * 262144))
+case $IP in 10.0.2.2|self) net_user;; *) ip addr show dev eth0 | grep -q "${IP%.*}.2" || ip addr add ${IP%.*}.2/24 dev eth0;; esac
+[ $P = tcp ] && R=rw || { rdma_dev $P; R=rdma; }
+CAPIF=eth0; [ $IP = self ] && { ksmbd_start; IP=10.0.2.15; CAPIF=lo; }
+modprobe cifs; client_credits ${CREDITS:-255}
+ping -c1 -W2 $IP >/dev/null      # a cold ARP makes the first RDMA connect time out
+
+tcpdump -Z root -i $CAPIF -s 0 -B 65536 -w /tmp/cap.pcap -U 'tcp port 5445 or tcp port 445 or udp port 4791' 2>/dev/null & T=$!; sleep 1
+stop_capture() { sleep 1; kill -INT $T; wait $T; cp /tmp/cap.pcap $CASE_OUT/session.pcap; }
+mnt() { smb_mount $IP $SHARE /mnt $R${OPTS:+,$OPTS}; }
+ck mnt; [ $fail = 1 ] && { dmesg | grep -iE "cifs|siw|rxe|rdma" | tail -20; stop_capture; exit 1; }
+head -c 300000 /dev/urandom > /tmp/a
+ck mkdir -p /mnt/d
+ck cp /tmp/a /mnt/d/a300k                       # the server RDMA-Reads
+ck sh -c 'echo hello > /mnt/d/small'            # below rdma_readwrite_threshold (4096): inline
+ck ls -l /mnt/d
+ck mv /mnt/d/a300k /mnt/d/b300k
+echo 3 > /proc/sys/vm/drop_caches
+ck dd if=/mnt/d/b300k of=/tmp/b bs=300000 iflag=direct,fullblock status=none    # the server RDMA-Writes
+ck cmp /tmp/a /tmp/b; ck grep -q hello /mnt/d/small
+ck rm /mnt/d/small; ck stat -f /mnt
+ck umount /mnt
+stop_capture
+
+ck mnt; [ $fail = 1 ] && exit 1
+[ "$(stat -c %s /tmp/bulk 2>/dev/null)" = $BULK_BYTES ] || head -c $BULK_BYTES /dev/urandom > /tmp/bulk
+ck t cp /tmp/bulk /mnt/copied; ck t sync /mnt/copied
+umount /mnt; ck mnt                             # no client cache left
+ck t dd if=/mnt/copied of=/tmp/back bs=1M; ck cmp /tmp/bulk /tmp/back
+ck t dd if=/dev/zero of=/mnt/w1m bs=1M count=$BULK_MIB oflag=direct
+ck t dd if=/mnt/w1m of=/dev/null bs=1M iflag=direct
+ck t dd if=/dev/zero of=/mnt/w4k bs=4k count=1000 oflag=direct
+ck t dd if=/mnt/w4k of=/dev/null bs=4k count=1000 iflag=direct
+par() {
+  local jobs= r=0
+  for i in 1 2 3 4; do
+    (dd if=/tmp/bulk of=/mnt/p$i bs=256k count=$BULK_MIB oflag=direct 2>/dev/null && cmp -n $QUARTER /tmp/bulk /mnt/p$i) & jobs="$jobs $!"
+  done
+  for j in $jobs; do wait $j || r=1; done; return $r
+}
+ck t par
+churn() { i=0; while [ $i -lt 100 ]; do echo $i > /mnt/d/f$i && mv /mnt/d/f$i /mnt/d/g$i || return 1; i=$((i+1)); done; [ $(ls /mnt/d | grep -c '^g') = 100 ] && rm /mnt/d/g*; }
+ck t churn
+cp /proc/fs/cifs/DebugData $CASE_OUT/debugdata.txt
+grep -E "SMBDirect|Conn|credits|MR |RDMA" /proc/fs/cifs/DebugData
+ck rm -r /mnt/d /mnt/copied /mnt/w1m /mnt/w4k /mnt/p1 /mnt/p2 /mnt/p3 /mnt/p4; ck umount /mnt
+dmesg | grep -iE "WARN|BUG|Call Trace|bad |invalid|error" | grep -iE "cifs|siw|rxe|rdma|smb" | tail -20
+exit $fail

@@ -1,0 +1,151 @@
+"""Verdicts on one case: what the guest said, its kernel's log, and the capture as tshark and our own reader see it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+from tools.kernel_lab.cases import Case
+from tools.pcap.capture import CaptureError
+from tools.pcap.replay import replay
+from tools.pcap.session import CaptureFile, read_capture
+
+SESSION_FILE_BYTES = 300_000
+"""Size of the file that guest/workout.sh writes and reads back in the captured session."""
+
+# What a healthy client kernel never logs. Lines like "smbd_post_recv ... rc=-107" are not among them: 6.12 logs them
+# whenever it unmounts, since it keeps posting receives to a queue pair that it has just closed.
+_KERNEL_TROUBLE = re.compile(
+    r"WARNING:|\bBUG\b|Call Trace|Oops|general protection|refcount_t|soft lockup|blocked for more than"
+    r"|has not responded|Signature verification|sign fail|No task to wake|smb2_check_message|invalid",
+    re.IGNORECASE,
+)
+_OUR_PROTOCOLS = ("IWARP", "SMB_DIRECT", "SMB2", "SMB", "NBSS")
+
+# Group, protocol, summary of what tshark 4.0 reports though it is right.
+TSHARK_EXCLUSIONS = (
+    # tshark knows RFC 5044 only. Linux asks for MPA revision 2 with the enhanced set-up bit (RFC 6581) and refuses
+    # a revision 1 reply.
+    ("IWARP_MPA", "Rev field is NOT set to one"),
+    ("IWARP_MPA", "Res field is NOT set to zero"),
+)
+KSMBD_EXCLUSIONS = (
+    # ksmbd's negotiate response: its NegTokenInit has negTokenInit2 fields in the wrong place.
+    ("SPNEGO", "BER Error"),
+)
+
+
+class Expert(NamedTuple):
+    severity: str
+    times: int
+    group: str
+    protocol: str
+    summary: str
+
+    def __str__(self) -> str:
+        return f"tshark: {self.severity} {self.protocol}: {self.summary} ({self.times} times)"
+
+
+def tshark_experts(capture: Path) -> list[Expert]:
+    """tshark's expert items of a capture from severity warning up. Raises ``RuntimeError`` if tshark fails."""
+    # artemis claims TCP 5445 and would hide everything; ports decide for tshark, not content.
+    command = ["tshark", "--disable-protocol", "artemis", "-r", str(capture), "-q", "-z", "expert,warn"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    if run.returncode:
+        raise RuntimeError(f"tshark failed on {capture}: {run.stderr.strip()}")
+    experts: list[Expert] = []
+    severity = ""
+    for line in run.stdout.splitlines():
+        if heading := re.match(r"(Errors|Warns) \(\d+\)$", line):
+            severity = heading[1]
+        elif item := re.match(r"\s*(\d+)\s+(\S.*?)\s{2,}(\S+)\s+(.*)$", line):
+            experts.append(Expert(severity, int(item[1]), item[2], item[3], item[4]))
+    return experts
+
+
+def tshark_complaints(capture: Path, reference: bool = False) -> list[str]:
+    """Malformed frames in any protocol, and errors or warnings in those that we speak, exclusions taken out."""
+    exclusions = TSHARK_EXCLUSIONS + (KSMBD_EXCLUSIONS if reference else ())
+    return [
+        str(expert)
+        for expert in tshark_experts(capture)
+        if (expert.group == "Malformed" or expert.protocol.upper().startswith(_OUR_PROTOCOLS))
+        and not any(expert.protocol == name and expert.summary.startswith(text) for name, text in exclusions)
+    ]
+
+
+def _guest(case: Case, folder: Path) -> list[str]:
+    status = folder / "status"
+    if not status.exists():
+        return ["did not run, or the guest died in it"]
+    log = (folder / "log.txt").read_text(errors="replace")
+    found = [line.split("] ", 1)[-1] for line in log.splitlines() if line.startswith("== ") and "FAIL(" in line]
+    if (code := status.read_text().strip()) != "0" and not found:
+        found = [f"the workout was cut off: exit status {code}"]
+    return found
+
+
+def _kernel_log(folder: Path) -> list[str]:
+    path = folder / "dmesg.txt"
+    if not path.exists():
+        return []
+    lines = path.read_text(errors="replace").splitlines()
+    return [f"client kernel: {line}" for line in lines if _KERNEL_TROUBLE.search(line)][:5]
+
+
+def _debug_data(case: Case, folder: Path) -> list[str]:
+    path = folder / "debugdata.txt"
+    if not path.exists():
+        return ["no DebugData: the workout did not get that far"]
+    text = path.read_text(errors="replace")
+    in_use = "SMBDirect (in hex) protocol version: 100" in text
+    if in_use != (case.protocol != "tcp"):
+        return [f"DebugData: SMB Direct {'is' if in_use else 'is not'} in use"]
+    granted = re.search(r"receive_credit_max: ([0-9a-f]+)", text)
+    if in_use and (granted is None or int(granted[1], 16) != case.credits):
+        return [f"DebugData: receive_credit_max is not {case.credits}"]
+    return []
+
+
+def _capture(case: Case, path: Path) -> tuple[list[str], CaptureFile | None]:
+    if not path.exists():
+        return ["no capture"], None
+    try:
+        capture = read_capture(path)
+    except CaptureError as error:
+        return [f"capture: {error}"], None
+    found = [str(problem) for problem in capture.all_problems]
+    found += [f"replay: {text}" for session in capture.sessions for text in replay(session)]
+    fabric = "tcp" if case.protocol == "tcp" else "iwarp"
+    sessions = [session for session in capture.sessions if session.fabric == fabric and session.upper]
+    if not sessions:
+        return [*found, f"capture: no session over {fabric}"], capture
+    if fabric == "tcp":
+        return found, capture
+    counters = [session.smbdirect.counters for session in sessions if session.smbdirect]
+    read, written = sum(c.rdma_read_bytes for c in counters), sum(c.rdma_write_bytes for c in counters)
+    if case.rdma_transfers and min(read, written) < SESSION_FILE_BYTES:
+        found.append(f"capture: RDMA Read {read} and Write {written} bytes, want {SESSION_FILE_BYTES}")
+    if not case.rdma_transfers and read + written:
+        found.append(f"capture: RDMA Read {read} and Write {written} bytes though the client signs or encrypts")
+    invalidated = sum(c.invalidations for c in counters)
+    if case.invalidation != bool(invalidated):
+        found.append(f"capture: {invalidated} Sends with Invalidate")
+    return found, capture
+
+
+def judge(case: Case, folder: Path, reference: bool) -> list[str]:
+    """Everything that is wrong with a case whose results lie in ``folder``; empty when it passed."""
+    found = _guest(case, folder) + _kernel_log(folder) + _debug_data(case, folder)
+    path = folder / "session.pcap"
+    problems, capture = _capture(case, path)
+    found += problems[:10]
+    if capture is not None:
+        if shutil.which("tshark"):
+            found += tshark_complaints(path, reference)[:10]
+        else:
+            found.append("tshark is not installed: apt-get install -y tshark")
+    return found

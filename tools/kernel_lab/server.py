@@ -1,0 +1,109 @@
+"""The server under test, as its own process, with its log in a file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+TCP_PORT, RDMA_PORT = 445, 5445
+"""Linux 6.12 ignores ``port=`` on RDMA mounts, so these are the ones it must be."""
+READY_SECONDS, STOP_SECONDS = 30.0, 20.0
+
+
+class ServerError(Exception):
+    """The server did not start, died or did not stop."""
+
+
+def check_ports() -> None:
+    """Raises ``ServerError`` where a port is taken or may not be bound."""
+    for port in (TCP_PORT, RDMA_PORT):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError as error:
+                raise ServerError(f"TCP port {port} on 127.0.0.1: {error.strerror}") from error
+
+
+def _wait_ready(process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + READY_SECONDS
+    poller = select.poll()
+    pidfd = os.pidfd_open(process.pid)
+    try:
+        poller.register(pidfd, select.POLLIN)
+        while not any(line.startswith("ready") for line in log.read_text(errors="replace").splitlines()):
+            if poller.poll(100):  # the process ended
+                raise ServerError(f"the server ended at once with status {process.wait()}")
+            if time.monotonic() > deadline:
+                raise ServerError(f"the server is not ready after {READY_SECONDS:.0f} s")
+    finally:
+        os.close(pidfd)
+
+
+class Server:
+    """A running ``smb3server``."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process = process
+        self.log = log
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def stop(self) -> None:
+        """SIGTERM, and the exit status must be 0. Raises ``ServerError``."""
+        if not self.alive:
+            raise ServerError(f"the server died with status {self.process.returncode}")
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            status = self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise ServerError(f"the server ignored SIGTERM for {STOP_SECONDS:.0f} s") from None
+        if status:
+            raise ServerError(f"the server exited with status {status} after SIGTERM")
+
+
+@contextlib.contextmanager
+def running_server(share: Path, log: Path) -> Iterator[Server]:
+    """``smb3server`` serving ``share`` on 127.0.0.1, until the block ends. Raises ``ServerError``."""
+    check_ports()
+    command = [sys.executable, "-c", "import sys; from smb3server.cli import main; sys.exit(main())"]
+    command += ["--share", f"share={share}", "--user", "u:pw", "--rdma=iwarp", "--listen", "127.0.0.1"]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        )
+    try:
+        _wait_ready(process, log)
+        yield Server(process, log)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def log_complaints(log: Path) -> list[str]:
+    """Tracebacks and the like in the server's log."""
+    marks = ("Traceback (most recent call last)", "never retrieved", "was never awaited", "CRITICAL")
+    lines = log.read_text(errors="replace").splitlines()
+    found = []
+    for number, line in enumerate(lines):
+        if any(mark in line for mark in marks):
+            end = next((text for text in lines[number + 1 :] if text and not text.startswith((" ", "\t"))), "")
+            found.append(f"server log line {number + 1}: {line.strip()} {end.strip()}".rstrip())
+    return found

@@ -1,0 +1,12 @@
+#!/bin/sh
+# serve_demo.sh [smb3server options]: share ./demo-share with a fresh password, over TCP and over SMB Direct.
+# DEMO_PASSWORD sets the password instead.
+set -eu
+cd "$(dirname "$0")/.."
+mkdir -p demo-share
+[ -e demo-share/README.txt ] || cat > demo-share/README.txt <<'TEXT'
+This folder is shared by smb3server (make serve). What you put here, clients see; what they write arrives here.
+TEXT
+password=${DEMO_PASSWORD:-$(.venv/bin/python -c 'import secrets; print(secrets.token_hex(5))')}
+echo "Sharing $PWD/demo-share as \"demo\" for user \"demo\", password \"$password\". Ctrl-C stops."
+exec .venv/bin/smb3server --share "demo=$PWD/demo-share" --user "demo:$password" --rdma "$@"

@@ -1,0 +1,94 @@
+#!/bin/sh
+# setup.sh install | install-dev | test-tools | kernel-lab: bring the machine to the point where the make target works.
+# install, install-dev: .venv with the project (editable), dev adds what tests and linters need.
+# test-tools: programs of other people that the interoperability tests drive; without them those tests are skipped.
+# kernel-lab: what building and booting the guest needs.
+# As root on a machine with apt it installs what is missing; otherwise it prints the exact line to run.
+set -eu
+cd "$(dirname "$0")/.."
+export DEBIAN_FRONTEND=noninteractive
+
+# apt_install PACKAGE...: install, or print how. Daemons that packages bring (smbd on port 445) are not started.
+apt_install() {
+  if ! command -v apt-get >/dev/null; then
+    echo "setup: this machine lacks (Debian package names): $*" >&2
+    return 1
+  fi
+  if [ "$(id -u)" != 0 ]; then
+    echo "setup: this machine lacks packages. Run:  sudo apt-get install -y --no-install-recommends $*" >&2
+    return 1
+  fi
+  echo "setup: installing $*"
+  policy=/usr/sbin/policy-rc.d made_policy=
+  if [ ! -e $policy ]; then
+    printf '#!/bin/sh\nexit 101\n' > $policy
+    chmod 755 $policy
+    made_policy=1
+    trap 'rm -f /usr/sbin/policy-rc.d' EXIT INT TERM
+  fi
+  status=0
+  { apt-get update -q && apt-get install -q -y --no-install-recommends "$@"; } </dev/null || status=$?
+  if [ -n "$made_policy" ]; then
+    rm -f $policy
+    trap - EXIT INT TERM
+  fi
+  return $status
+}
+
+# missing PROBE=PACKAGE...: the packages whose probe (a program's name, or a path) is not there
+missing() {
+  for pair in "$@"; do
+    probe=${pair%%=*}
+    case $probe in
+      /*) [ -e "$probe" ] || echo "${pair#*=}" ;;
+      *) command -v "$probe" >/dev/null || [ -x "/usr/sbin/$probe" ] || echo "${pair#*=}" ;;
+    esac
+  done | sort -u
+}
+
+# The first Python >= 3.11 that can make a virtual environment with pip in it (Debian's needs python3-venv for that).
+find_python() {
+  for python in "${PYTHON:-python3}" /usr/bin/python3 python3.14 python3.13 python3.12 python3.11; do
+    if "$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+      command -v "$python"
+      return 0
+    fi
+  done
+  return 1
+}
+
+install_project() {   # EXTRAS
+  if ! .venv/bin/python -c 'import pip' 2>/dev/null; then
+    if ! python=$(find_python); then
+      apt_install python3 python3-venv || exit 1
+      python=$(find_python) || { echo "setup: no Python 3.11 or newer with venv and ensurepip found" >&2; exit 1; }
+    fi
+    rm -rf .venv
+    "$python" -m venv .venv
+  fi
+  echo "setup: installing the project into .venv"
+  .venv/bin/python -m pip install -q --disable-pip-version-check -e ".$1"
+}
+
+case ${1:-} in
+  install)
+    install_project ""
+    touch .venv/.installed ;;
+  install-dev)
+    install_project "[dev]"
+    touch .venv/.installed .venv/.installed-dev ;;
+  test-tools)
+    packages=$(missing smbclient=smbclient smbtorture=samba-testsuite tshark=tshark tcpdump=tcpdump \
+      mount.cifs=cifs-utils ip=iproute2 getfattr=attr /usr/lib/python3/dist-packages/samba=python3-samba)
+    # shellcheck disable=SC2086  # a list of words
+    [ -z "$packages" ] || apt_install $packages || echo "setup: the tests that need these are skipped" >&2 ;;
+  kernel-lab)
+    packages=$(missing gcc=gcc make=make xz=xz-utils cpio=cpio /bin/busybox=busybox-static kmod=kmod \
+      qemu-system-x86_64=qemu-system-x86 ip=iproute2 tcpdump=tcpdump tshark=tshark pahole=pahole \
+      /etc/libibverbs.d/siw.driver=ibverbs-providers)
+    # shellcheck disable=SC2086
+    [ -z "$packages" ] || apt_install $packages || exit 1 ;;
+  *)
+    sed -n '2,6s/^# //p' "$0" >&2
+    exit 2 ;;
+esac
