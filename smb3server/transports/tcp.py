@@ -52,6 +52,8 @@ class TcpTransport:
     """See ``smbdirect.message_transport.MessageTransport``. Takes over ``sock``."""
 
     rdma: RdmaOperations | None = None
+    max_outbound_message_size = 0xFFFFFF
+    """The length field of direct TCP has 24 bits (MS-SMB2 2.1)."""
 
     def __init__(self, sock: socket.socket, pool: BufferPool, max_message_size: int) -> None:
         sock.setblocking(False)
