@@ -508,3 +508,31 @@ def test_codecs_agree_with_their_layouts(data: bytes) -> None:
         parsed = codec.layout.parse(data)
         assert all(parsed[name] == value for name, value in record._asdict().items())
         assert codec.pack(record) == data[: codec.size]
+
+
+FROM_LINUX_SIW = {
+    "Send of 16 bytes": "00224143000000000000000000000001000000000000561371b6e470b2169300000000404aab66fb",
+    "Read Response of 64 bytes": (
+        "004ec142e64e5828000000000000000072646d612d70696e672d303a204142434445464748494a4b4c4d4e4f5051525354"
+        "55565758595a5b5c5d5e5f606162636465666768696a6b6c6d6e6f70717200343a2aca"
+    ),
+}
+"""FPDUs that Linux 6.12 siw sent with CRC on."""
+
+
+@pytest.mark.parametrize("name", FROM_LINUX_SIW)
+def test_checksums_of_linux(name: str) -> None:
+    data = bytes.fromhex(FROM_LINUX_SIW[name])
+    fpdu = decode_fpdu(data)
+    assert encode_fpdu(fpdu.header, fpdu.payload, crc=True) == data
+    sink = bytearray(64)
+    for position in (None, len(data) - 5):
+        peer = Peer(crc=True)
+        peer.receiver.reads.append(PendingRead(0xE64E5828, [memoryview(sink)], 64))
+        if position is None:
+            peer.receiver.feed(data)
+            assert peer.receiver.fpdus == 1
+            continue
+        broken = bytearray(data)
+        broken[position] ^= 0x10
+        peer.fails(bytes(broken), Fault.CRC)
