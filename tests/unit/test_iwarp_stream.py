@@ -16,6 +16,7 @@ from smbdirect.providers.iwarp.ddp import TAGGED_HEADER, UNTAGGED_HEADER, Tagged
 from smbdirect.providers.iwarp.fpdu import decode_fpdu, encode_fpdu, iter_fpdus
 from smbdirect.providers.iwarp.memory import RegionTable
 from smbdirect.providers.iwarp.mpa import Rtr
+from smbdirect.providers.iwarp.placement import PendingRead, RingPool
 from smbdirect.providers.iwarp.rdmap import (
     READ_REQUEST,
     TERMINATE_CONTROL,
@@ -25,7 +26,7 @@ from smbdirect.providers.iwarp.rdmap import (
     TerminateError,
     describe_terminate,
 )
-from smbdirect.providers.iwarp.receiver import PendingRead, Receiver, RingPool
+from smbdirect.providers.iwarp.receiver import Receiver
 from smbdirect.providers.iwarp.sender import IOV_MAX, Response, Sender, Work
 
 RIGHTS = Access.LOCAL_WRITE | Access.REMOTE_READ | Access.REMOTE_WRITE
@@ -441,6 +442,27 @@ def test_terminate_follows_the_fpdu_under_way() -> None:
         fpdus = list(iter_fpdus(stream))
         assert fpdus[-1].opcode == Opcode.TERMINATE
         assert len(fpdus) == 1 + -(-count // first.size)
+
+
+def test_a_run_of_segments_stops_at_the_first_bad_one() -> None:
+    for bad, fault in (
+        ({"offset": 199_990}, Fault.TAGGED_BOUNDS),
+        ({"stag": 1}, Fault.TAGGED_INVALID_STAG),
+        ({"control": 0x82}, Fault.TAGGED_VERSION),
+        ({"rdmap_control": 0x00}, Fault.RDMAP_VERSION),
+    ):
+        peer = Peer()
+        token, start = peer.region.token, peer.region.address
+        stream = b"".join(tagged(0, token, start + 100 * i, b"a" * 100, last=False) for i in range(2))
+        changes = {k: v for k, v in bad.items() if k in ("control", "rdmap_control")}
+        where = start + bad.get("offset", 200)
+        stream += tagged(0, bad.get("stag", token), where, b"b" * 100, last=False, **changes)
+        with pytest.raises(TerminateError) as caught:
+            peer.receiver.feed(stream + tagged(0, token, start + 300, b"c" * 100))
+        assert caught.value.fault is fault
+        assert peer.memory[:200] == b"a" * 200
+        assert set(peer.memory[200:]) == {0xEE}
+        assert peer.receiver.fpdus == 2
 
 
 # -- fuzzing -----------------------------------------------------------------------------------------------------------
