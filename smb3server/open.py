@@ -60,6 +60,7 @@ class Open:
         "path",
         "pipe",
         "position",
+        "position",
         "resume_key",
         "session",
         "share_access",
@@ -83,6 +84,8 @@ class Open:
         """``handle.fileno()``, for the data path."""
         self.may_block = True
         """Reads may have to wait for a disk."""
+        self.position = 0
+        """CurrentByteOffset: behind the last byte read or written."""
         self.in_flight = 0
         """Worker threads and RDMA transfers that use the handle: it stays open for them."""
         self.pipe: Pipe | None = None
