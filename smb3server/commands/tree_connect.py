@@ -102,10 +102,11 @@ def tree_disconnect(request: Request) -> Response:
     session, tree = request.session, request.tree
     if session is None or tree is None:
         raise StatusError(NtStatus.NETWORK_NAME_DELETED)
+    # Gone before its requests are cancelled: CHANGE_NOTIFY tells a CANCEL from this.
+    session.tree_connect_table.pop(tree.tree_id, None)
     for connection in session.channel_list:
         connection.cancel_requests(session, tree.tree_id)
     for entry in list(session.open_table.values()):
         if entry.tree is tree:
             entry.close()
-    session.tree_connect_table.pop(tree.tree_id, None)
     return Response((EMPTY.pack(Empty()),))
