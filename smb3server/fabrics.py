@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import socket
 from collections.abc import Callable, Sequence
@@ -24,9 +25,9 @@ def _iwarp() -> Provider:
 
 
 def _roce() -> Provider:
-    from smbdirect.providers.roce.provider import RoceProvider
-
-    return RoceProvider()
+    # By name: the module may be absent.
+    provider: Provider = importlib.import_module("smbdirect.providers.roce.provider").RoceProvider()
+    return provider
 
 
 def _verbs() -> Provider:
