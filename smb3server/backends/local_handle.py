@@ -37,7 +37,19 @@ class LocalHandle(Handle):
     """``_fd`` stands for the file itself, O_PATH unless data access was asked for; ``_data`` is what bytes go through:
     ``_fd``, or an alternate stream's descriptor, or None."""
 
-    __slots__ = ("_backend", "_data", "_fd", "_ref", "_user", "_writable", "created", "key", "kind", "stream")
+    __slots__ = (
+        "_backend",
+        "_data",
+        "_fd",
+        "_name_synced",
+        "_ref",
+        "_user",
+        "_writable",
+        "created",
+        "key",
+        "kind",
+        "stream",
+    )
 
     def __init__(
         self,
@@ -59,6 +71,7 @@ class LocalHandle(Handle):
         self._data = data
         self._writable = writable
         self._user = user
+        self._name_synced = False
         self.key = FileKey(stat.dev, stat.ino)
         self.kind = kind
         self.stream = stream
@@ -104,9 +117,10 @@ class LocalHandle(Handle):
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-        if self.created and not self.stream:
+        if self.created and not self.stream and not self._name_synced:
             with contextlib.suppress(FileNotFoundError):
                 self._backend.sync_parent(self.disk_path())
+            self._name_synced = True
 
     @contextlib.contextmanager
     def _for_writing(self) -> Iterator[int]:
@@ -116,9 +130,7 @@ class LocalHandle(Handle):
             yield self._data
             return
         if self.stream:
-            stat = syscalls.statx(self._descriptor())
-            key = self._backend.store.key(stat, self._backend.store.load(self._ref, stat))
-            descriptor, _ = self._backend.streams.open(key, self.stream, os.O_WRONLY)
+            descriptor = os.open(f"/proc/self/fd/{self._data_descriptor()}", os.O_WRONLY | os.O_CLOEXEC)
         elif self.kind == Kind.FILE:
             with ActAs(self._user):
                 descriptor = os.open(
@@ -133,7 +145,7 @@ class LocalHandle(Handle):
 
     def truncate(self, size: int) -> None:
         with self._for_writing() as descriptor:
-            os.ftruncate(descriptor, size)
+            file_io.truncate(descriptor, size)
 
     def allocate(self, size: int) -> None:
         with self._for_writing() as descriptor:
@@ -176,6 +188,7 @@ class LocalHandle(Handle):
         """POSIX has no way to set the change time: ``change`` is ignored (it becomes now, as any change makes it)."""
         self._backend.check_writable()
         stat = syscalls.statx(self._descriptor())
+        filetime.check(creation, last_access, last_write, change)
         if creation is not None:
             self._change(lambda metadata: setattr(metadata, "creation", creation))
         if last_access is not None or last_write is not None:
@@ -246,6 +259,11 @@ class LocalHandle(Handle):
             found.extend(self._backend.streams.list(self._backend.store.key(stat, metadata)))
         return found
 
+    def _current_stream(self, key: str) -> str:
+        """The stream's name now: another handle may have renamed it."""
+        self.stream = self._backend.streams.name_of(key, self._data_descriptor())
+        return self.stream
+
     def rename_stream(self, name: str, replace: bool) -> None:
         if not self.stream or not name:
             raise OSError(errno.EINVAL, "only an alternate stream can be renamed, and only to one")
@@ -253,7 +271,7 @@ class LocalHandle(Handle):
         self._backend.check_writable()
         stat = syscalls.statx(self._descriptor())
         key = self._backend.store.key(stat, self._backend.store.load(self._ref, stat))
-        self._backend.streams.rename(key, self.stream, name, replace)
+        self._backend.streams.rename(key, self._current_stream(key), name, replace)
         self.stream = name
 
     # -- the name space
@@ -276,7 +294,7 @@ class LocalHandle(Handle):
         stat = syscalls.statx(self._descriptor())
         metadata = self._backend.store.load(self._ref, stat)
         key = self._backend.store.key(stat, metadata)
-        self._backend.streams.remove(key, self.stream)
+        self._backend.streams.remove(key, self._current_stream(key))
         if not self._backend.streams.list(key):
             self._change(_clear_streams)
 

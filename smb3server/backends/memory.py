@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from smb3server.backends import attributes as attr
-from smb3server.backends import filetime, names, reparse
+from smb3server.backends import file_io, filetime, names, reparse
 from smb3server.backends.base import (
     Backend,
     Buffer,
@@ -220,6 +220,7 @@ class MemoryBackend(Backend):
         if node.links == 0:
             for data in (node.data, *(data for _, data in node.streams.values())):
                 self.discount(data)
+            node.streams.clear()
 
     # -- the contract
 
@@ -368,6 +369,7 @@ class MemoryHandle(Handle):
             raise OSError(errno.EBADF, "not opened for writing")
         data = self._for_writing()
         length = sum(map(len, buffers))
+        file_io.check_range(offset, length)
         if length and offset + length > len(data.content):
             self._backend.resize(data, offset + length)
         position = offset
@@ -380,11 +382,13 @@ class MemoryHandle(Handle):
         self._node()
 
     def truncate(self, size: int) -> None:
+        file_io.check_range(size)
         data = self._for_writing()
         self._backend.resize(data, size)
         data.reserved = min(data.reserved, -(-size // _BLOCK) * _BLOCK)
 
     def allocate(self, size: int) -> None:
+        file_io.check_range(size)
         data = self._for_writing()
         if size < len(data.content):
             self._backend.resize(data, size)
@@ -442,6 +446,7 @@ class MemoryHandle(Handle):
         last_write: int | None = None,
         change: int | None = None,
     ) -> None:
+        filetime.check(creation, last_access, last_write, change)
         node = self._changing()
         node.creation = node.creation if creation is None else creation
         node.last_access = node.last_access if last_access is None else last_access
@@ -483,16 +488,22 @@ class MemoryHandle(Handle):
             found.append(StreamInfo(name, len(data.content), data.allocation))
         return found
 
+    def _current_stream(self, node: _Node) -> str:
+        """The stream's key now: another handle may have renamed it."""
+        for key, (name, data) in node.streams.items():
+            if data is self._data:
+                self.stream = name
+                return key
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.stream)
+
     def rename_stream(self, name: str, replace: bool) -> None:
         if not self.stream or not name:
             raise OSError(errno.EINVAL, "only an alternate stream can be renamed, and only to one")
         names.check_stream_name(name)
         node = self._changing()
-        old, new = names.upcase(self.stream), names.upcase(name)
+        old, new = self._current_stream(node), names.upcase(name)
         if new != old and new in node.streams and not replace:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
-        if old not in node.streams:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.stream)
         if new != old and new in node.streams:
             self._backend.discount(node.streams[new][1])
         node.streams[new] = (name, node.streams.pop(old)[1])
@@ -561,10 +572,7 @@ class MemoryHandle(Handle):
         self._backend.check_writable()
         node = self._node()
         if self.stream:
-            try:
-                _, data = node.streams.pop(names.upcase(self.stream))
-            except KeyError:
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.stream) from None
+            _, data = node.streams.pop(self._current_stream(node))
             self._backend.discount(data)
             return
         entry = self._check_named()
