@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from smb3server.request import Buffer, Request, Response
 from smb3server.security.encryption import TAG_SIZE, TRANSFORM_SIZE
 from smb3server.status import NtStatus, StatusError
+from smb3server.wire.error import ERROR_RESPONSE, ErrorResponse
 from smb3server.wire.header import HEADER_SIZE, PROTOCOL_ID, SIGNATURE_OFFSET, HeaderFlags
 
 if TYPE_CHECKING:
@@ -18,9 +19,8 @@ if TYPE_CHECKING:
 
 _HEADER = struct.Struct("<4sHHIHHIIQQQ16x")
 """The AsyncId and the pair of Reserved and TreeId are one 64-bit field here."""
-_ERROR_BODY = struct.Struct("<HBBI")
 _ERROR_CONTEXT = struct.Struct("<II")
-_EMPTY_ERROR = _ERROR_BODY.pack(9, 0, 0, 0) + b"\0"
+_EMPTY_ERROR = ERROR_RESPONSE.pack(ErrorResponse()) + b"\0"
 _NEXT_COMMAND = struct.Struct("<I")
 _PADDING = tuple(bytes(n) for n in range(8))
 _NO_MESSAGE_ID = 0xFFFFFFFFFFFFFFFF
@@ -53,8 +53,9 @@ def error_body(error: StatusError, dialect: int) -> bytes:
     if not data:
         return _EMPTY_ERROR
     if dialect < DIALECT_3_1_1:
-        return _ERROR_BODY.pack(9, 0, 0, len(data)) + data
-    return _ERROR_BODY.pack(9, 1, 0, len(data) + 8) + _ERROR_CONTEXT.pack(len(data), 0) + data
+        return ERROR_RESPONSE.pack(ErrorResponse(byte_count=len(data))) + data
+    fixed = ErrorResponse(error_context_count=1, byte_count=len(data) + _ERROR_CONTEXT.size)
+    return ERROR_RESPONSE.pack(fixed) + _ERROR_CONTEXT.pack(len(data), 0) + data
 
 
 class ReplyWriter:

@@ -188,7 +188,7 @@ class Connection:
         if not queue and (self.send_immediate or state.peer_runs_low) and state.may_send:
             header = DATA_TRANSFER.pack(DataTransfer(*self._header_fields(now), 0, 0, 0))
             sends.append(OutgoingSend([header], None, None))
-        if queue or self.send_immediate:
+        if (queue or self.send_immediate) and state.send_credits == 0:
             if self._credit_deadline is None or sends:
                 self._credit_deadline = now + self.settings.send_credit_timeout
         else:

@@ -60,7 +60,7 @@ SEND_CREDIT_TIMEOUT = 5.0
 """How long queued messages wait for a peer that grants no credit. Not in spec; Windows ends such a connection after
 five seconds."""
 
-UNAUTHENTICATED_CREDITS = 16
+UNAUTHENTICATED_CREDITS = 8
 """Receives a peer gets before the upper layer trusts it. Not in spec."""
 
 UNAUTHENTICATED_MESSAGE_SIZE = 65_536

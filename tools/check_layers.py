@@ -37,7 +37,17 @@ PACKAGES = ("smbdirect", "smb3server", "witness", "tools")
 
 CORE = tuple(
     f"smbdirect.{name}"
-    for name in ("errors", "constants", "codec", "messages", "events", "credits", "reassembly", "connection")
+    for name in (
+        "errors",
+        "constants",
+        "codec",
+        "messages",
+        "events",
+        "credits",
+        "reassembly",
+        "settings",
+        "connection",
+    )
 )
 IWARP_CODECS = tuple(f"smbdirect.providers.iwarp.{name}" for name in ("mpa", "ddp", "rdmap"))
 OUTSIDE_WORLD = ("asyncio", "socket", "select", "selectors", "threading", "time", "random", "secrets", "os", "uuid")
@@ -47,9 +57,13 @@ RULES = (
     Rule(("smb3server", "witness"), ("tools",), "tools are not installed"),
     Rule(("witness",), ("smb3server.commands", "smb3server.dispatcher", "smb3server.server"), "witness stands alone"),
     Rule(CORE, OUTSIDE_WORLD, "the core has no I/O, clock or randomness"),
-    Rule(CORE, ("smbdirect.providers", "smbdirect.transport"), "the core knows no provider"),
+    Rule(CORE, ("smbdirect.providers", "smbdirect.pump", "smbdirect.transport"), "the core knows no provider"),
     Rule(IWARP_CODECS, OUTSIDE_WORLD, "protocol layers of a provider are sans-I/O"),
-    Rule(("smbdirect.providers",), ("smbdirect.connection", "smbdirect.transport"), "providers know no SMB Direct"),
+    Rule(
+        ("smbdirect.providers",),
+        ("smbdirect.connection", "smbdirect.pump", "smbdirect.transport"),
+        "providers know no SMB Direct",
+    ),
     Rule(("smb3server.wire",), OUTSIDE_WORLD, "codecs are pure functions"),
     Rule(
         ("smb3server.wire",),

@@ -3,31 +3,10 @@
 from __future__ import annotations
 
 import importlib
-
-MODULES = (
-    "negotiate",
-    "session_setup",
-    "tree_connect",
-    "echo",
-    "create",
-    "close",
-    "flush",
-    "read",
-    "write",
-    "lock",
-    "oplock_break",
-    "ioctl",
-    "fsctl_file",
-    "fsctl_network",
-    "fsctl_pipe",
-    "query_directory",
-    "change_notify",
-    "query_info",
-    "set_info",
-)
+import pkgutil
 
 
 def load() -> None:
-    """Register every handler."""
-    for name in MODULES:
-        importlib.import_module(f"{__name__}.{name}")
+    """Import every module here, which registers every handler."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")

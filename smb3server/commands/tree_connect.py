@@ -36,10 +36,10 @@ def tree_connect(request: Request) -> Response:
     share = server.share_list.get(name.casefold())
     if share is None:
         raise StatusError(NtStatus.BAD_NETWORK_NAME)
-    if connection.dialect == Dialect.SMB_3_1_1 and not (session.is_guest or session.is_anonymous):
+    proven = not (session.is_guest or session.is_anonymous)
+    if connection.dialect == Dialect.SMB_3_1_1 and proven and not (request.signed or request.encrypted):
         # Tampering with the negotiation must show before a share is used.
-        if not (request.signed or request.encrypted):
-            raise Disconnect("TREE_CONNECT neither signed nor encrypted")
+        raise Disconnect("TREE_CONNECT neither signed nor encrypted")
     _authorize(session, share)
     if share.encrypt_data and session.cipher is None:
         raise StatusError(NtStatus.ACCESS_DENIED)

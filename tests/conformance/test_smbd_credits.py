@@ -101,6 +101,16 @@ def test_smbd_credit_mgmt_consume_all_credit_server_timeout() -> None:
     assert subject.core.role is Role.CLOSED
 
 
+def test_waiting_for_our_own_receives_is_not_the_peers_fault() -> None:
+    """One credit is left but nothing to grant with it, because the upper layer holds every buffer: no timeout."""
+    subject = server(grant=10)
+    subject.core.send_message([bytes(100_000)])
+    subject.post_limit = 0
+    subject.pump()
+    assert subject.core.credits.send_credits == 1
+    assert subject.core.next_deadline() == START + 120
+
+
 def test_a_grant_stops_the_credit_timer() -> None:
     subject = server(grant=10)
     subject.core.send_message([bytes(12_000)])

@@ -385,17 +385,17 @@ def test_stranger_is_kept_small() -> None:
     async def scenario(near: End, far: End) -> None:
         near.transport.send([bytes(60_000)])
         await far.received(1)
-        assert far.transport._receives.memory <= 32 * 1364
+        assert far.transport._receives.memory <= 16 * 1368
         near.transport.send([bytes(65_537)])
         assert isinstance(await far.end(), ProtocolError)
-        assert far.transport._receives.memory <= 32 * 1364
+        assert far.transport._receives.memory <= 16 * 1368
 
     run(scenario, trusted=False)
 
 
 def test_trust_raises_credits() -> None:
     async def scenario(near: End, far: End) -> None:
-        assert near.transport.connection.credits.send_credits <= 16
+        assert near.transport.connection.credits.send_credits <= 8
         far.transport.max_message_size = 1 << 20
         near.transport.send([b"x"])
         while near.transport.connection.credits.send_credits < 200:

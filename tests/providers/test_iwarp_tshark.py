@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import socket
 import struct
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -63,22 +65,35 @@ def tshark(capture: Path, *arguments: str) -> list[list[str]]:
     return [line.split("\t") for line in done.stdout.splitlines()]
 
 
+MARKER = b"the capture may end here"
+
+
+def send_marker() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as sock,
+    ):
+        sock.sendall(MARKER)
+
+
 def record(path: Path, provider: IwarpProvider) -> int:
-    """Run ``session`` under tcpdump, whose capture is complete when this returns."""
+    """Run ``session`` under tcpdump. The capture is complete: it ends with a message sent afterwards."""
     dump = subprocess.Popen(
-        ["tcpdump", "-i", "lo", "-s", "0", "-B", "16384", "-U", "--immediate-mode", "-w", path, "tcp"],
+        ["tcpdump", "-i", "lo", "-s", "0", "-B", "32768", "-U", "--immediate-mode", "-w", path, "tcp"],
         stderr=subprocess.PIPE,
     )
+
+    def wait_for(condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 30
+        while not condition():
+            assert time.monotonic() < deadline and dump.poll() is None, "tcpdump does not record"
+            time.sleep(0.02)
+
     try:
-        deadline = time.monotonic() + 10
-        while not (path.exists() and path.stat().st_size >= 24) and dump.poll() is None:
-            assert time.monotonic() < deadline, "tcpdump does not start"
-            time.sleep(0.005)
+        wait_for(lambda: path.exists() and path.stat().st_size >= 24)
         fpdus = asyncio.run(session(provider))
-        size = -1
-        while size != path.stat().st_size:
-            size = path.stat().st_size
-            time.sleep(0.1)
+        send_marker()
+        wait_for(lambda: MARKER in path.read_bytes())
     finally:
         dump.terminate()
         _, errors = dump.communicate(timeout=10)

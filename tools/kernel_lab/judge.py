@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from tools.kernel_lab.cases import Case
 from tools.pcap.capture import CaptureError
+from tools.pcap.replay import replay
 from tools.pcap.session import CaptureFile, read_capture
 
 SESSION_FILE_BYTES = 300_000
@@ -79,7 +80,7 @@ def tshark_complaints(capture: Path, reference: bool = False) -> list[str]:
 def _guest(case: Case, folder: Path) -> list[str]:
     status = folder / "status"
     if not status.exists():
-        return ["the guest died or hung in this case"]
+        return ["did not run, or the guest died in it"]
     log = (folder / "log.txt").read_text(errors="replace")
     found = [line.split("] ", 1)[-1] for line in log.splitlines() if line.startswith("== ") and "FAIL(" in line]
     if (code := status.read_text().strip()) != "0" and not found:
@@ -117,6 +118,7 @@ def _capture(case: Case, path: Path) -> tuple[list[str], CaptureFile | None]:
     except CaptureError as error:
         return [f"capture: {error}"], None
     found = [str(problem) for problem in capture.all_problems]
+    found += [f"replay: {text}" for session in capture.sessions for text in replay(session)]
     fabric = "tcp" if case.protocol == "tcp" else "iwarp"
     sessions = [session for session in capture.sessions if session.fabric == fabric and session.upper]
     if not sessions:

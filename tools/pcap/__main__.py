@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tools.pcap.capture import CaptureError
 from tools.pcap.rdma import Kind, RdmaMessage
+from tools.pcap.replay import replay
 from tools.pcap.session import CaptureFile, Session, read_capture
 from tools.pcap.smb2 import Smb2Error, is_encrypted, split
 from tools.pcap.smbdirect import DataTransfer
@@ -57,16 +58,19 @@ def dump_session(session: Session) -> None:
 
 
 def verify(capture: CaptureFile) -> bool:
-    """Print a verdict per connection and every problem."""
+    """Print a verdict per connection, every problem, and where the project's codecs and state machines disagree."""
     for problem in capture.all_problems:
         print(f"  {problem}")
+    differences = [text for session in capture.sessions for text in replay(session)]
+    for text in differences:
+        print(f"  replay: {text}")
     for session in capture.sessions:
         line = f"  {session.fabric} {session.client[0]} -> {session.server[0]}:{session.server[1]}: "
         line += f"{len(session.upper)} messages, {len(session.problems)} problems"
         if session.smbdirect is not None:
             line += f", {session.smbdirect.counters}"
         print(line)
-    passed = not capture.all_problems
+    passed = not capture.all_problems and not differences
     print(f"{capture.path}: {'ok' if passed else 'FAIL'} ({capture.frames} frames)")
     return passed
 

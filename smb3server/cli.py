@@ -1,0 +1,95 @@
+"""The command ``smb3server``."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+
+from smb3server.config import Config, ConfigError, parse_arguments
+from smb3server.service import DEFAULT_PORT, Service
+from smbdirect.errors import ProviderError
+
+EXIT_USAGE, EXIT_FAILED = 2, 1
+
+
+def _reachable(service: Service) -> str:
+    """An address that other machines can use in the printed commands."""
+    for entry in service.server.interfaces.interfaces:
+        if not entry.loopback and entry.address.version == 4:
+            wanted = service.config.listen
+            if not wanted or str(entry.address) in wanted or "0.0.0.0" in wanted:
+                return str(entry.address)
+    return next((host for host in service.config.listen if host not in ("0.0.0.0", "::")), "127.0.0.1")
+
+
+def commands(service: Service) -> list[str]:
+    """Copy-paste commands to reach the first share."""
+    config = service.config
+    share = config.shares[0].name
+    user = config.accounts[0].name if config.accounts else "guest"
+    host = _reachable(service)
+    port = service.listeners[0].address[1]
+    other = port != DEFAULT_PORT
+    port_option = f",port={port}" if other else ""
+    windows = f"net use Z: \\\\{host}\\{share} /user:{user}"
+    if other:
+        windows += f"   (Windows 11 24H2 and later: add /TCPPORT:{port})"
+    lines = [
+        f"Windows:        {windows}",
+        f"Linux (TCP):    mount -t cifs //{host}/{share} /mnt -o username={user},vers=3.1.1{port_option}",
+    ]
+    if service.fabrics.listeners:
+        lines.append(f"Linux (RDMA):   mount -t cifs //{host}/{share} /mnt -o username={user},vers=3.1.1,rdma")
+    lines += [
+        f"macOS:          open 'smb://{user}@{host}{f':{port}' if other else ''}/{share}'",
+        f"smbclient:      smbclient //{host}/{share} -U {user}{f' -p {port}' if other else ''}",
+    ]
+    return lines
+
+
+async def serve(config: Config) -> int:
+    """Run until SIGTERM or SIGINT. Exit status."""
+    service = Service(config)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        await service.start()
+    except (ConfigError, OSError, ProviderError) as error:
+        print(f"smb3server: {error}", file=sys.stderr)
+        await service.stop()
+        return EXIT_FAILED
+    for share in config.shares:
+        print(f"share {share.name}: {share.path}{' (read-only)' if share.read_only else ''}")
+    for note in service.notes:
+        print(f"note: {note}")
+    for line in commands(service):
+        print(line)
+    print("ready", ", ".join(service.addresses()), flush=True)
+    await stop.wait()
+    await service.stop()
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point."""
+    try:
+        config = parse_arguments(arguments)
+    except ConfigError as error:
+        print(f"smb3server: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    logging.basicConfig(
+        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
+    # Token dumps of these are no use to operators, and no business of log files.
+    for name in ("spnego", "asyncio"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(serve(config))
+    return int(uvloop.run(serve(config)))

@@ -1,0 +1,290 @@
+"""The command line and the configuration file, turned into one ``Config``.
+
+[server]
+name = "FILES"                     # NetBIOS name
+listen = ["0.0.0.0", "::"]
+port = 445
+rdma = "auto"                      # auto, iwarp, roce, verbs, off
+rdma_port = 5445
+state = "/var/lib/smb3server"
+guest = false
+require_signing = false
+require_encryption = false
+keytab = "/etc/krb5.keytab"
+min_dialect = "2.0.2"
+max_dialect = "3.1.1"
+
+[[share]]
+name = "data"
+path = "/srv/data"
+read_only = false
+encrypt = false
+guest = false
+users = ["alice"]
+remark = "..."
+
+[[user]]
+name = "alice"
+password = "..."                   # or nt_hash = "32 hexadecimal digits"
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import socket
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from smb3server.auth.users import Account, nt_hash, parse_hash
+from smb3server.settings import Settings
+
+RDMA_CHOICES = ("auto", "iwarp", "roce", "verbs", "off")
+DIALECTS = {"2.0.2": 0x0202, "2.1": 0x0210, "3.0": 0x0300, "3.0.2": 0x0302, "3.1.1": 0x0311}
+_BAD_SHARE_NAME = re.compile(r'[\x00-\x1f"/\\\[\]:|<>+=;,*?]')
+_MAX_SHARE_NAME = 80
+
+
+class ConfigError(Exception):
+    """Says what is wrong, and where."""
+
+
+@dataclass(slots=True)
+class ShareConfig:
+    name: str
+    path: Path
+    read_only: bool = False
+    encrypt: bool = False
+    guest: bool = False
+    users: frozenset[str] | None = None
+    remark: str = ""
+    hidden: bool = False
+
+
+@dataclass(slots=True)
+class Config:
+    shares: list[ShareConfig] = field(default_factory=list)
+    accounts: list[Account] = field(default_factory=list)
+    settings: Settings = field(default_factory=Settings)
+    listen: list[str] = field(default_factory=list)
+    """Empty: all addresses."""
+    port: int | None = None
+    """None: 445, or above 1024 where that is not allowed."""
+    rdma: str = "off"
+    rdma_port: int | None = None
+    """None: 5445."""
+    state: Path | None = None
+    log_level: str = "info"
+
+
+def default_name() -> str:
+    """This machine's name as a NetBIOS name."""
+    return re.sub(r"[^A-Za-z0-9-]", "", socket.gethostname().split(".")[0]).upper()[:15] or "SMB3SERVER"
+
+
+def parse_share(text: str) -> ShareConfig:
+    """``NAME=PATH[,ro]``."""
+    name, separator, rest = text.partition("=")
+    if not separator or not rest:
+        raise ConfigError(f"--share {text}: write NAME=PATH or NAME=PATH,ro")
+    read_only = rest.endswith(",ro")
+    return _checked(ShareConfig(name, Path(rest.removesuffix(",ro")), read_only))
+
+
+def _checked(share: ShareConfig) -> ShareConfig:
+    if not share.name or len(share.name) > _MAX_SHARE_NAME or _BAD_SHARE_NAME.search(share.name):
+        raise ConfigError(f"share {share.name!r}: not a valid share name")
+    if share.name.casefold() == "ipc$":
+        raise ConfigError("share IPC$: the name is taken")
+    if not share.path.is_dir():
+        raise ConfigError(f"share {share.name}: {share.path} is not a directory")
+    return share
+
+
+def parse_user(text: str) -> Account:
+    """``NAME:PASSWORD``."""
+    name, separator, password = text.partition(":")
+    if not separator or not name:
+        raise ConfigError(f"--user {name}: write NAME:PASSWORD")
+    return Account(name, nt_hash(password))
+
+
+class _Table:
+    """A TOML table of which every key must be known and of the right type."""
+
+    def __init__(self, where: str, values: Mapping[str, Any]) -> None:
+        self._where = where
+        self._values = dict(values)
+
+    def take(self, key: str, kind: type[Any], default: Any = None) -> Any:
+        if key not in self._values:
+            return default
+        value = self._values.pop(key)
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise ConfigError(f"{self._where}: {key} must be of type {kind.__name__}, not {value!r}")
+        return value
+
+    def strings(self, key: str) -> list[str] | None:
+        values = self.take(key, list)
+        if values is not None and not all(isinstance(value, str) for value in values):
+            raise ConfigError(f"{self._where}: {key} must be a list of strings")
+        return values  # type: ignore[no-any-return]
+
+    def finish(self) -> None:
+        if self._values:
+            raise ConfigError(f"{self._where}: unknown key {', '.join(sorted(self._values))}")
+
+
+def read_file(path: Path, config: Config) -> None:
+    """Add what the TOML file says."""
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    _read_server(_Table(f"{path}: [server]", _table(path, document, "server")), config)
+    for entry in _tables(path, document, "share"):
+        _read_share(_Table(f"{path}: [[share]]", entry), config)
+    for entry in _tables(path, document, "user"):
+        _read_user(_Table(f"{path}: [[user]]", entry), config)
+    if document:
+        raise ConfigError(f"{path}: unknown section {', '.join(sorted(document))}")
+
+
+def _table(path: Path, document: dict[str, Any], key: str) -> Mapping[str, Any]:
+    value = document.pop(key, {})
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path}: {key} must be a section: [{key}]")
+    return value
+
+
+def _tables(path: Path, document: dict[str, Any], key: str) -> list[Mapping[str, Any]]:
+    values = document.pop(key, [])
+    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
+        raise ConfigError(f"{path}: {key} must be a list of sections: [[{key}]]")
+    return values
+
+
+def _read_server(table: _Table, config: Config) -> None:
+    settings = config.settings
+    settings.server_name = table.take("name", str, settings.server_name)
+    settings.comment = table.take("comment", str, settings.comment)
+    settings.allow_guest = table.take("guest", bool, settings.allow_guest)
+    settings.allow_anonymous = table.take("anonymous", bool, settings.allow_anonymous)
+    settings.require_signing = table.take("require_signing", bool, settings.require_signing)
+    settings.require_encryption = table.take("require_encryption", bool, settings.require_encryption)
+    settings.keytab = table.take("keytab", str, settings.keytab)
+    settings.multichannel = table.take("multichannel", bool, settings.multichannel)
+    settings.leases = table.take("leases", bool, settings.leases)
+    settings.max_connections = table.take("max_connections", int, settings.max_connections)
+    for key, attribute in (("min_dialect", "min_dialect"), ("max_dialect", "max_dialect")):
+        text = table.take(key, str)
+        if text is not None:
+            if text not in DIALECTS:
+                raise ConfigError(f"{key}: one of {', '.join(DIALECTS)}, not {text}")
+            setattr(settings, attribute, DIALECTS[text])
+    config.listen = table.strings("listen") or config.listen
+    config.port = _port(table.take("port", int, config.port))
+    config.rdma = table.take("rdma", str, config.rdma)
+    if config.rdma not in RDMA_CHOICES:
+        raise ConfigError(f"rdma: one of {', '.join(RDMA_CHOICES)}, not {config.rdma}")
+    config.rdma_port = _port(table.take("rdma_port", int, config.rdma_port))
+    state = table.take("state", str)
+    config.state = Path(state) if state else config.state
+    config.log_level = table.take("log_level", str, config.log_level)
+    table.finish()
+
+
+def _port(value: int | None) -> int | None:
+    if value is not None and not 0 <= value <= 65535:
+        raise ConfigError(f"port {value} is not within 0..65535")
+    return value
+
+
+def _read_share(table: _Table, config: Config) -> None:
+    name, path = table.take("name", str), table.take("path", str)
+    if not name or not path:
+        raise ConfigError("[[share]]: name and path are needed")
+    users = table.strings("users")
+    share = ShareConfig(
+        name,
+        Path(path),
+        read_only=table.take("read_only", bool, False),
+        encrypt=table.take("encrypt", bool, False),
+        guest=table.take("guest", bool, False),
+        users=frozenset(user.casefold() for user in users) if users is not None else None,
+        remark=table.take("remark", str, ""),
+        hidden=table.take("hidden", bool, False),
+    )
+    table.finish()
+    config.shares.append(_checked(share))
+
+
+def _read_user(table: _Table, config: Config) -> None:
+    name, password, digest = table.take("name", str), table.take("password", str), table.take("nt_hash", str)
+    table.finish()
+    if not name or (password is None) == (digest is None):
+        raise ConfigError("[[user]]: name and either password or nt_hash are needed")
+    try:
+        config.accounts.append(Account(name, nt_hash(password) if digest is None else parse_hash(digest)))
+    except ValueError as error:
+        raise ConfigError(f"[[user]] {name}: {error}") from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="smb3server",
+        description="Share directories over SMB 2.0.2 to 3.1.1, on TCP and on SMB Direct (RDMA in user space).",
+        epilog="Everything else is set in the configuration file; the command line wins over it. SIGTERM ends the "
+        "server after the requests in flight.",
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE.toml", help="configuration file")
+    parser.add_argument("--share", action="append", default=[], metavar="NAME=PATH[,ro]", help="share a directory")
+    parser.add_argument("--user", action="append", default=[], metavar="NAME:PASSWORD", help="add a user")
+    parser.add_argument("--guest", action="store_true", help="let unknown users in as guests, without signing")
+    parser.add_argument(
+        "--rdma", nargs="?", const="auto", choices=RDMA_CHOICES, help="serve SMB Direct, too; on which fabric"
+    )
+    parser.add_argument("--listen", action="append", default=[], metavar="ADDR", help="address to serve (default: all)")
+    parser.add_argument("--port", type=int, help="TCP port (default: 445, as root)")
+    parser.add_argument("--rdma-port", type=int, metavar="PORT", help="SMB Direct port (default: 5445)")
+    parser.add_argument("--state", type=Path, metavar="DIR", help="where state is kept that outlives the server")
+    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="default: info")
+    return parser
+
+
+def parse_arguments(arguments: Sequence[str] | None = None) -> Config:
+    """The whole configuration. Raises ``ConfigError``; argparse itself exits on unknown options and ``--help``."""
+    options = _parser().parse_args(arguments)
+    config = Config()
+    config.settings.server_name = default_name()
+    if options.config is not None:
+        read_file(options.config, config)
+    by_name = {share.name.casefold(): share for share in config.shares}
+    for text in options.share:
+        share = parse_share(text)
+        by_name[share.name.casefold()] = share
+    config.shares = list(by_name.values())
+    config.accounts += [parse_user(text) for text in options.user]
+    if options.guest:
+        config.settings.allow_guest = True
+        for share in config.shares:
+            share.guest = True
+    _override(config, options)
+    if not config.shares:
+        raise ConfigError("nothing to share: give --share NAME=PATH or a configuration file with [[share]]")
+    if not config.accounts and not config.settings.allow_guest and not config.settings.keytab:
+        raise ConfigError("nobody could log on: give --user NAME:PASSWORD, --guest or a keytab")
+    return config
+
+
+def _override(config: Config, options: argparse.Namespace) -> None:
+    convert: dict[str, Callable[[Any], Any]] = {"port": _port, "rdma_port": _port}
+    for name in ("listen", "port", "rdma", "rdma_port", "state", "log_level"):
+        value = getattr(options, name)
+        if value is not None and value != []:
+            setattr(config, name, convert.get(name, lambda given: given)(value))

@@ -1,0 +1,154 @@
+"""A server with its shares and listeners: what the command starts and stops."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import logging
+import os
+import uuid
+from pathlib import Path
+
+from smb3server.auth.users import UserDatabase
+from smb3server.backends.local import LocalBackend, LocalOptions
+from smb3server.config import Config, ConfigError
+from smb3server.fabrics import Fabrics
+from smb3server.server import Server
+from smb3server.transports.listener import TcpListener
+from smb3server.tree import Share
+
+log = logging.getLogger(__name__)
+
+DEFAULT_PORT, UNPRIVILEGED_PORT = 445, 1445
+DEFAULT_RDMA_PORT = 5445
+_GUID_FILE = "server-guid"
+
+
+class Service:
+    """``start`` it, then ``stop`` it, once."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        users = UserDatabase()
+        for account in config.accounts:
+            users.add(account)
+        self.server = Server(config.settings, users)
+        self.listeners: list[TcpListener] = []
+        self.fabrics = Fabrics(self.server)
+        self.notes: list[str] = []
+        """What the operator should know: ports other than the usual ones, fabrics that are not served."""
+
+    async def start(self) -> None:
+        """Raises ``ConfigError``, ``OSError`` or ``ProviderError``."""
+        self._state()
+        self._shares()
+        await self.server.interfaces.start()
+        hosts = self._hosts()
+        if self.config.rdma != "off":
+            rdma_port = DEFAULT_RDMA_PORT if self.config.rdma_port is None else self.config.rdma_port
+            await self.fabrics.start(self.config.rdma, hosts, rdma_port)
+            self.notes += self.fabrics.problems
+        self._listen(hosts)
+
+    def _state(self) -> None:
+        """3.3.1.5: ServerGuid stays the same over restarts where there is a place to keep it."""
+        state = self.config.state
+        if state is None:
+            return
+        try:
+            state.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path = state / _GUID_FILE
+            if path.exists():
+                self.server.server_guid = uuid.UUID(path.read_text().strip()).bytes_le
+            else:
+                guid = uuid.uuid4()
+                path.write_text(f"{guid}\n")
+                self.server.server_guid = guid.bytes_le
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"state directory {state}: {error}") from error
+
+    def _shares(self) -> None:
+        for share in self.config.shares:
+            sidecar: Path | None = None
+            if self.config.state is not None:
+                sidecar = self.config.state / "sidecar" / share.name
+            options = LocalOptions(read_only=share.read_only, sidecar=str(sidecar) if sidecar else None)
+            try:
+                backend = LocalBackend(share.path, options)
+            except OSError as error:
+                raise ConfigError(f"share {share.name}: {error}") from error
+            self.server.add_share(
+                Share(
+                    share.name,
+                    backend=backend,
+                    path=str(share.path),
+                    remark=share.remark,
+                    read_only=share.read_only,
+                    encrypt_data=share.encrypt,
+                    guest_ok=share.guest,
+                    users=share.users,
+                    hidden=share.hidden or share.name.endswith("$"),
+                )
+            )
+
+    def _hosts(self) -> list[str]:
+        if not self.config.listen:
+            return ["0.0.0.0", "::"]
+        for host in self.config.listen:
+            try:
+                ipaddress.ip_address(host)
+            except ValueError:
+                raise ConfigError(f"--listen {host}: not an IP address") from None
+        return self.config.listen
+
+    def _listen(self, hosts: list[str]) -> None:
+        port = DEFAULT_PORT if self.config.port is None else self.config.port
+        for host in hosts:
+            try:
+                self._listen_on(host, port)
+            except PermissionError:
+                if self.config.port is not None:
+                    raise
+                port = UNPRIVILEGED_PORT
+                self.notes.append(f"ports below 1024 need root: using {port} instead of {DEFAULT_PORT}")
+                self._listen_on(host, port)
+            except OSError as error:
+                # Machines without IPv6 serve IPv4 only, unless IPv6 was asked for.
+                if self.config.listen or ":" not in host or error.errno == errno.EADDRINUSE:
+                    raise
+                log.info("not listening on %s: %s", host, error)
+            if port == 0:
+                port = self.listeners[0].address[1]
+
+    def _listen_on(self, host: str, port: int) -> None:
+        settings = self.config.settings
+        self.listeners.append(
+            TcpListener(
+                host,
+                port,
+                self.server.buffers,
+                self.server.accept,
+                settings.max_message_before_authentication,
+                self.fabrics.adopt,
+                settings.negotiate_timeout,
+                settings.max_connections,
+            )
+        )
+
+    def addresses(self) -> list[str]:
+        """What is served where: ``tcp 0.0.0.0:445``, ``iwarp 0.0.0.0:5445``."""
+        served = [("tcp", listener.address) for listener in self.listeners]
+        served += [(name, listener.address) for name, listener in self.fabrics.listeners]
+        return [f"{kind} {f'[{host}]' if ':' in host else host}:{port}" for kind, (host, port) in served]
+
+    async def stop(self) -> None:
+        """Stop listening, finish requests in flight, close opens and connections."""
+        for listener in self.listeners:
+            await listener.close()
+        await self.fabrics.close()
+        await self.server.shutdown()
+        await self.server.interfaces.stop()
+
+
+def running_as_root() -> bool:
+    return os.geteuid() == 0

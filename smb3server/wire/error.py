@@ -1,0 +1,29 @@
+"""ERROR response (MS-SMB2 2.2.2)."""
+
+from __future__ import annotations
+
+from typing import Annotated, NamedTuple
+
+from construct import Int8ul, Int16ul, Int32ul
+
+from smb3server.wire.fields import fixed, take
+from smb3server.wire.header import HEADER_SIZE
+from smbdirect.codec import Codec
+
+
+class ErrorResponse(NamedTuple):
+    """The fixed part; ``byte_count`` bytes of error data follow, in 3.1.1 as ``error_context_count`` contexts."""
+
+    structure_size: Annotated[int, Int16ul] = 9
+    error_context_count: Annotated[int, Int8ul] = 0
+    reserved: Annotated[int, Int8ul] = 0
+    byte_count: Annotated[int, Int32ul] = 0
+
+
+ERROR_RESPONSE = Codec(ErrorResponse)
+
+
+def parse_response(message: memoryview) -> tuple[ErrorResponse, memoryview]:
+    record = fixed(ERROR_RESPONSE, message, 9)
+    start = HEADER_SIZE + ERROR_RESPONSE.size
+    return record, take(message, start, record.byte_count, start)
