@@ -32,6 +32,8 @@ READ = int(Access.GENERIC_READ)
 READ_WRITE = int(Access.GENERIC_READ | Access.GENERIC_WRITE | Access.DELETE)
 SHARE_ALL = int(ShareAccess.READ | ShareAccess.WRITE | ShareAccess.DELETE)
 _FLUSH = 24
+_OVERHEAD = 512
+"""Bytes around the data of a READ or WRITE: transform header, header, body, padding; generously."""
 
 
 @dataclass(slots=True)
@@ -128,8 +130,18 @@ class Tree:
 
     # Data
 
+    @property
+    def max_read(self) -> int:
+        """Bytes that one ``read`` may ask for."""
+        return min(self.client.negotiated.max_read_size, self.client.transport.max_message_size - _OVERHEAD)
+
+    @property
+    def max_write(self) -> int:
+        """Bytes that one ``write`` may carry."""
+        return min(self.client.negotiated.max_write_size, self.client.transport.max_outbound_message_size - _OVERHEAD)
+
     async def read(self, file: RemoteFile, offset: int, length: int) -> bytes:
-        """Up to ``length`` bytes, less at the end of the file; at most MaxReadSize. b'' at or behind the end."""
+        """Up to ``length`` bytes, less at the end of the file; at most ``max_read``. b'' at or behind the end."""
         record = io_wire.ReadRequest(
             padding=io_wire.READ_DATA_OFFSET,
             length=length,
@@ -180,7 +192,7 @@ class Tree:
             reply.release()
 
     async def write(self, file: RemoteFile, offset: int, data: Buffer) -> int:
-        """At most MaxWriteSize; bytes written."""
+        """At most ``max_write`` bytes; bytes written."""
         record = io_wire.WriteRequest(
             data_offset=io_wire.TAIL,
             length=len(data),
