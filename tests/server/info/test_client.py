@@ -137,9 +137,7 @@ def test_oplock_break_is_delivered_and_acknowledged(tmp_path: Path) -> None:
         async with lab(tmp_path) as made, made.tree() as holder, made.tree() as other:
             breaks: asyncio.Queue[object] = asyncio.Queue()
             holder.client.on_break = breaks.put_nowait
-            file = await holder.create(
-                "a.txt", READ_WRITE, CreateDisposition.CREATE, oplock=int(OplockLevel.BATCH)
-            )
+            file = await holder.create("a.txt", READ_WRITE, CreateDisposition.CREATE, oplock=int(OplockLevel.BATCH))
             assert file.response.oplock_level == OplockLevel.BATCH
             opening = asyncio.ensure_future(other.create("a.txt", READ))
             notification = await asyncio.wait_for(breaks.get(), 5)
