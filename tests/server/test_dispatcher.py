@@ -363,7 +363,9 @@ def test_bad_next_command_disconnects(step: int) -> None:
     drive(test)
 
 
-def test_handler_that_raises_is_internal_error(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_handler_that_raises_is_internal_error(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(request: Request) -> Response:
         raise ZeroDivisionError
 

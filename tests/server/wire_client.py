@@ -68,9 +68,7 @@ def negotiate_body(
         for entry in contexts:
             tail += bytes(-len(tail) + padding & 7) + entry
         count = len(contexts)
-    return (
-        struct.pack("<HHHHI16sIHH", 36, len(dialects), mode, 0, capabilities, guid, offset, count, 0) + body + tail
-    )
+    return struct.pack("<HHHHI16sIHH", 36, len(dialects), mode, 0, capabilities, guid, offset, count, 0) + body + tail
 
 
 class Client:
@@ -292,9 +290,7 @@ async def running(settings: Settings | None = None, **share: Any) -> AsyncIterat
     settings.interim_delay = 0.02
     server = Server(settings, users)
     server.add_share(Share("share", backend=MemoryBackend(), **share))
-    listener = TcpListener(
-        "127.0.0.1", 0, server.buffers, server.accept, settings.max_message_before_authentication
-    )
+    listener = TcpListener("127.0.0.1", 0, server.buffers, server.accept, settings.max_message_before_authentication)
     harness = Harness(server, listener)
     try:
         yield harness
