@@ -130,9 +130,7 @@ class LocalHandle(Handle):
             yield self._data
             return
         if self.stream:
-            stat = syscalls.statx(self._descriptor())
-            key = self._backend.store.key(stat, self._backend.store.load(self._ref, stat))
-            descriptor, _ = self._backend.streams.open(key, self.stream, os.O_WRONLY)
+            descriptor = os.open(f"/proc/self/fd/{self._data_descriptor()}", os.O_WRONLY | os.O_CLOEXEC)
         elif self.kind == Kind.FILE:
             with ActAs(self._user):
                 descriptor = os.open(
@@ -261,6 +259,11 @@ class LocalHandle(Handle):
             found.extend(self._backend.streams.list(self._backend.store.key(stat, metadata)))
         return found
 
+    def _current_stream(self, key: str) -> str:
+        """The stream's name now: another handle may have renamed it."""
+        self.stream = self._backend.streams.name_of(key, self._data_descriptor())
+        return self.stream
+
     def rename_stream(self, name: str, replace: bool) -> None:
         if not self.stream or not name:
             raise OSError(errno.EINVAL, "only an alternate stream can be renamed, and only to one")
@@ -268,7 +271,7 @@ class LocalHandle(Handle):
         self._backend.check_writable()
         stat = syscalls.statx(self._descriptor())
         key = self._backend.store.key(stat, self._backend.store.load(self._ref, stat))
-        self._backend.streams.rename(key, self.stream, name, replace)
+        self._backend.streams.rename(key, self._current_stream(key), name, replace)
         self.stream = name
 
     # -- the name space
@@ -291,7 +294,7 @@ class LocalHandle(Handle):
         stat = syscalls.statx(self._descriptor())
         metadata = self._backend.store.load(self._ref, stat)
         key = self._backend.store.key(stat, metadata)
-        self._backend.streams.remove(key, self.stream)
+        self._backend.streams.remove(key, self._current_stream(key))
         if not self._backend.streams.list(key):
             self._change(_clear_streams)
 

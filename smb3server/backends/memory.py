@@ -220,6 +220,7 @@ class MemoryBackend(Backend):
         if node.links == 0:
             for data in (node.data, *(data for _, data in node.streams.values())):
                 self.discount(data)
+            node.streams.clear()
 
     # -- the contract
 
@@ -487,16 +488,22 @@ class MemoryHandle(Handle):
             found.append(StreamInfo(name, len(data.content), data.allocation))
         return found
 
+    def _current_stream(self, node: _Node) -> str:
+        """The stream's key now: another handle may have renamed it."""
+        for key, (name, data) in node.streams.items():
+            if data is self._data:
+                self.stream = name
+                return key
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.stream)
+
     def rename_stream(self, name: str, replace: bool) -> None:
         if not self.stream or not name:
             raise OSError(errno.EINVAL, "only an alternate stream can be renamed, and only to one")
         names.check_stream_name(name)
         node = self._changing()
-        old, new = names.upcase(self.stream), names.upcase(name)
+        old, new = self._current_stream(node), names.upcase(name)
         if new != old and new in node.streams and not replace:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
-        if old not in node.streams:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.stream)
         if new != old and new in node.streams:
             self._backend.discount(node.streams[new][1])
         node.streams[new] = (name, node.streams.pop(old)[1])
@@ -565,10 +572,7 @@ class MemoryHandle(Handle):
         self._backend.check_writable()
         node = self._node()
         if self.stream:
-            try:
-                _, data = node.streams.pop(names.upcase(self.stream))
-            except KeyError:
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.stream) from None
+            _, data = node.streams.pop(self._current_stream(node))
             self._backend.discount(data)
             return
         entry = self._check_named()
