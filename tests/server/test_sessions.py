@@ -48,6 +48,22 @@ async def negotiate_raw(harness: Harness, body: bytes) -> tuple[Client, int]:
         (negotiate_body((0x0311,), [*contexts_for(), context(0x4242, b"?"), context(3, bytes(10))]), 0),
         (negotiate_body((0x0202, 0x0210, 0x0300)), 0),
     ],
+    ids=[
+        "no-dialect",
+        "cut-dialects",
+        "unknown-dialects",
+        "wildcard-dialect",
+        "3.1.1-without-contexts",
+        "no-preauth-context",
+        "two-preauth-contexts",
+        "cut-contexts",
+        "empty-preauth-context",
+        "preauth-counts-too-much",
+        "unknown-hash",
+        "no-cipher",
+        "unknown-context",
+        "old-dialects",
+    ],
 )
 def test_negotiate(body: bytes, status: int) -> None:
     async def test(harness: Harness) -> None:
