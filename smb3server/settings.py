@@ -31,6 +31,8 @@ class Settings:
     allow_anonymous: bool = False
     keytab: str = ""
     """Kerberos keytab; empty: NTLM only."""
+    test_fsctls: bool = False
+    """Answer smbtorture's FSCTLs, which break the server on purpose."""
     multichannel: bool = True
     leases: bool = True
     directory_leases: bool = False

@@ -1,0 +1,107 @@
+"""``python -m tools.torture [SUITE...]``: smbtorture against this server.
+
+Exit status 1 if a test that passed before (tests/conformance/smbtorture.tsv) does not pass now. ``--update`` writes that
+file and docs/smbtorture.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from tools.torture import outcome, report
+from tools.torture.plan import make_plan
+from tools.torture.runner import Runner
+from tools.torture.server import ServerError, configuration, running_server
+from tools.torture.volumes import volume
+
+ROOT = Path(__file__).resolve().parents[2]
+EXPECTED = ROOT / "tests" / "conformance" / "smbtorture.tsv"
+PAGE = ROOT / "docs" / "smbtorture.md"
+MAIN_SHARES = ("t1", "t2")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tools.torture", description=__doc__)
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help="with or without smb2.; default: all")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "torture", help="results and smbtorture's output")
+    parser.add_argument("--update", action="store_true", help="make these results the expected ones")
+    parser.add_argument("--timeout", type=float, default=70, help="seconds per suite")
+    parser.add_argument("--test-timeout", type=float, default=60, help="seconds per test that runs on its own")
+    parser.add_argument("--signing", action="store_true", help="the client requires signing")
+    parser.add_argument("--encryption", action="store_true", help="the client requires encryption")
+    parser.add_argument("--retries", type=int, default=1, help="times that tests which fail against expectation run again")
+    return parser.parse_args()
+
+
+def _client_options(options: argparse.Namespace) -> list[str]:
+    extra = []
+    if options.signing:
+        extra.append("--option=clientsigning=required")
+    if options.encryption:
+        extra.append("--client-protection=encrypt")
+    return extra
+
+
+def _run(options: argparse.Namespace) -> list[outcome.Outcome]:
+    plan = make_plan(options.suites)
+    raw = options.out / "raw"
+    shutil.rmtree(raw, ignore_errors=True)
+    raw.mkdir(parents=True)
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="torture-")))
+        folder.chmod(0o755)
+        shares: dict[str, Path] = {}
+        share_options: dict[str, dict[str, object]] = {}
+        for name, settings in [*((name, {}) for name in MAIN_SHARES), *plan.shares.items()]:
+            settings = dict(settings)
+            kind = str(settings.pop("volume", "ext4"))
+            shares[name], mounted = stack.enter_context(volume(folder, name, kind))
+            if not mounted:
+                print(f"share {name}: no {kind} of its own (needs root and loop devices): a plain folder")
+            share_options[name] = settings
+        port = stack.enter_context(running_server(folder, configuration(shares, share_options, {})))
+        stack.callback(shutil.copy, folder / "server.log", options.out / "server.log")
+        runner = Runner(
+            plan, port, shares, raw, options.timeout, options.test_timeout, _client_options(options)
+        )
+        outcomes = runner.run_all(list(MAIN_SHARES))
+        for _ in range(options.retries):
+            outcomes = runner.repeat(outcomes, {row.test for row in report.regressions(outcomes, EXPECTED)})
+        return outcomes
+
+
+def main() -> int:
+    options = _arguments()
+    if shutil.which("smbtorture") is None:
+        print("smbtorture is not installed (Debian: samba-testsuite)", file=sys.stderr)
+        return 2
+    options.out = options.out.resolve()
+    try:
+        outcomes = _run(options)
+    except ServerError as error:
+        print(error, file=sys.stderr)
+        return 2
+    outcome.write(options.out / "results.tsv", outcomes)
+    worse = report.regressions(outcomes, EXPECTED)
+    everything = report.merged(outcomes, EXPECTED)
+    (options.out / "smbtorture.md").write_text(report.markdown(everything), encoding="utf-8")
+    samba = report.samba_passes()
+    print(f"{sum(row.passed for row in outcomes)} of {len(outcomes)} pass")
+    behind = [row for row in outcomes if samba.get(row.test) and not row.passed]
+    print(f"{len(behind)} pass on Samba and not here", *(f"  {row.test}: {row.reason[:150]}" for row in behind), sep="\n")
+    if options.update:
+        outcome.write(EXPECTED, everything)
+        PAGE.write_text(report.markdown(everything), encoding="utf-8")
+    elif worse:
+        print(f"{len(worse)} passed before and do not now:", *(f"  {row.test}: {row.reason}" for row in worse), sep="\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
