@@ -129,9 +129,7 @@ def _visible(request: Request, opened: Open) -> Callable[[str], bool] | None:
     return visible
 
 
-def _fill(
-    packer: Packer, enumeration: Enumeration, single: bool, visible: Callable[[str], bool] | None = None
-) -> None:
+def _fill(packer: Packer, enumeration: Enumeration, single: bool, visible: Callable[[str], bool] | None = None) -> None:
     """Entries until the buffer is full or the scan ends."""
     matches = enumeration.matches
     entry = enumeration.held

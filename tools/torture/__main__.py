@@ -1,7 +1,7 @@
 """``python -m tools.torture [SUITE...]``: smbtorture against this server.
 
-Exit status 1 if a test that passed before (tests/conformance/smbtorture.tsv) does not pass now. ``--update`` writes that
-file and docs/smbtorture.md.
+Exit status 1 if a test that passed before (tests/conformance/smbtorture.tsv) does not pass now. ``--update`` writes
+that file and docs/smbtorture.md.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from tools.torture import outcome, report
-from tools.torture.plan import make_plan
+from tools.torture.plan import Plan, make_plan
 from tools.torture.runner import Runner
 from tools.torture.server import ServerError, configuration, running_server
 from tools.torture.volumes import volume
@@ -34,7 +35,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--test-timeout", type=float, default=60, help="seconds per test that runs on its own")
     parser.add_argument("--signing", action="store_true", help="the client requires signing")
     parser.add_argument("--encryption", action="store_true", help="the client requires encryption")
-    parser.add_argument("--retries", type=int, default=1, help="times that tests which fail against expectation run again")
+    parser.add_argument(
+        "--retries", type=int, default=1, help="times that tests which fail against expectation run again"
+    )
     return parser.parse_args()
 
 
@@ -47,28 +50,40 @@ def _client_options(options: argparse.Namespace) -> list[str]:
     return extra
 
 
+def _start(stack: contextlib.ExitStack, options: argparse.Namespace, plan: Plan) -> Runner:
+    """File systems, shares and servers."""
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="torture-")))
+    folder.chmod(0o755)
+    paths: dict[str, Path] = {}
+    settings: dict[str, dict[str, Any]] = {}
+    members: dict[str, list[str]] = {}
+    for name, given in {**{name: {} for name in MAIN_SHARES}, **plan.shares}.items():
+        settings[name] = dict(given)
+        kind = settings[name].pop("volume", "ext4")
+        members.setdefault(settings[name].pop("server", "main"), []).append(name)
+        paths[name], mounted = stack.enter_context(volume(folder, name, kind))
+        if not mounted:
+            print(f"share {name}: no {kind} of its own (needs root and loop devices): a plain folder")
+    ports: dict[str, int] = {}
+    for server, names in members.items():
+        config = configuration({name: paths[name] for name in names}, settings, plan.servers.get(server, {}))
+        place = folder / f"server-{server}"
+        place.mkdir()
+        port = stack.enter_context(running_server(place, config))
+        stack.callback(shutil.copy, place / "server.log", options.out / f"server-{server}.log")
+        ports |= dict.fromkeys(names, port)
+    return Runner(
+        plan, ports, paths, options.out / "raw", options.timeout, options.test_timeout, _client_options(options)
+    )
+
+
 def _run(options: argparse.Namespace) -> list[outcome.Outcome]:
     plan = make_plan(options.suites)
     raw = options.out / "raw"
     shutil.rmtree(raw, ignore_errors=True)
     raw.mkdir(parents=True)
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="torture-")))
-        folder.chmod(0o755)
-        shares: dict[str, Path] = {}
-        share_options: dict[str, dict[str, object]] = {}
-        for name, settings in [*((name, {}) for name in MAIN_SHARES), *plan.shares.items()]:
-            settings = dict(settings)
-            kind = str(settings.pop("volume", "ext4"))
-            shares[name], mounted = stack.enter_context(volume(folder, name, kind))
-            if not mounted:
-                print(f"share {name}: no {kind} of its own (needs root and loop devices): a plain folder")
-            share_options[name] = settings
-        port = stack.enter_context(running_server(folder, configuration(shares, share_options, {})))
-        stack.callback(shutil.copy, folder / "server.log", options.out / "server.log")
-        runner = Runner(
-            plan, port, shares, raw, options.timeout, options.test_timeout, _client_options(options)
-        )
+        runner = _start(stack, options, plan)
         outcomes = runner.run_all(list(MAIN_SHARES))
         for _ in range(options.retries):
             outcomes = runner.repeat(outcomes, {row.test for row in report.regressions(outcomes, EXPECTED)})
@@ -93,12 +108,16 @@ def main() -> int:
     samba = report.samba_passes()
     print(f"{sum(row.passed for row in outcomes)} of {len(outcomes)} pass")
     behind = [row for row in outcomes if samba.get(row.test) and not row.passed]
-    print(f"{len(behind)} pass on Samba and not here", *(f"  {row.test}: {row.reason[:150]}" for row in behind), sep="\n")
+    print(
+        f"{len(behind)} pass on Samba and not here", *(f"  {row.test}: {row.reason[:150]}" for row in behind), sep="\n"
+    )
     if options.update:
         outcome.write(EXPECTED, everything)
         PAGE.write_text(report.markdown(everything), encoding="utf-8")
     elif worse:
-        print(f"{len(worse)} passed before and do not now:", *(f"  {row.test}: {row.reason}" for row in worse), sep="\n")
+        print(
+            f"{len(worse)} passed before and do not now:", *(f"  {row.test}: {row.reason}" for row in worse), sep="\n"
+        )
         return 1
     return 0
 

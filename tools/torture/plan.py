@@ -1,4 +1,4 @@
-"""What is run: the suites that smbtorture has, and the tests that need a share or option of their own (special.toml)."""
+"""What is run: smbtorture's suites, and the tests that need a share or option of their own (special.toml)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import subprocess
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ENDLESS = frozenset(["smb2.hold-oplock", "smb2.hold-sharemode", "smb2.check-sharemode", "smb2.scan"])
@@ -21,15 +22,16 @@ class Special:
     """Patterns."""
     share: str | None = None
     arguments: tuple[str, ...] = ()
-    second_user: bool = True
 
 
 @dataclass(slots=True)
 class Plan:
     suites: dict[str, list[str]]
     """Tests by suite."""
-    shares: dict[str, dict[str, object]]
-    """Further shares: volume (kind of file system) and share options."""
+    shares: dict[str, dict[str, Any]]
+    """Further shares: volume (kind of file system), server (one of ``servers``) and share options."""
+    servers: dict[str, dict[str, Any]]
+    """Further servers, by name: their options."""
     specials: list[Special] = field(default_factory=list)
 
     def special(self, test: str) -> Special | None:
@@ -62,4 +64,4 @@ def make_plan(wanted: list[str] | None) -> Plan:
         Special(tuple(entry["tests"]), entry.get("share"), tuple(entry.get("arguments", ())))
         for entry in document.get("run", [])
     ]
-    return Plan(suites, document.get("share", {}), specials)
+    return Plan(suites, document.get("share", {}), document.get("server", {}), specials)

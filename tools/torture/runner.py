@@ -23,7 +23,8 @@ _SOLO_BUDGET = 600.0
 @dataclass(slots=True)
 class Runner:
     plan: Plan
-    port: int
+    ports: dict[str, int]
+    """By share."""
     paths: dict[str, Path]
     """Shares on this machine."""
     raw: Path
@@ -72,7 +73,9 @@ class Runner:
     def _run_suite(self, suite: str, share: str) -> list[Outcome]:
         tests = self.plan.suites[suite]
         if suite in ENDLESS:
-            return [Outcome(suite, test, "not-run", how="-", reason="waits for a person or never ends") for test in tests]
+            return [
+                Outcome(suite, test, "not-run", how="-", reason="waits for a person or never ends") for test in tests
+            ]
         special = {test: self.plan.special(test) for test in tests}
         code = 0
         verdicts: dict[str, subunit.Verdict] = {}
@@ -109,7 +112,7 @@ class Runner:
 
     def _run(self, name: str, share: str, timeout: float, arguments: list[str] | None = None) -> tuple[int, str]:
         command = ["timeout", "-k", "2", f"{timeout:.0f}", "smbtorture", f"//127.0.0.1/{share}"]
-        command += ["-p", str(self.port), "-U", f"{USER}%{PASSWORD}", f"--extra-user={SECOND_USER}%{PASSWORD}"]
+        command += ["-p", str(self.ports[share]), "-U", f"{USER}%{PASSWORD}", f"--extra-user={SECOND_USER}%{PASSWORD}"]
         command += ["--fullname", "--format=subunit", *self.extra, *(arguments or []), name]
         started = time.monotonic()
         done = subprocess.run(
@@ -123,7 +126,7 @@ class Runner:
 
 def _find(verdicts: dict[str, subunit.Verdict], test: str) -> subunit.Verdict | None:
     """Suites name their tests in full, by the last part, or without the first ones."""
-    for name in (test, test.split(".")[-1]):
+    for name in (test, test.rsplit(".", maxsplit=1)[-1]):
         if name in verdicts:
             return verdicts[name]
     for name, verdict in verdicts.items():

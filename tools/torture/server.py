@@ -18,9 +18,11 @@ class ServerError(Exception):
     """It did not start."""
 
 
-def configuration(shares: dict[str, Path], share_options: dict[str, dict[str, object]], server: dict[str, object]) -> str:
+def configuration(
+    shares: dict[str, Path], share_options: dict[str, dict[str, object]], server: dict[str, object]
+) -> str:
     """TOML with two users and ``shares`` by name."""
-    lines = ["[server]", 'listen = ["127.0.0.1"]', "port = 0", "test_fsctls = true"]
+    lines = ["[server]", 'listen = ["127.0.0.1"]', "port = 0", "test_fsctls = true", "anonymous = true"]
     lines += [f"{key} = {_toml(value)}" for key, value in server.items()]
     for name, path in shares.items():
         lines += ["[[share]]", f'name = "{name}"', f'path = "{path}"']

@@ -41,7 +41,14 @@ class Path(Protocol):
     ready: bool
 
     def send(
-        self, opcode: int, flags: int, psn: int, ack_request: bool, extension: bytes, segments: Sequence[Buffer], size: int
+        self,
+        opcode: int,
+        flags: int,
+        psn: int,
+        ack_request: bool,
+        extension: bytes,
+        segments: Sequence[Buffer],
+        size: int,
     ) -> None:
         """Send one packet; ``size`` is that of the concatenated ``segments``, which may change once this returned."""
         ...

@@ -112,9 +112,7 @@ def _attach_filter(sock: socket.socket, program: Sequence[tuple[int, int, int, i
     """Classic BPF (SO_ATTACH_FILTER)."""
     code = b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
     memory = ctypes.create_string_buffer(code, len(code))
-    sock.setsockopt(
-        socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("@HP", len(program), ctypes.addressof(memory))
-    )
+    sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("@HP", len(program), ctypes.addressof(memory)))
 
 
 def _enlarge(sock: socket.socket, forced: int, ordinary: int, size: int) -> None:
@@ -184,7 +182,9 @@ class Port:
                     ": another process or the kernel's rdma_rxe owns it (see `rdma link`, `ss -lunp`); stop it, or use"
                     " the verbs provider on that device"
                 )
-            raise ProviderError(f"UDP port {self.udp_port} of {host}: {os.strerror(error.errno or 0)}{remedy}") from None
+            raise ProviderError(
+                f"UDP port {self.udp_port} of {host}: {os.strerror(error.errno or 0)}{remedy}"
+            ) from None
         return sock
 
     def _open_raw(self, host: str) -> socket.socket | None:
@@ -325,9 +325,7 @@ class Port:
             return [(socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, route.local + struct.pack("=I", route.scope))]
         return [(socket.IPPROTO_IP, _IP_PKTINFO, struct.pack("=I4s4s", 0, route.local, bytes(4)))]
 
-    def transmit(
-        self, buffers: list[Buffer], control: list[tuple[int, int, bytes]], address: tuple[str, int]
-    ) -> None:
+    def transmit(self, buffers: list[Buffer], control: list[tuple[int, int, bytes]], address: tuple[str, int]) -> None:
         """One datagram, or one batch of them. What the socket does not take now is kept until it does."""
         if not self.blocked:
             try:
@@ -414,7 +412,14 @@ class PacketPath:
         return state
 
     def send(
-        self, opcode: int, flags: int, psn: int, ack_request: bool, extension: bytes, segments: Sequence[Buffer], size: int
+        self,
+        opcode: int,
+        flags: int,
+        psn: int,
+        ack_request: bool,
+        extension: bytes,
+        segments: Sequence[Buffer],
+        size: int,
     ) -> None:
         pad = -size & 3
         flags |= MIGRATED | pad << 4
