@@ -141,8 +141,13 @@ class Connection:
         if error is not None:
             log.info("%s: connection lost: %s", self.client_name, error)
         for request in list(self.request_list.values()):
-            if request.pending is not None:
-                request.pending.cancel()
+            session = request.session
+            if request.pending is None:
+                continue
+            if session is not None and len(session.channel_list) > 1 and self.server.replays.owns(request.pending):
+                # The client sends it again on another channel (3.2.7.1).
+                continue
+            request.pending.cancel()
         self.dispatcher.close()
         for session in list(self.session_table.values()):
             self.server.leave_session(session, self)

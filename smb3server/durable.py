@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from smb3server.open import Open
     from smb3server.opening import Opening
     from smb3server.request import Request
-    from smb3server.server import Server
 
 DEFAULT_TIMEOUT = 60.0
 MAX_TIMEOUT = 300.0
@@ -32,7 +31,7 @@ _RECONNECTS = (contexts.DURABLE_RECONNECT, contexts.DURABLE_RECONNECT_V2)
 class Durability:
     """What makes one open durable (Open.IsDurable, DurableOpenTimeout, CreateGuid, DurableOwner)."""
 
-    __slots__ = ("client_guid", "create_guid", "disconnected", "open", "owner", "response", "timeout", "timer")
+    __slots__ = ("client_guid", "create_guid", "disconnected", "open", "owner", "timeout", "timer")
 
     def __init__(self, entry: Open, client_guid: bytes, create_guid: bytes | None, timeout: float) -> None:
         self.open = entry
@@ -42,11 +41,7 @@ class Durability:
         self.timeout = timeout
         self.owner = owner_of(entry)
         self.disconnected = False
-        self.response = b""
-        """The body of the CREATE response, for a replayed request."""
         self.timer: Timer | None = None
-        if create_guid is not None:
-            entry.session.server.create_guids[client_guid, create_guid] = entry
 
     def disconnect(self) -> bool:
         """The connection is lost: keep the open if its caching rights still cover it, and start the clock."""
@@ -64,8 +59,6 @@ class Durability:
     def forget(self) -> None:
         """The open is closed."""
         self._stop_timer()
-        if self.create_guid is not None:
-            self.open.session.server.create_guids.pop((self.client_guid, self.create_guid), None)
 
     def _stop_timer(self) -> None:
         timer, self.timer = self.timer, None
@@ -110,7 +103,12 @@ def grant(opening: Opening, entry: Open) -> contexts.RawContext | None:
         return None
     timeout = min(wanted.timeout / 1000, MAX_TIMEOUT) if wanted.timeout else DEFAULT_TIMEOUT
     entry.durable = Durability(entry, client_guid, wanted.create_guid, timeout)
-    answer = contexts.DurableResponseV2(timeout=int(timeout * 1000))
+    return response_v2(entry.durable)
+
+
+def response_v2(durable: Durability) -> contexts.RawContext:
+    """What a response says about a durable open of version 2."""
+    answer = contexts.DurableResponseV2(timeout=int(durable.timeout * 1000))
     return contexts.RawContext(contexts.DURABLE_REQUEST_V2, contexts.DURABLE_RESPONSE_V2_CODEC.pack(answer))
 
 
@@ -181,29 +179,6 @@ def close_if_disconnected(entry: Open) -> None:
     """3.3.4.6, 3.3.4.7: an oplock break that nobody can be told of ends what it covered."""
     if entry.durable is not None and entry.durable.disconnected:
         entry.close()
-
-
-def replayed(request: Request, found: dict[bytes, Any], server: Server) -> Open | None:
-    """3.3.5.9.10: the open that an earlier sending of this very CREATE made, None if this is the first.
-    DUPLICATE_OBJECTID when a CreateGuid comes again without being a replay."""
-    wanted: contexts.DurableRequestV2 | None = found.get(contexts.DURABLE_REQUEST_V2)
-    if wanted is None:
-        return None
-    entry = server.create_guids.get((request.connection.client_guid, wanted.create_guid))
-    if entry is None:
-        return None
-    if not request.header.flags & 0x20000000:
-        raise StatusError(NtStatus.DUPLICATE_OBJECTID)
-    durable = entry.durable
-    if durable is None or durable.owner != str(getattr(request.session, "identity", None)).casefold():
-        raise StatusError(NtStatus.ACCESS_DENIED)
-    asked = found.get(contexts.REQUEST_LEASE)
-    lease = entry.caching if isinstance(entry.caching, Lease) else None
-    if (asked.lease_key if asked is not None else None) != (lease.key if lease is not None else None):
-        raise StatusError(NtStatus.ACCESS_DENIED)
-    if durable.disconnected or entry.session is not request.session:
-        raise StatusError(NtStatus.FILE_NOT_AVAILABLE)
-    return entry
 
 
 def oplock_level(entry: Open) -> int:

@@ -354,6 +354,7 @@ class Opening:
         server = request.connection.server
         opened = Open(server.new_file_id(), session, tree)
         opened.granted_access = granted
+        opened.channel_sequence = request.header.status & 0xFFFF
         opened.maximal_access = self.maximal
         opened.share_access = record.share_access
         opened.create_options = record.create_options

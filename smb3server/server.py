@@ -19,6 +19,7 @@ from smb3server.commands import load
 from smb3server.connection import Connection
 from smb3server.files import FileTable
 from smb3server.multichannel import InterfaceList
+from smb3server.replay import Replays
 from smb3server.session import Identity, Session, SessionState
 from smb3server.settings import Settings
 from smb3server.status import NtStatus, StatusError
@@ -45,8 +46,7 @@ class Server:
         self.global_session_table: dict[int, Session] = {}
         self.global_open_table: dict[int, Open] = {}
         """Keyed by the persistent half of the FileId."""
-        self.create_guids: dict[tuple[bytes, bytes], Open] = {}
-        """Durable opens of version 2 by (ClientGuid, CreateGuid)."""
+        self.replays = Replays()
         self.connection_list: set[Connection] = set()
         self.max_transact_size = self.settings.max_io_size
         self.max_read_size = self.settings.max_io_size
@@ -157,6 +157,7 @@ class Server:
             connection.session_table.pop(session.session_id, None)
             connection.preauth_session_table.pop(session.session_id, None)
             connection.cancel_requests(session)
+        self.replays.end_session(session)
         for entry in list(session.open_table.values()):
             entry.close()
         session.tree_connect_table.clear()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from smb3server import access, durable, granting
+from smb3server import access, durable, granting, replay
 from smb3server.backends import names
 from smb3server.backends.base import FileInfo
 from smb3server.errors import as_status_error
@@ -55,9 +55,9 @@ def create(request: Request) -> Response | Pending:
         opening = _prepare(request, record, name, found)
         leased = opening.wanted_lease is not None
         return _respond_again(opening, durable.reconnect(request, found, opening.path, leased))
-    earlier = durable.replayed(request, found, request.connection.server)
-    if earlier is not None and earlier.durable is not None:
-        return Response([earlier.durable.response], file_id=earlier.file_id)
+    earlier = request.connection.server.replays.find(request, found)
+    if earlier is not None:
+        return _respond_to_replay(earlier, record)
     _check_fields(record)
     opening = _prepare(request, record, name, found)
     _close_same_application(request, found)
@@ -173,26 +173,38 @@ def _attempt(opening: Opening) -> Response | Pending:
 def _wait(opening: Opening, wait: MustWait) -> Pending:
     """Pending until the break is over, told to the client at once, as Windows does; then try again."""
     caching = wait.file.caching
+    replays = opening.request.connection.server.replays
 
     def on_cancel() -> None:
+        if key is not None:
+            replays.done(key)
         caching.unwait(again)
         pending.fail(StatusError(NtStatus.CANCELLED))
 
     def again() -> None:
         nonlocal caching
+        result: Response | StatusError
         try:
-            response = _respond(opening, opening.attempt())
+            result = _respond(opening, opening.attempt())
         except MustWait as longer:
             caching = longer.file.caching
             caching.wait(again)
+            return
         except StatusError as error:
-            pending.fail(error)
+            result = error
         except OSError as error:
-            pending.fail(as_status_error(error))
+            result = as_status_error(error)
+        if key is not None:
+            replays.done(key)
+        if isinstance(result, Response):
+            pending.complete(result)
         else:
-            pending.complete(response)
+            pending.fail(result)
 
     pending = opening.request.pend(Interim.AT_ONCE, on_cancel)
+    key = replay.key_of(opening.request, opening.asked)
+    if key is not None:
+        replays.wait(key, pending)
     caching.wait(again)
     return pending
 
@@ -203,10 +215,26 @@ def _respond(opening: Opening, opened: Open) -> Response:
     if asked is not None:
         opened.app_instance_id = asked.app_instance_id
     more = [context for context in (lease_context, durable.grant(opening, opened)) if context is not None]
-    response = _build(opening, opened, level, more)
-    if opened.durable is not None:
-        opened.durable.response = bytes(response.segments[0])
-    return response
+    fields, answers = _answers(opening, opened, level)
+    key = replay.key_of(opening.request, opening.asked)
+    if key is not None:
+        opening.request.connection.server.replays.remember(opened, replay.Replayable(key, fields, answers))
+    return Response([pack_response(fields, [*answers, *more])], file_id=opened.file_id)
+
+
+def _respond_to_replay(opened: Open, record: CreateRequest) -> Response:
+    """3.3.5.9.10: as the first time, but with the caching rights as they are now."""
+    kept = opened.replayable
+    if kept is None:
+        raise StatusError(NtStatus.INTERNAL_ERROR)
+    level = replay.level_for(opened, record.requested_oplock_level)
+    more = []
+    if isinstance(opened.caching, Lease):
+        more.append(granting.lease_context(opened.caching))
+    if opened.durable is not None and level in (OplockLevel.BATCH, OplockLevel.LEASE):
+        more.append(durable.response_v2(opened.durable))
+    fields = kept.response._replace(oplock_level=level)
+    return Response([pack_response(fields, [*kept.answers, *more])], file_id=opened.file_id)
 
 
 def _respond_again(opening: Opening, opened: Open) -> Response:
@@ -215,10 +243,12 @@ def _respond_again(opening: Opening, opened: Open) -> Response:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
     opening.info = opened.handle.info()
     more = [granting.lease_context(opened.caching)] if isinstance(opened.caching, Lease) else []
-    return _build(opening, opened, durable.oplock_level(opened), more)
+    fields, answers = _answers(opening, opened, durable.oplock_level(opened))
+    return Response([pack_response(fields, [*answers, *more])], file_id=opened.file_id)
 
 
-def _build(opening: Opening, opened: Open, level: int, more: list[contexts.RawContext]) -> Response:
+def _answers(opening: Opening, opened: Open, level: int) -> tuple[CreateResponse, list[contexts.RawContext]]:
+    """The response's fixed part, and the contexts that say something about the file."""
     info = opening.info
     if info is None:
         raise StatusError(NtStatus.INTERNAL_ERROR)
@@ -231,24 +261,20 @@ def _build(opening: Opening, opened: Open, level: int, more: list[contexts.RawCo
             contexts.OnDiskIdResponse(info.key.inode & 0xFFFFFFFFFFFFFFFF, opening.backend.volume_serial)
         )
         answers.append(contexts.RawContext(contexts.QUERY_ON_DISK_ID, data))
-    answers += more
-    body = pack_response(
-        CreateResponse(
-            oplock_level=level,
-            create_action=opening.action,
-            creation_time=info.creation_time,
-            last_access_time=info.last_access_time,
-            last_write_time=info.last_write_time,
-            change_time=info.change_time,
-            allocation_size=info.allocation_size,
-            end_of_file=info.end_of_file,
-            file_attributes=info.attributes,
-            persistent=opened.file_id[0],
-            volatile=opened.file_id[1],
-        ),
-        answers,
+    fields = CreateResponse(
+        oplock_level=level,
+        create_action=opening.action,
+        creation_time=info.creation_time,
+        last_access_time=info.last_access_time,
+        last_write_time=info.last_write_time,
+        change_time=info.change_time,
+        allocation_size=info.allocation_size,
+        end_of_file=info.end_of_file,
+        file_attributes=info.attributes,
+        persistent=opened.file_id[0],
+        volatile=opened.file_id[1],
     )
-    return Response([body], file_id=opened.file_id)
+    return fields, answers
 
 
 def _maximal_access(asked: contexts.Timewarp | None, info: FileInfo, opened: Open) -> contexts.RawContext:
