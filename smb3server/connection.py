@@ -64,6 +64,10 @@ class Connection:
         self.is_authenticated = False
         """A session was valid on it once."""
         self.closed = False
+        self.forced_stall = False
+        """For tests: the peer counts as one that acknowledges nothing."""
+        self.stalled = False
+        """Did not take a break notification in time; others are preferred."""
         self.dispatcher = Dispatcher(self)
 
     def start(self) -> None:
@@ -104,6 +108,11 @@ class Connection:
     def notify(self, session: Session, segments: Sequence[Buffer], command: int = Command.OPLOCK_BREAK) -> None:
         """Send an unsolicited message (3.3.4.6, 3.3.4.7): never signed, encrypted if the session's traffic is."""
         self.dispatcher.notify(session, segments, command)
+
+    def is_stalled(self) -> bool:
+        """Whether the network has lost the peer, as far as the transport can tell."""
+        self.stalled = self.forced_stall or self.transport.is_stalled()
+        return self.stalled
 
     def authenticated(self) -> None:
         """A session is valid: trust the client with full-sized messages and credits."""

@@ -56,6 +56,8 @@ class Settings:
     """Per connection."""
     max_sessions: int = 1024
     """Per connection."""
+    max_channels: int = 32
+    """Per session, as Windows has it."""
     max_trees: int = 1024
     """Per session."""
     max_connections: int = 4096

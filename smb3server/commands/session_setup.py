@@ -99,6 +99,8 @@ def _check_binding(request: Request) -> Session:
         raise StatusError(NtStatus.NETWORK_SESSION_EXPIRED)
     if session.is_guest or session.is_anonymous:
         raise StatusError(NtStatus.NOT_SUPPORTED)
+    if len(session.channel_list) >= server.settings.max_channels:
+        raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
     if session.cipher is not None and first.cipher_id != connection.cipher_id:
         # One key serves all channels, so they share the cipher.
         raise StatusError(NtStatus.INVALID_PARAMETER)

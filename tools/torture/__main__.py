@@ -31,8 +31,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("suites", nargs="*", metavar="SUITE", help="with or without smb2.; default: all")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "torture", help="results and smbtorture's output")
     parser.add_argument("--update", action="store_true", help="make these results the expected ones")
-    parser.add_argument("--timeout", type=float, default=70, help="seconds per suite")
-    parser.add_argument("--test-timeout", type=float, default=60, help="seconds per test that runs on its own")
+    parser.add_argument("--timeout", type=float, default=400, help="seconds per suite")
+    parser.add_argument("--test-timeout", type=float, default=90, help="seconds per test that runs on its own")
     parser.add_argument("--signing", action="store_true", help="the client requires signing")
     parser.add_argument("--encryption", action="store_true", help="the client requires encryption")
     parser.add_argument(
