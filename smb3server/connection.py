@@ -77,7 +77,11 @@ class Connection:
     def run(self, request: Request, work: Awaitable[Response], interim: Interim = Interim.DELAYED) -> Pending:
         """See ``Request.run``."""
         task = asyncio.ensure_future(work)
-        pending = request.pend(interim, lambda: None if task.cancel() else None)
+
+        def cancel() -> None:
+            task.cancel()
+
+        pending = request.pend(interim, cancel)
 
         def done(task: asyncio.Future[Response]) -> None:
             if task.cancelled():
@@ -121,7 +125,7 @@ class Connection:
             if request.session is not session or request.pending is None:
                 continue
             if tree_id is None or (request.tree is not None and request.tree.tree_id == tree_id):
-                request.pending.cancel()
+                request.pending.cancel(closing=True)
 
     def disconnect(self, reason: str) -> None:
         """The peer broke the protocol, or an administrator wants it gone."""

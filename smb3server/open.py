@@ -11,11 +11,11 @@ from smb3server.request import RELATED_FILE_ID, FileId, Request
 from smb3server.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
-    from smb3server.commands.query_directory import Enumeration
-    from smb3server.notify import Watcher
     from smb3server.backends.base import Handle, Path
+    from smb3server.commands.query_directory import Enumeration
     from smb3server.durable import Durability
     from smb3server.files import File
+    from smb3server.notify import Watcher
     from smb3server.session import Session
     from smb3server.tree import TreeConnect
 
@@ -40,6 +40,7 @@ class Open:
     __slots__ = (
         "__dict__",
         "_closing",
+        "app_instance_id",
         "caching",
         "create_options",
         "delete_on_close",
@@ -59,6 +60,7 @@ class Open:
         "on_close",
         "path",
         "pipe",
+        "position",
         "position",
         "resume_key",
         "session",
@@ -83,6 +85,8 @@ class Open:
         """``handle.fileno()``, for the data path."""
         self.may_block = True
         """Reads may have to wait for a disk."""
+        self.position = 0
+        """CurrentByteOffset: behind the last byte read or written."""
         self.in_flight = 0
         """Worker threads and RDMA transfers that use the handle: it stays open for them."""
         self.pipe: Pipe | None = None
@@ -94,6 +98,7 @@ class Open:
         self.lock_sequences: dict[int, int] = {}
         """LockSequenceArray: index to number, valid entries only."""
         self.durable: Durability | None = None
+        self.app_instance_id: bytes | None = None
         self.on_close: list[Callable[[], None]] = []
         """Called before the handle is closed (change notification, directory scans)."""
         self.enumeration: Enumeration | None = None
@@ -127,6 +132,13 @@ class Open:
             self.handle = self.descriptor = None
             self._closing = handle
             self._close_handle()
+
+    def disconnect(self) -> None:
+        """The connection is lost (3.3.7.1): a durable open stays for its client to come back to, others are closed."""
+        if self.durable is not None and self.durable.disconnect():
+            self.session.open_table.pop(self.file_id[1], None)
+        else:
+            self.close()
 
     def begin_io(self) -> None:
         """Keep the handle's descriptor from being closed (and its number reused) until ``end_io``."""

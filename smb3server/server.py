@@ -45,6 +45,8 @@ class Server:
         self.global_session_table: dict[int, Session] = {}
         self.global_open_table: dict[int, Open] = {}
         """Keyed by the persistent half of the FileId."""
+        self.create_guids: dict[tuple[bytes, bytes], Open] = {}
+        """Durable opens of version 2 by (ClientGuid, CreateGuid)."""
         self.connection_list: set[Connection] = set()
         self.max_transact_size = self.settings.max_io_size
         self.max_read_size = self.settings.max_io_size
@@ -61,7 +63,6 @@ class Server:
         """Local addresses on which SMB Direct is served; clients are told so (FSCTL_QUERY_NETWORK_INTERFACE_INFO)."""
         self._strangers: Counter[str] = Counter()
         """Connections without a session, by the peer's address."""
-        self._next_file_id = 0
         self.add_share(Share(IPC_SHARE_NAME, ShareType.PIPE, remark="Remote IPC", hidden=True))
 
     def add_share(self, share: Share) -> None:
@@ -70,8 +71,11 @@ class Server:
 
     def new_file_id(self) -> tuple[int, int]:
         """An unused (persistent, volatile) FileId; never all zeros or all ones."""
-        self._next_file_id += 1
-        return self._next_file_id, self._next_file_id
+        while True:
+            # Unpredictable: whoever guesses a persistent id could try to take over a durable open.
+            persistent = secrets.randbits(63) or 1
+            if persistent not in self.global_open_table:
+                return persistent, secrets.randbits(63) or 1
 
     # Connections
 
@@ -120,9 +124,7 @@ class Server:
 
     def new_acceptor(self) -> Acceptor:
         settings = self.settings
-        return Acceptor(
-            self.users, settings.server_name, settings.allow_guest, settings.allow_anonymous, self.kerberos
-        )
+        return Acceptor(self.users, settings.server_name, settings.allow_guest, settings.allow_anonymous, self.kerberos)
 
     def new_session(self, connection: Connection) -> Session:
         """3.3.5.5.1. Raises INSUFFICIENT_RESOURCES when the client has too many under way."""
@@ -164,6 +166,8 @@ class Server:
         """3.3.7.1: a session lost a connection; without its last channel it ends."""
         session.channel_list.pop(connection, None)
         if not session.channel_list:
+            for entry in list(session.open_table.values()):
+                entry.disconnect()
             self.remove_session(session)
         elif session.connection is connection:
             session.connection = next(iter(session.channel_list))
@@ -175,6 +179,8 @@ class Server:
             return
         if previous.identity.name.casefold() == identity.name.casefold():
             log.info("session of %s superseded", previous.identity)
+            for entry in list(previous.open_table.values()):
+                entry.disconnect()
             self.remove_session(previous)
 
     # End

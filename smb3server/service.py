@@ -74,6 +74,8 @@ class Service:
                 sidecar = self.config.state / "sidecar" / share.name
             options = LocalOptions(read_only=share.read_only, sidecar=str(sidecar) if sidecar else None)
             try:
+                if sidecar is not None:
+                    sidecar.parent.mkdir(mode=0o700, exist_ok=True)
                 backend = LocalBackend(share.path, options)
             except OSError as error:
                 raise ConfigError(f"share {share.name}: {error}") from error
