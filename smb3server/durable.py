@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from smb3server.leases import HANDLE, Lease, Oplock, Timer
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire import create_contexts as contexts
+from smb3server.wire.header import HeaderFlags
 from smb3server.wire.oplock_break import OplockLevel
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ _RECONNECTS = (contexts.DURABLE_RECONNECT, contexts.DURABLE_RECONNECT_V2)
 class Durability:
     """What makes one open durable (Open.IsDurable, DurableOpenTimeout, CreateGuid, DurableOwner)."""
 
-    __slots__ = ("client_guid", "create_guid", "disconnected", "open", "owner", "response", "timeout", "timer")
+    __slots__ = ("action", "client_guid", "create_guid", "disconnected", "open", "owner", "timeout", "timer")
 
     def __init__(self, entry: Open, client_guid: bytes, create_guid: bytes | None, timeout: float) -> None:
         self.open = entry
@@ -42,8 +43,8 @@ class Durability:
         self.timeout = timeout
         self.owner = owner_of(entry)
         self.disconnected = False
-        self.response = b""
-        """The body of the CREATE response, for a replayed request."""
+        self.action = 0
+        """CreateAction of the first response, for a replayed request."""
         self.timer: Timer | None = None
         if create_guid is not None:
             entry.session.server.create_guids[client_guid, create_guid] = entry
@@ -79,7 +80,7 @@ def owner_of(entry: Open) -> str:
 
 def covers(holder: Oplock | Lease | None) -> bool:
     """A batch oplock or handle caching: without it nobody would be told to let go of the open."""
-    return holder is not None and not (holder.breaking and isinstance(holder, Oplock)) and bool(holder.state & HANDLE)
+    return holder is not None and not holder.breaking and bool(holder.state & HANDLE)
 
 
 def check_contexts(found: dict[bytes, Any], dialect: int) -> None:
@@ -93,6 +94,15 @@ def check_contexts(found: dict[bytes, Any], dialect: int) -> None:
     present = [name for name in (*_REQUESTS, *_RECONNECTS) if name in found]
     if len(present) > 1:
         raise StatusError(NtStatus.INVALID_PARAMETER)
+
+
+def context_of(entry: Open) -> contexts.RawContext | None:
+    """What a response to a replayed request says about durability."""
+    durable = entry.durable
+    if durable is None or durable.create_guid is None:
+        return None
+    answer = contexts.DurableResponseV2(timeout=int(durable.timeout * 1000))
+    return contexts.RawContext(contexts.DURABLE_REQUEST_V2, contexts.DURABLE_RESPONSE_V2_CODEC.pack(answer))
 
 
 def grant(opening: Opening, entry: Open) -> contexts.RawContext | None:
@@ -110,8 +120,7 @@ def grant(opening: Opening, entry: Open) -> contexts.RawContext | None:
         return None
     timeout = min(wanted.timeout / 1000, MAX_TIMEOUT) if wanted.timeout else DEFAULT_TIMEOUT
     entry.durable = Durability(entry, client_guid, wanted.create_guid, timeout)
-    answer = contexts.DurableResponseV2(timeout=int(timeout * 1000))
-    return contexts.RawContext(contexts.DURABLE_REQUEST_V2, contexts.DURABLE_RESPONSE_V2_CODEC.pack(answer))
+    return context_of(entry)
 
 
 def wants_reconnect(found: dict[bytes, Any]) -> bool:
@@ -187,10 +196,15 @@ def replayed(request: Request, found: dict[bytes, Any], server: Server) -> Open 
     wanted: contexts.DurableRequestV2 | None = found.get(contexts.DURABLE_REQUEST_V2)
     if wanted is None:
         return None
-    entry = server.create_guids.get((request.connection.client_guid, wanted.create_guid))
+    key = (request.connection.client_guid, wanted.create_guid)
+    if key in server.pending_creates:
+        # The first one still waits for an oplock break.
+        replay = request.header.flags & HeaderFlags.REPLAY_OPERATION
+        raise StatusError(NtStatus.FILE_NOT_AVAILABLE if replay else NtStatus.DUPLICATE_OBJECTID)
+    entry = server.create_guids.get(key)
     if entry is None:
         return None
-    if not request.header.flags & 0x20000000:
+    if not request.header.flags & HeaderFlags.REPLAY_OPERATION:
         raise StatusError(NtStatus.DUPLICATE_OBJECTID)
     durable = entry.durable
     if durable is None or durable.owner != str(getattr(request.session, "identity", None)).casefold():
@@ -202,6 +216,12 @@ def replayed(request: Request, found: dict[bytes, Any], server: Server) -> Open 
     if durable.disconnected or entry.session is not request.session:
         raise StatusError(NtStatus.FILE_NOT_AVAILABLE)
     return entry
+
+
+def pending_key(opening: Opening) -> tuple[bytes, bytes] | None:
+    """Under what a waiting CREATE is known, so that a replay of it does not open a second time."""
+    wanted: contexts.DurableRequestV2 | None = opening.asked.get(contexts.DURABLE_REQUEST_V2)
+    return None if wanted is None else (opening.request.connection.client_guid, wanted.create_guid)
 
 
 def oplock_level(entry: Open) -> int:

@@ -47,6 +47,8 @@ class Server:
         """Keyed by the persistent half of the FileId."""
         self.create_guids: dict[tuple[bytes, bytes], Open] = {}
         """Durable opens of version 2 by (ClientGuid, CreateGuid)."""
+        self.pending_creates: set[tuple[bytes, bytes]] = set()
+        """The same of CREATEs that wait for an oplock break."""
         self.connection_list: set[Connection] = set()
         self.max_transact_size = self.settings.max_io_size
         self.max_read_size = self.settings.max_io_size

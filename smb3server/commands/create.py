@@ -52,10 +52,11 @@ def create(request: Request) -> Response | Pending:
     if durable.wants_reconnect(found):
         return _reconnect(request, record, name, found)
     earlier = durable.replayed(request, found, request.connection.server)
-    if earlier is not None and earlier.durable is not None:
-        return Response([earlier.durable.response], file_id=earlier.file_id)
     _check_fields(record)
     opening = _prepare(request, record, name, found)
+    if earlier is not None and earlier.durable is not None:
+        opening.action = CreateAction(earlier.durable.action)
+        return _respond_again(opening, earlier, replay=True)
     _close_same_application(request, found)
     return _attempt(opening)
 
@@ -186,17 +187,26 @@ def _wait(opening: Opening, wait: MustWait) -> Pending:
     """Pending until the break is over, told to the client at once, as Windows does; then try again."""
     caching = wait.file.caching
 
+    key = durable.pending_key(opening)
+    waiting = opening.request.connection.server.pending_creates
+
     def on_cancel() -> None:
+        if key is not None:
+            waiting.discard(key)
         caching.unwait(again)
         pending.fail(StatusError(NtStatus.CANCELLED))
 
     def again() -> None:
         nonlocal caching
+        if key is not None:
+            waiting.discard(key)
         try:
             response = _respond(opening, opening.attempt())
         except MustWait as longer:
             caching = longer.file.caching
             caching.wait(again)
+            if key is not None:
+                waiting.add(key)
         except StatusError as error:
             pending.fail(error)
         except OSError as error:
@@ -206,6 +216,8 @@ def _wait(opening: Opening, wait: MustWait) -> Pending:
 
     pending = opening.request.pend(Interim.AT_ONCE, on_cancel)
     caching.wait(again)
+    if key is not None:
+        waiting.add(key)
     return pending
 
 
@@ -215,18 +227,20 @@ def _respond(opening: Opening, opened: Open) -> Response:
     if asked is not None:
         opened.app_instance_id = asked.app_instance_id
     more = [context for context in (lease_context, durable.grant(opening, opened)) if context is not None]
-    response = _build(opening, opened, level, more)
     if opened.durable is not None:
-        opened.durable.response = bytes(response.segments[0])
-    return response
+        opened.durable.action = opening.action
+    return _build(opening, opened, level, more)
 
 
-def _respond_again(opening: Opening, opened: Open) -> Response:
-    """To a reconnect: the open as it is now."""
+def _respond_again(opening: Opening, opened: Open, replay: bool = False) -> Response:
+    """To a reconnect or a replay: the open as it is now."""
     if opened.handle is None:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
     opening.info = opened.handle.info()
     more = [granting.lease_context(opened.caching)] if isinstance(opened.caching, Lease) else []
+    durable_context = durable.context_of(opened) if replay else None
+    if durable_context is not None:
+        more.append(durable_context)
     return _build(opening, opened, durable.oplock_level(opened), more)
 
 
