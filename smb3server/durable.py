@@ -33,7 +33,7 @@ _RECONNECTS = (contexts.DURABLE_RECONNECT, contexts.DURABLE_RECONNECT_V2)
 class Durability:
     """What makes one open durable (Open.IsDurable, DurableOpenTimeout, CreateGuid, DurableOwner)."""
 
-    __slots__ = ("action", "client_guid", "create_guid", "disconnected", "open", "owner", "timeout", "timer")
+    __slots__ = ("client_guid", "create_guid", "disconnected", "open", "owner", "timeout", "timer")
 
     def __init__(self, entry: Open, client_guid: bytes, create_guid: bytes | None, timeout: float) -> None:
         self.open = entry
@@ -43,11 +43,7 @@ class Durability:
         self.timeout = timeout
         self.owner = owner_of(entry)
         self.disconnected = False
-        self.action = 0
-        """CreateAction of the first response, for a replayed request."""
         self.timer: Timer | None = None
-        if create_guid is not None:
-            entry.session.server.create_guids[client_guid, create_guid] = entry
 
     def disconnect(self) -> bool:
         """The connection is lost: keep the open if its caching rights still cover it, and start the clock."""
@@ -65,8 +61,6 @@ class Durability:
     def forget(self) -> None:
         """The open is closed."""
         self._stop_timer()
-        if self.create_guid is not None:
-            self.open.session.server.create_guids.pop((self.client_guid, self.create_guid), None)
 
     def _stop_timer(self) -> None:
         timer, self.timer = self.timer, None
@@ -108,6 +102,11 @@ def context_of(entry: Open) -> contexts.RawContext | None:
 def grant(opening: Opening, entry: Open) -> contexts.RawContext | None:
     """Make a new open durable if it was asked for and may be; the response's context."""
     found = opening.asked
+    entry.create_key = pending_key(opening)
+    entry.create_action = opening.action
+    if entry.create_key is not None:
+        # Also of an open that does not become durable: a replay finds it.
+        entry.session.server.create_guids[entry.create_key] = entry
     if entry.is_directory or not covers(entry.caching):
         return None
     client_guid = opening.request.connection.client_guid
@@ -206,14 +205,13 @@ def replayed(request: Request, found: dict[bytes, Any], server: Server) -> Open 
         return None
     if not request.header.flags & HeaderFlags.REPLAY_OPERATION:
         raise StatusError(NtStatus.DUPLICATE_OBJECTID)
-    durable = entry.durable
-    if durable is None or durable.owner != str(getattr(request.session, "identity", None)).casefold():
+    if owner_of(entry) != str(getattr(request.session, "identity", None)).casefold():
         raise StatusError(NtStatus.ACCESS_DENIED)
     asked = found.get(contexts.REQUEST_LEASE)
     lease = entry.caching if isinstance(entry.caching, Lease) else None
     if (asked.lease_key if asked is not None else None) != (lease.key if lease is not None else None):
         raise StatusError(NtStatus.ACCESS_DENIED)
-    if durable.disconnected or entry.session is not request.session:
+    if entry.session is not request.session or (entry.durable is not None and entry.durable.disconnected):
         raise StatusError(NtStatus.FILE_NOT_AVAILABLE)
     return entry
 

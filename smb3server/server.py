@@ -46,7 +46,7 @@ class Server:
         self.global_open_table: dict[int, Open] = {}
         """Keyed by the persistent half of the FileId."""
         self.create_guids: dict[tuple[bytes, bytes], Open] = {}
-        """Durable opens of version 2 by (ClientGuid, CreateGuid)."""
+        """Opens whose CREATE may be replayed, by (ClientGuid, CreateGuid)."""
         self.pending_creates: set[tuple[bytes, bytes]] = set()
         """The same of CREATEs that wait for an oplock break."""
         self.connection_list: set[Connection] = set()

@@ -54,8 +54,8 @@ def create(request: Request) -> Response | Pending:
     earlier = durable.replayed(request, found, request.connection.server)
     _check_fields(record)
     opening = _prepare(request, record, name, found)
-    if earlier is not None and earlier.durable is not None:
-        opening.action = CreateAction(earlier.durable.action)
+    if earlier is not None:
+        opening.action = CreateAction(earlier.create_action)
         return _respond_again(opening, earlier, replay=True)
     _close_same_application(request, found)
     return _attempt(opening)
@@ -227,8 +227,6 @@ def _respond(opening: Opening, opened: Open) -> Response:
     if asked is not None:
         opened.app_instance_id = asked.app_instance_id
     more = [context for context in (lease_context, durable.grant(opening, opened)) if context is not None]
-    if opened.durable is not None:
-        opened.durable.action = opening.action
     return _build(opening, opened, level, more)
 
 
