@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+SMB_DIRECT_PORT, SMB_PORT = 5445, 445
+"""Clients ask for SMB Direct on 5445 over iWARP. Over RoCE, where the port is only a number in the request, Windows and
+Linux 7.2 ask for 445, and Linux 6.12 for 5445 first."""
+
 
 def _iwarp() -> Provider:
     from smbdirect.providers.iwarp.provider import IwarpProvider
@@ -75,6 +79,8 @@ class Fabrics:
                 continue
             for host in hosts:
                 await self._listen(name, provider, host, port, choice != "auto")
+                if name == "roce" and port == SMB_DIRECT_PORT:
+                    await self._listen(name, provider, host, SMB_PORT, choice != "auto")
 
     async def _listen(self, name: str, provider: Provider, host: str, port: int, explicit: bool) -> None:
         from smbdirect.providers.iwarp.provider import IwarpProvider

@@ -42,6 +42,8 @@ class Open:
         "_closing",
         "app_instance_id",
         "caching",
+        "create_action",
+        "create_key",
         "create_options",
         "delete_on_close",
         "descriptor",
@@ -78,6 +80,9 @@ class Open:
         self.maximal_access = 0
         self.share_access = 0
         self.create_options = 0
+        self.create_action = 0
+        self.create_key: tuple[bytes, bytes] | None = None
+        """(ClientGuid, CreateGuid) of a CREATE that can be replayed."""
         self.path: Path = ()
         """As it was opened; ``handle.path`` knows about renames."""
         self.is_directory = False
@@ -124,6 +129,8 @@ class Open:
             return
         if self.durable is not None:
             self.durable.forget()
+        if self.create_key is not None:
+            server.create_guids.pop(self.create_key, None)
         on_close, self.on_close = self.on_close, []
         for callback in on_close:
             callback()

@@ -76,6 +76,10 @@ class LocalHandle(Handle):
         self.kind = kind
         self.stream = stream
         self.created = created
+        if writable:
+            backend.own.opened(self.key)
+        elif created:
+            backend.own.touch(self.key)
 
     # -- names
 
@@ -125,7 +129,7 @@ class LocalHandle(Handle):
     @contextlib.contextmanager
     def _for_writing(self) -> Iterator[int]:
         """The data descriptor, or a new one if this handle cannot write (a server truncates when it supersedes)."""
-        self._backend.check_writable()
+        self._changing()
         if self._writable and self._data is not None:
             yield self._data
             return
@@ -186,7 +190,7 @@ class LocalHandle(Handle):
         change: int | None = None,
     ) -> None:
         """POSIX has no way to set the change time: ``change`` is ignored (it becomes now, as any change makes it)."""
-        self._backend.check_writable()
+        self._changing()
         stat = syscalls.statx(self._descriptor())
         filetime.check(creation, last_access, last_write, change)
         if creation is not None:
@@ -200,8 +204,12 @@ class LocalHandle(Handle):
         settable = attr.DIRECTORY_SETTABLE if self.kind == Kind.DIRECTORY else attr.SETTABLE
         self._change(lambda metadata: setattr(metadata, "attributes", attributes & settable))
 
-    def _change(self, change: _Change) -> None:
+    def _changing(self) -> None:
         self._backend.check_writable()
+        self._backend.own.touch(self.key)
+
+    def _change(self, change: _Change) -> None:
+        self._changing()
         self._backend.store.change(self._ref, syscalls.statx(self._descriptor()), change)
 
     def eas(self) -> list[tuple[bytes, bytes]]:
@@ -243,7 +251,7 @@ class LocalHandle(Handle):
         return self._backend.store.blob(self._ref, syscalls.statx(self._descriptor()), kind)
 
     def _set_blob(self, kind: Blob, value: bytes | None, change: _Change | None = None) -> None:
-        self._backend.check_writable()
+        self._changing()
         self._backend.store.set_blob(self._ref, syscalls.statx(self._descriptor()), kind, value, change)
 
     # -- streams
@@ -279,15 +287,18 @@ class LocalHandle(Handle):
     def rename(self, target: Path, replace: bool, user: User | None = None) -> None:
         if self.stream:
             raise OSError(errno.EINVAL, "an alternate stream is renamed by rename_stream")
+        self._changing()
         self._backend.namespace.rename(self._descriptor(), self.kind, target, replace, user)
 
     def link(self, target: Path, replace: bool, user: User | None = None) -> None:
         if self.kind == Kind.DIRECTORY:
             raise PermissionError(errno.EPERM, "no hard links to directories")
+        self._changing()
         self._backend.namespace.link(self._descriptor(), target, replace, user)
 
     def unlink(self) -> None:
         if not self.stream:
+            self._changing()
             self._backend.namespace.unlink(self._descriptor(), self.kind, self._ref, self._user)
             return
         self._backend.check_writable()
@@ -315,6 +326,8 @@ class LocalHandle(Handle):
     def close(self) -> None:
         descriptor, data = self._fd, self._data
         self._fd, self._data = -1, None
+        if descriptor >= 0 and self._writable:
+            self._backend.own.closed(self.key)
         if descriptor >= 0:
             os.close(descriptor)
         if data is not None and data != descriptor:

@@ -90,7 +90,7 @@ class TransportSession:
         """There is none."""
 
     def get_remote_host(self) -> str:
-        return self._transport.peer_address[0]
+        return str(self._transport.peer_address[0])
 
     def close(self) -> None:
         """Idempotent; returns when the connection and its thread are gone."""

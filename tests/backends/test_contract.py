@@ -147,7 +147,7 @@ def test_impossible_names(backend: Backend, name: str) -> None:
             continue
         with pytest.raises(OSError) as caught:
             backend.open(OpenRequest((name,), disposition=disposition))
-        assert caught.value.errno in (errno.EINVAL, errno.ENOENT)
+        assert caught.value.errno in (errno.EILSEQ, errno.ENOENT)
         with pytest.raises(OSError):
             backend.open(OpenRequest((name, "x"), disposition=disposition))
 
@@ -691,3 +691,19 @@ def test_volume(backend: Backend) -> None:
     assert volume.total_bytes >= volume.free_bytes >= volume.available_bytes > 0
     assert volume.block_size % volume.sector_size == 0
     assert 0 < backend.volume_serial < 1 << 32
+
+
+def test_clone_range(backend: Backend) -> None:
+    put(backend, "source", data=b"x" * 65536)
+    with (
+        opened(backend, "source", read=True) as source,
+        opened(backend, "target", disposition=CREATE, read=True, write=True) as target,
+    ):
+        if backend.supports_reflink:
+            target.clone_range(source, 0, 4096, 8192)
+            assert read(target) == bytes(4096) + b"x" * 8192
+            with fails(errno.EINVAL):
+                target.clone_range(source, 1, 0, 100)
+        else:
+            with fails(errno.EOPNOTSUPP):
+                target.clone_range(source, 0, 0, 4096)

@@ -10,7 +10,7 @@ import pytest
 
 from tools.kernel_lab import judge as judge_module
 from tools.kernel_lab.cases import CASES, Case, select
-from tools.kernel_lab.judge import judge, tshark_complaints
+from tools.kernel_lab.judge import judge, tshark_complaints, tshark_experts
 from tools.kernel_lab.server import log_complaints
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,7 +22,7 @@ SIW = next(case for case in CASES if case.name == "siw")
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Results of a passed ``siw`` case."""
-    monkeypatch.setattr(judge_module, "tshark_complaints", lambda path, reference: [])
+    monkeypatch.setattr(judge_module, "tshark_complaints", lambda path: [])
     monkeypatch.setattr(judge_module.shutil, "which", lambda name: name)
     (tmp_path / "status").write_text("0\n")
     (tmp_path / "log.txt").write_text("== [1.0] ok: mnt\n== [2.0] ok: umount /mnt\n")
@@ -36,7 +36,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_passed_case(folder: Path) -> None:
-    assert judge(SIW, folder, reference=False) == []
+    assert judge(SIW, folder) == []
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,7 @@ def test_passed_case(folder: Path) -> None:
         ("dmesg.txt", "[ 1.0] WARNING: CPU: 0 PID: 1 at fs/smb/client/smbdirect.c:1", "WARNING"),
         ("dmesg.txt", "[ 1.0] BUG: unable to handle page fault", "BUG"),
         ("dmesg.txt", "[ 1.0] CIFS: VFS: \\\\10.0.2.2 has not responded in 180 seconds", "has not responded"),
+        ("dmesg.txt", "[ 1.0] CIFS: VFS: RDMA transport re-established", "re-established"),
         ("dmesg.txt", "[ 1.0] CIFS: VFS: sign fail cmd 0x8 message id 0x4f", "sign fail"),
         ("debugdata.txt", "Number of credits: 8190,1,1 Dialect 0x311 posix\n", "SMB Direct is not in use"),
         ("debugdata.txt", DEBUG_DATA.replace("ff", "10"), "receive_credit_max is not 255"),
@@ -55,7 +56,7 @@ def test_passed_case(folder: Path) -> None:
 )
 def test_what_fails_a_case(folder: Path, name: str, content: str, complaint: str) -> None:
     (folder / name).write_text(content)
-    complaints = judge(SIW, folder, reference=False)
+    complaints = judge(SIW, folder)
     assert len(complaints) == 1
     assert complaint in complaints[0]
 
@@ -63,15 +64,15 @@ def test_what_fails_a_case(folder: Path, name: str, content: str, complaint: str
 @pytest.mark.parametrize("name", ["status", "debugdata.txt", "session.pcap"])
 def test_missing_result_fails_a_case(folder: Path, name: str) -> None:
     (folder / name).unlink()
-    assert len(judge(SIW, folder, reference=False)) == 1
+    assert len(judge(SIW, folder)) == 1
 
 
 def test_rdma_transfers_are_wanted_or_not(folder: Path) -> None:
     signed = Case("siw-sign", "siw", "sign")
-    assert "though the client signs or encrypts" in judge(signed, folder, reference=False)[0]
+    assert "though the client signs or encrypts" in judge(signed, folder)[0]
     over_tcp = Case("tcp", "tcp")
     (folder / "debugdata.txt").write_text("Number of credits: 8190\n")
-    assert judge(over_tcp, folder, reference=False) == ["capture: no session over tcp"]
+    assert judge(over_tcp, folder) == ["capture: no session over tcp"]
 
 
 def test_selection() -> None:
@@ -87,8 +88,8 @@ def test_selection() -> None:
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
 def test_tshark_complaints_and_exclusions() -> None:
     capture = ROOT / "pcaps" / "linux612-siw-ksmbd-mtu1500.pcap"
-    assert [complaint.split(":")[1].strip() for complaint in tshark_complaints(capture)] == ["Warns SPNEGO"]
-    assert tshark_complaints(capture, reference=True) == []
+    assert sorted({expert.protocol for expert in tshark_experts(capture)}) == ["IWARP_MPA", "SPNEGO", "TCP"]
+    assert tshark_complaints(capture) == []
 
 
 def test_server_log(tmp_path: Path) -> None:

@@ -5,9 +5,9 @@
 . /out/lib.sh
 P=$1 IP=$2 OPTS=$3 SHARE=${SHARE:-share} CASE_OUT=${CASE_OUT:-/out} BULK_MIB=${BULK_MIB:-64}
 BULK_BYTES=$((BULK_MIB * 1048576)) QUARTER=$((BULK_MIB * 262144))
-case $IP in 10.0.2.2|self) net_user;; *) ip addr show dev eth0 | grep -q "${IP%.*}.2" || ip addr add ${IP%.*}.2/24 dev eth0;; esac
+case $IP in 10.0.2.2|10.0.2.15|self) net_user;; *) ip addr show dev eth0 | grep -q "${IP%.*}.2" || ip addr add ${IP%.*}.2/24 dev eth0;; esac
 [ $P = tcp ] && R=rw || { rdma_dev $P; R=rdma; }
-CAPIF=eth0; [ $IP = self ] && { ksmbd_start; IP=10.0.2.15; CAPIF=lo; }
+CAPIF=eth0; [ $IP = 10.0.2.15 ] && CAPIF=lo; [ $IP = self ] && { ksmbd_start; IP=10.0.2.15; CAPIF=lo; }
 modprobe cifs; client_credits ${CREDITS:-255}
 ping -c1 -W2 $IP >/dev/null      # a cold ARP makes the first RDMA connect time out
 
