@@ -65,6 +65,8 @@ async def serve(config: Config) -> int:
         return EXIT_FAILED
     for share in config.shares:
         print(f"share {share.name}: {share.path}{' (read-only)' if share.read_only else ''}")
+    for choice in service.fabrics.choices:
+        print(f"rdma: {choice}")
     for note in service.notes:
         print(f"note: {note}")
     for line in commands(service):
@@ -86,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
     # Token dumps of these are no use to operators, and no business of log files.
-    for name in ("spnego", "asyncio"):
+    for name in ("spnego", "asyncio", "pyroute2"):
         logging.getLogger(name).setLevel(logging.WARNING)
     try:
         import uvloop

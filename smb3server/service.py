@@ -20,7 +20,6 @@ from smb3server.tree import Share
 log = logging.getLogger(__name__)
 
 DEFAULT_PORT, UNPRIVILEGED_PORT = 445, 1445
-DEFAULT_RDMA_PORT = 5445
 _GUID_FILE = "server-guid"
 
 
@@ -45,9 +44,7 @@ class Service:
         await self.server.interfaces.start()
         hosts = self._hosts()
         if self.config.rdma != "off":
-            rdma_port = DEFAULT_RDMA_PORT if self.config.rdma_port is None else self.config.rdma_port
-            await self.fabrics.start(self.config.rdma, hosts, rdma_port)
-            self.notes += self.fabrics.problems
+            await self.fabrics.start(self.config.rdma.split(","), hosts, self.config.rdma_port)
         self._listen(hosts)
 
     def _state(self) -> None:
@@ -72,6 +69,10 @@ class Service:
             sidecar: Path | None = None
             if self.config.state is not None:
                 sidecar = self.config.state / "sidecar" / share.name
+                try:
+                    sidecar.parent.mkdir(mode=0o700, exist_ok=True)
+                except OSError as error:
+                    raise ConfigError(f"state directory {self.config.state}: {error}") from error
             options = LocalOptions(read_only=share.read_only, sidecar=str(sidecar) if sidecar else None)
             try:
                 backend = LocalBackend(share.path, options)

@@ -545,6 +545,7 @@ class SmbDirectTransport:
 
     def _endpoint_closed(self, reason: CloseReason) -> None:
         """3.1.7.1: connection loss, the last thing an endpoint reports."""
+        _log.debug("%s: connection ended: %s %s", self.peer_address, reason.cause.value, reason.detail)
         self._dead = True
         self._ended = True
         self.connection.close()
