@@ -304,6 +304,8 @@ class VerbsEndpoint:
         if isinstance(request, Send):
             if request.invalidate is not None:
                 opcode, rkey = abi.WR_SEND_INV, request.invalidate
+                # rdma-core 44: siw takes the key from the RDMA fields, which mean nothing to a Send elsewhere
+                remote = RemoteSegment(rkey, 0, 0)
                 self.counters["send_with_invalidate"] += 1
         else:
             opcode, remote = (abi.WR_READ if isinstance(request, Read) else abi.WR_WRITE), request.remote
