@@ -27,6 +27,18 @@ def live_connection(session: Session) -> Connection | None:
     return next((connection for connection in candidates if not connection.closed), None)
 
 
+def oldest_connection(session: Session, client_guid: bytes) -> Connection | None:
+    """The client's oldest connection with a session."""
+    connections = [
+        connection
+        for connection in session.server.connection_list
+        if connection.client_guid == client_guid and connection.session_table and not connection.closed
+    ]
+    if client_guid == bytes(16) or not connections:
+        return live_connection(session)
+    return min(connections, key=lambda connection: connection.creation_time)
+
+
 class BreakNotifications:
     """``leases.Breaks`` of a server."""
 
@@ -34,7 +46,7 @@ class BreakNotifications:
         return asyncio.get_running_loop().call_later(delay, callback)
 
     def notify_lease(self, lease: Lease, current: int, new: int, ack_required: bool) -> bool:
-        """On any connection of any open of the lease; the client knows the lease by its key alone."""
+        """The client knows the lease by its key alone, so any of its connections will do; Windows takes the oldest."""
         body = LEASE_BREAK_NOTIFICATION.pack(
             LeaseBreakNotification(
                 new_epoch=lease.epoch if lease.version == 2 else 0,
@@ -44,7 +56,14 @@ class BreakNotifications:
                 new_lease_state=new,
             )
         )
-        return any(self._send(cast("Open", entry).session, body) for entry in lease.opens)
+        for entry in lease.opens:
+            session = cast("Open", entry).session
+            connection = oldest_connection(session, lease.client_guid)
+            if connection is not None:
+                own = connection.session_table.get(session.session_id) or next(iter(connection.session_table.values()))
+                connection.notify(own, [body])
+                return True
+        return False
 
     def notify_oplock(self, oplock: Oplock, level: int) -> bool:
         entry = cast("Open", oplock.open)

@@ -1,31 +1,31 @@
 """The command line and the configuration file, turned into one ``Config``.
 
-    [server]
-    name = "FILES"                     # NetBIOS name
-    listen = ["0.0.0.0", "::"]
-    port = 445
-    rdma = "auto"                      # auto, off, or fabrics: "iwarp,roce", "verbs"
-    rdma_port = 5445
-    state = "/var/lib/smb3server"
-    guest = false
-    require_signing = false
-    require_encryption = false
-    keytab = "/etc/krb5.keytab"
-    min_dialect = "2.0.2"
-    max_dialect = "3.1.1"
+[server]
+name = "FILES"                     # NetBIOS name
+listen = ["0.0.0.0", "::"]
+port = 445
+rdma = "auto"                      # auto, off, or fabrics: "iwarp,roce", "verbs"
+rdma_port = 5445
+state = "/var/lib/smb3server"
+guest = false
+require_signing = false
+require_encryption = false
+keytab = "/etc/krb5.keytab"
+min_dialect = "2.0.2"
+max_dialect = "3.1.1"
 
-    [[share]]
-    name = "data"
-    path = "/srv/data"
-    read_only = false
-    encrypt = false
-    guest = false
-    users = ["alice"]
-    remark = "..."
+[[share]]
+name = "data"
+path = "/srv/data"
+read_only = false
+encrypt = false
+guest = false
+users = ["alice"]
+remark = "..."
 
-    [[user]]
-    name = "alice"
-    password = "..."                   # or nt_hash = "32 hexadecimal digits"
+[[user]]
+name = "alice"
+password = "..."                   # or nt_hash = "32 hexadecimal digits"
 """
 
 from __future__ import annotations

@@ -81,7 +81,11 @@ class Connection:
     def run(self, request: Request, work: Awaitable[Response], interim: Interim = Interim.DELAYED) -> Pending:
         """See ``Request.run``."""
         task = asyncio.ensure_future(work)
-        pending = request.pend(interim, lambda: None if task.cancel() else None)
+
+        def cancel() -> None:
+            task.cancel()
+
+        pending = request.pend(interim, cancel)
 
         def done(task: asyncio.Future[Response]) -> None:
             if task.cancelled():

@@ -47,6 +47,7 @@ _NEGOTIATE = int(Command.NEGOTIATE)
 _SESSION_SETUP = int(Command.SESSION_SETUP)
 _CANCEL = int(Command.CANCEL)
 _CREATE = int(Command.CREATE)
+_SESSIONLESS = frozenset((_NEGOTIATE, _SESSION_SETUP))
 _ERROR = 0xC0000000
 
 
@@ -168,7 +169,7 @@ class Dispatcher:
             result = self._run(request, chain)
             if isinstance(result, Pending):
                 chain.pending = request
-                self._wait(request, result)
+                self._wait(request, chain, result)
                 return
             self._take(request, chain, result)
         self._flush(chain)
@@ -252,7 +253,7 @@ class Dispatcher:
         request.session = session
         if header.flags & _SIGNED and not request.encrypted:
             self._verify(request, session)
-        if command == _NEGOTIATE or command == _SESSION_SETUP:
+        if command in _SESSIONLESS:
             return
         checks.check_body(request)
         if session is None:
@@ -320,7 +321,7 @@ class Dispatcher:
             chain.file_id = None
         chain.replies.append(self.writer.reply(request, result))
 
-    def _wait(self, request: Request, pending: Pending) -> None:
+    def _wait(self, request: Request, chain: Chain, pending: Pending) -> None:
         """The handler left ``request`` pending: make it known to CANCEL and, in time, to the client."""
         connection = self.connection
         if len(connection.request_list) >= connection.server.settings.max_async_requests:
@@ -328,7 +329,7 @@ class Dispatcher:
             pending.cancel()
             return
         connection.request_list[request.header.message_id] = request
-        if pending.interim is Interim.AT_ONCE and request.compound.offset < 0:
+        if pending.interim is Interim.AT_ONCE and chain.offset < 0:
             self._send_interim(request)
         elif pending.interim is not Interim.NEVER:
             delay = connection.server.settings.interim_delay

@@ -6,16 +6,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from smb3server import share_modes
+from smb3server import notify, share_modes
 from smb3server.leases import Breaks, Caching, Lease, LeaseTables
 from smb3server.locks import LockTable
+from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import Access
 
 if TYPE_CHECKING:
-    from smb3server.backends.base import FileKey, Path
+    from smb3server.backends.base import FileKey
     from smb3server.open import Open
 
 log = logging.getLogger(__name__)
@@ -97,7 +97,14 @@ class File:
             # Not empty, or somebody behind the server was faster: there is no reply left to tell it in.
             log.info("delete on close: %s", error)
             return
-        self.table.on_removed(last, path)
+        share = last.tree.share
+        if last.is_directory:
+            notify.directory_deleted(share, path)
+        if self.stream:
+            notify.report(share, path, Action.REMOVED_STREAM, NotifyFilter.STREAM_NAME, self.stream)
+        else:
+            kind = NotifyFilter.DIR_NAME if last.is_directory else NotifyFilter.FILE_NAME
+            notify.report(share, path, Action.REMOVED, kind)
 
     def data_changes(self, by: Open | None) -> None:
         """Tell other clients' caches (write, truncation, byte-range lock). Cheap when nobody caches."""
@@ -110,8 +117,6 @@ class FileTable:
         self.breaks = breaks
         self.break_timeout = break_timeout
         self.leases = LeaseTables()
-        self.on_removed: Callable[[Open, Path], None] = lambda last, path: None
-        """Told of each deletion at a last close, with the path the file had (change notification)."""
         self._files: dict[FileKey, dict[str, File]] = {}
 
     def find(self, key: FileKey, stream: str = "") -> File | None:

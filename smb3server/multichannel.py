@@ -28,7 +28,8 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 class Interface(NamedTuple):
     """One address of one interface."""
 
-    index: int
+    number: int
+    """IfIndex."""
     name: str
     address: Address
     speed: int
@@ -61,9 +62,7 @@ def read_interfaces() -> list[Interface]:
             if address.is_link_local:
                 continue
             name = link.get_attr("IFLA_IFNAME")
-            found.append(
-                Interface(entry["index"], name, address, _speed(name), bool(link["flags"] & _IFF_LOOPBACK))
-            )
+            found.append(Interface(entry["index"], name, address, _speed(name), bool(link["flags"] & _IFF_LOOPBACK)))
     return found
 
 
@@ -126,7 +125,7 @@ def pack_interfaces(interfaces: Iterable[Interface], rdma_addresses: Collection[
             sockaddr = _IPV6.pack(FAMILY_IPV6, 0, 0, entry.address.packed, 0)
         # RSS would have clients open several connections per interface; one event loop gains nothing by that.
         capability = RDMA_CAPABLE if _serves(rdma_addresses, entry.address) else 0
-        packed.append(_INFO.pack(_INFO.size, entry.index, capability, 0, entry.speed, sockaddr))
+        packed.append(_INFO.pack(_INFO.size, entry.number, capability, 0, entry.speed, sockaddr))
     if packed:
         packed[-1] = bytes(4) + packed[-1][4:]
     return b"".join(packed)

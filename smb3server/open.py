@@ -11,11 +11,11 @@ from smb3server.request import RELATED_FILE_ID, FileId, Request
 from smb3server.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
-    from smb3server.commands.query_directory import Enumeration
-    from smb3server.notify import Watcher
     from smb3server.backends.base import Handle, Path
+    from smb3server.commands.query_directory import Enumeration
     from smb3server.durable import Durability
     from smb3server.files import File
+    from smb3server.notify import Watcher
     from smb3server.session import Session
     from smb3server.tree import TreeConnect
 
@@ -60,6 +60,7 @@ class Open:
         "path",
         "pipe",
         "position",
+        "position",
         "resume_key",
         "session",
         "share_access",
@@ -83,6 +84,8 @@ class Open:
         """``handle.fileno()``, for the data path."""
         self.may_block = True
         """Reads may have to wait for a disk."""
+        self.position = 0
+        """CurrentByteOffset: behind the last byte read or written."""
         self.in_flight = 0
         """Worker threads and RDMA transfers that use the handle: it stays open for them."""
         self.pipe: Pipe | None = None

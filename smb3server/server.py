@@ -138,9 +138,7 @@ class Server:
 
     def new_acceptor(self) -> Acceptor:
         settings = self.settings
-        return Acceptor(
-            self.users, settings.server_name, settings.allow_guest, settings.allow_anonymous, self.kerberos
-        )
+        return Acceptor(self.users, settings.server_name, settings.allow_guest, settings.allow_anonymous, self.kerberos)
 
     def new_session(self, connection: Connection) -> Session:
         """3.3.5.5.1. Raises INSUFFICIENT_RESOURCES when the client has too many under way."""

@@ -242,11 +242,12 @@ class Handle(ABC):
 
 
 class Change(NamedTuple):
-    """A change that did not come through this server."""
+    """A change in the store, by whomever: a store may not be able to tell the server's own from others'."""
 
     action: int
-    """FILE_ACTION_* (MS-FSCC 2.7.1)."""
+    """FILE_ACTION_* (MS-FSCC 2.7.1); 0: changes were lost, anything below ``path`` may have changed."""
     path: Path
+    """Below the share's root, like all paths."""
     filter: int
     """FILE_NOTIFY_CHANGE_* it counts as (MS-SMB2 2.2.35)."""
 

@@ -37,7 +37,19 @@ class LocalHandle(Handle):
     """``_fd`` stands for the file itself, O_PATH unless data access was asked for; ``_data`` is what bytes go through:
     ``_fd``, or an alternate stream's descriptor, or None."""
 
-    __slots__ = ("_backend", "_data", "_fd", "_ref", "_user", "_writable", "created", "key", "kind", "stream")
+    __slots__ = (
+        "_backend",
+        "_data",
+        "_fd",
+        "_name_synced",
+        "_ref",
+        "_user",
+        "_writable",
+        "created",
+        "key",
+        "kind",
+        "stream",
+    )
 
     def __init__(
         self,
@@ -59,6 +71,7 @@ class LocalHandle(Handle):
         self._data = data
         self._writable = writable
         self._user = user
+        self._name_synced = False
         self.key = FileKey(stat.dev, stat.ino)
         self.kind = kind
         self.stream = stream
@@ -104,9 +117,10 @@ class LocalHandle(Handle):
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-        if self.created and not self.stream:
+        if self.created and not self.stream and not self._name_synced:
             with contextlib.suppress(FileNotFoundError):
                 self._backend.sync_parent(self.disk_path())
+            self._name_synced = True
 
     @contextlib.contextmanager
     def _for_writing(self) -> Iterator[int]:
@@ -133,7 +147,7 @@ class LocalHandle(Handle):
 
     def truncate(self, size: int) -> None:
         with self._for_writing() as descriptor:
-            os.ftruncate(descriptor, size)
+            file_io.truncate(descriptor, size)
 
     def allocate(self, size: int) -> None:
         with self._for_writing() as descriptor:
@@ -176,6 +190,7 @@ class LocalHandle(Handle):
         """POSIX has no way to set the change time: ``change`` is ignored (it becomes now, as any change makes it)."""
         self._backend.check_writable()
         stat = syscalls.statx(self._descriptor())
+        filetime.check(creation, last_access, last_write, change)
         if creation is not None:
             self._change(lambda metadata: setattr(metadata, "creation", creation))
         if last_access is not None or last_write is not None:

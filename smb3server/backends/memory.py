@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from smb3server.backends import attributes as attr
-from smb3server.backends import filetime, names, reparse
+from smb3server.backends import file_io, filetime, names, reparse
 from smb3server.backends.base import (
     Backend,
     Buffer,
@@ -368,6 +368,7 @@ class MemoryHandle(Handle):
             raise OSError(errno.EBADF, "not opened for writing")
         data = self._for_writing()
         length = sum(map(len, buffers))
+        file_io.check_range(offset, length)
         if length and offset + length > len(data.content):
             self._backend.resize(data, offset + length)
         position = offset
@@ -380,11 +381,13 @@ class MemoryHandle(Handle):
         self._node()
 
     def truncate(self, size: int) -> None:
+        file_io.check_range(size)
         data = self._for_writing()
         self._backend.resize(data, size)
         data.reserved = min(data.reserved, -(-size // _BLOCK) * _BLOCK)
 
     def allocate(self, size: int) -> None:
+        file_io.check_range(size)
         data = self._for_writing()
         if size < len(data.content):
             self._backend.resize(data, size)
@@ -442,6 +445,7 @@ class MemoryHandle(Handle):
         last_write: int | None = None,
         change: int | None = None,
     ) -> None:
+        filetime.check(creation, last_access, last_write, change)
         node = self._changing()
         node.creation = node.creation if creation is None else creation
         node.last_access = node.last_access if last_access is None else last_access

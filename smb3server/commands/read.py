@@ -71,6 +71,7 @@ def _read_file(request: Request, record: ReadRequest, found: Open, remote: Remot
     try:
         count = _read_cached(found, buffer.view, offset)
         if count >= 0:
+            found.position = offset + count
             return _reply(record, buffer, count, remote)
     except BaseException:
         buffer.release()

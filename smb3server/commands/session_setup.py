@@ -40,9 +40,7 @@ def session_setup(request: Request) -> Response | Pending:
     if setup.structure_size != 25:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     token = bytes(
-        part(
-            request.message, setup.security_buffer_offset, setup.security_buffer_length, SESSION_SETUP_REQUEST.size
-        )
+        part(request.message, setup.security_buffer_offset, setup.security_buffer_length, SESSION_SETUP_REQUEST.size)
     )
     if server.settings.require_encryption and not connection.cipher_id:
         raise StatusError(NtStatus.ACCESS_DENIED)

@@ -88,6 +88,7 @@ def _store(
     if file.caching.holders:
         file.data_changes(found)
     handle.write_from([data], record.offset)
+    found.position = record.offset + count
     if not (record.flags & _THROUGH or found.create_options & _OPTION_THROUGH):
         return response
     pending = request.pending or request.pend(Interim.DELAYED)

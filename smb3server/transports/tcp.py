@@ -20,9 +20,11 @@ from smbdirect.tcp_info import retransmissions
 
 log = logging.getLogger(__name__)
 
+MAX_MESSAGE = 0xFFFFFF
+"""The length field has three bytes."""
 RECEIVE_BUFFER = 65536
 FIRST_BUFFER = 2048
-"""Bytes of the receive buffer of a peer not trusted with more; it grows with what arrives, not with what is announced."""
+"""Bytes of the receive buffer of a peer not trusted with more; it grows with what arrives, not with announcements."""
 UNTRUSTED = 1 << 17
 """A ``max_message_size`` up to this marks a peer that has not authenticated."""
 LARGE_MESSAGE = 16384
@@ -53,8 +55,7 @@ class TcpTransport:
     """See ``smbdirect.message_transport.MessageTransport``. Takes over ``sock``."""
 
     rdma: RdmaOperations | None = None
-    max_outbound_message_size = 0xFFFFFF
-    """The length field of direct TCP has 24 bits (MS-SMB2 2.1)."""
+    max_outbound_message_size = MAX_MESSAGE
 
     def __init__(self, sock: socket.socket, pool: BufferPool, max_message_size: int) -> None:
         sock.setblocking(False)

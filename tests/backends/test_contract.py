@@ -218,6 +218,31 @@ def test_data_needs_the_right_open(backend: Backend) -> None:
     assert get(backend, "f") == b"x"
 
 
+@pytest.mark.parametrize("offset", [(1 << 63) - 1, 1 << 63, (1 << 64) - 1])
+def test_offsets_no_file_reaches(backend: Backend, offset: int) -> None:
+    with opened(backend, "f", disposition=CREATE, read=True, write=True) as handle:
+        handle.write_from([b"abc"], 0)
+        assert read(handle, 10, offset) == b""
+        with fails(errno.EINVAL):
+            handle.write_from([b"x"], offset)
+        for act in (handle.truncate, handle.allocate):
+            with pytest.raises(OSError):
+                act(offset)
+        handle.zero_range(offset, 1 << 62)
+        handle.zero_range(3, offset)
+        assert handle.allocated_ranges(offset, 1 << 63) == []
+        assert handle.copy_range(handle, offset, 0, 1) == 0
+        with fails(errno.EINVAL):
+            handle.copy_range(handle, 0, offset, 3)
+        for times in ({"creation": 1 << 63}, {"last_write": -1}, {"last_access": 1 << 64}):
+            with fails(errno.EINVAL):
+                handle.set_times(**times)
+        handle.set_times(creation=(1 << 63) - 1, last_write=(1 << 63) - 1, last_access=0)
+        assert handle.info().end_of_file == 3
+        assert handle.info().creation_time == (1 << 63) - 1
+        assert read(handle) == b"abc"
+
+
 def test_truncate_and_allocate(backend: Backend) -> None:
     with opened(backend, "f", disposition=CREATE, read=True, write=True) as handle:
         handle.write_from([b"x" * 10000], 0)

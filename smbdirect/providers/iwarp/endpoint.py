@@ -43,6 +43,8 @@ LARGE_ULPDU = 65520
 """Bytes per FPDU towards a peer that is known to take more than a segment's worth."""
 _TURNS = 16
 """System calls per readiness event, so that one busy connection does not starve the others."""
+_FPDUS_PER_EVENT = 256
+"""After this many the other connections have their turn."""
 _CAUSES = {
     errno.ETIMEDOUT: CloseCause.TIMEOUT,
     errno.ECONNRESET: CloseCause.PEER,
@@ -95,6 +97,7 @@ class IwarpEndpoint:
         self.close_reason: CloseReason | None = None
         self._loop = asyncio.get_running_loop()
         self._sock = sock
+        self._rings = rings
         self._large_fpdus = is_loopback(self.peer_address[0]) if large_fpdus is None else large_fpdus
         self._regions = RegionTable()
         self._regions.on_invalidated = self._invalidated
@@ -156,7 +159,7 @@ class IwarpEndpoint:
         receiver, sender = self._receiver, self._sender
         return {
             "registrations": self._registrations,
-            "allocations": 0,
+            "allocations": self._rings.allocations,
             "regions": len(self._regions),
             "fpdus_sent": sender.fpdus,
             "fpdus_received": receiver.fpdus,
@@ -201,13 +204,17 @@ class IwarpEndpoint:
         works = [self._work(request) for request in requests]
         if len(self._queue) + len(works) > self.capabilities.max_send_queue:
             raise ProviderError("send queue is full")
-        if self._dead or self._closing:
+        if self._dead:
             self._receiver.completions.extend(
                 Completion(work.operation, Status.FLUSHED, work.context) for work in works
             )
             self._schedule_delivery()
             return
         self._queue.extend(works)
+        if self._closing:
+            for work in works:
+                work.dropped = True  # flushed behind what still goes out
+            return
         for work in works:
             self._sender.post(work)
         if self._established and not self._writing:
@@ -300,6 +307,7 @@ class IwarpEndpoint:
 
     def _readable(self) -> None:
         receiver, sock = self._receiver, self._sock
+        enough = receiver.fpdus + _FPDUS_PER_EVENT
         self._receiving = True
         try:
             for _ in range(_TURNS):
@@ -318,7 +326,7 @@ class IwarpEndpoint:
                 receiver.received(count)
                 if self._deferred is not None:
                     raise self._deferred
-                if count < room:
+                if count < room or receiver.fpdus > enough:
                     break
         except TerminateError as error:
             self._die(CloseReason(error.fault.cause, str(error)), graceful=True, terminate=error)
@@ -404,7 +412,7 @@ class IwarpEndpoint:
         self._die(CloseReason(CloseCause.LOCAL, "posted work did not go out in time"))
 
     def _finish_if_drained(self) -> None:
-        if not any(not work.done for work in self._queue) and self._sender.idle:
+        if all(work.done or work.dropped for work in self._queue) and self._sender.idle:
             self._die(CloseReason(CloseCause.LOCAL), graceful=True)
 
     def _die(self, reason: CloseReason, graceful: bool = False, terminate: TerminateError | None = None) -> None:

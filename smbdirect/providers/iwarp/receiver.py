@@ -27,8 +27,10 @@ _MIN_ROOM = 0x10000 + 16
 """Bytes of the ring that must be free for a receive: any one FPDU fits."""
 _MAX_STASH = 16 * 1024
 """A remainder up to this many bytes is set aside so that an idle connection holds no ring."""
-_MIN_DIRECT = 2048
+_MIN_DIRECT = 16 * 1024
 """Missing payload bytes from which a second system call costs less than a copy."""
+_BULK_WINDOW = 16 * 1024
+"""Bytes offered in the ring while large payloads are coming: room for the header of the next one and small messages."""
 _EMPTY = memoryview(bytearray())
 
 
@@ -126,6 +128,8 @@ class Receiver:
         self._stash = b""
         self._head = 0
         self._tail = 0
+        self._room = 0
+        self._bulk = False  # large payloads are coming: little of the next receive should pass through the ring
         # payload being received straight into its place, and the FPDU it belongs to
         self._direct: list[memoryview] = []
         self._direct_left = 0
@@ -153,12 +157,15 @@ class Receiver:
             left = self._tail - self._head
             self._view[:left] = bytes(self._view[self._head : self._tail])
             self._head, self._tail = 0, left
+        window = self._view[self._tail : self._tail + _BULK_WINDOW] if self._bulk else self._view[self._tail :]
+        self._room = self._direct_left + len(window)
         if self._direct_left:
-            return [*self._direct, self._view[self._tail :]]
-        return [self._view[self._tail :]]
+            return [*self._direct, window]
+        return [window]
 
     def received(self, count: int) -> None:
         """``count`` bytes have arrived in ``buffers()``."""
+        full = count == self._room
         if self._direct_left:
             taken = min(count, self._direct_left)
             count -= taken
@@ -169,6 +176,8 @@ class Receiver:
             else:
                 self._direct.clear()
         self._tail += count
+        if full:
+            self._bulk = False
         try:
             self._parse()
         finally:
@@ -334,6 +343,7 @@ class Receiver:
         self._direct_region = header.stag if type(header) is TaggedHeader else None
         self._pending = (header, payload, trailer)
         self._head = self._tail
+        self._bulk = True
 
     def _checksum_known_good(self, head: int, length: int) -> bool:
         """True if the FPDU at ``head`` is complete and its CRC right; an incomplete one cannot be trusted yet."""

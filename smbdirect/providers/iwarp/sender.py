@@ -33,6 +33,7 @@ class Work:
     __slots__ = (
         "context",
         "done",
+        "dropped",
         "invalidate",
         "operation",
         "read",
@@ -66,6 +67,7 @@ class Work:
         self.invalidate = invalidate
         self.read = read
         self.done = False
+        self.dropped = False
 
 
 class Response:

@@ -1,0 +1,9 @@
+"""RoCEv2 (InfiniBand RC over UDP, IBTA Annex A17) in user space.
+
+Reading order: ``headers``, ``icrc`` (wire format); ``retry``, ``requester``, ``responder``, ``queue_pair`` (one
+reliable connection, without I/O or clock); ``cm`` (connection management on QP1, likewise); ``sockets``; ``provider``.
+"""
+
+from smbdirect.providers.roce.provider import RoceProvider
+
+__all__ = ["RoceProvider"]

@@ -1,0 +1,501 @@
+"""InfiniBand connection management on QP1 (IBTA volume 1, chapter 12), with the private-data header of the RDMA IP CM
+service (annex A11). No I/O, no clock, no randomness: management datagrams in, datagrams and events out.
+
+A starting PSN in a message is the one its *receiver* must send with. Management datagrams are unacknowledged, so each
+request is repeated until it is answered, and each answer is repeated when its request is.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Hashable
+from ipaddress import ip_address
+from typing import NamedTuple
+
+from smbdirect.errors import DecodeError
+from smbdirect.providers.roce.headers import MAD, PATH_MTUS, PSN_MASK, Mad
+from smbdirect.providers.roce.cm_messages import (
+    ANSWER,
+    CMA,
+    CMA_SIZE,
+    DREQ,
+    REJ,
+    REP,
+    REQ,
+    Answer,
+    Attribute,
+    CmaHeader,
+    Dreq,
+    Reason,
+    Rej,
+    Rep,
+    Req,
+    mad_bytes,
+)
+
+SERVICE_PREFIX = 0x0000000001060000
+"""Service IDs of the RDMA IP CM service for TCP port numbers (A11.2): prefix | port."""
+QUEUE_KEY = 0x80010000
+MAX_PENDING = 256
+"""Connection requests not yet established, in all; further ones are dropped and repeated by their senders."""
+MAX_PENDING_PER_PEER = 64
+REPEAT_AFTER = 0.2
+"""Seconds until a message is repeated for the first time; doubles up to ``REPEAT_AT_MOST``."""
+REPEAT_AT_MOST = 2.0
+TRIES = 6
+ANSWER_WITHIN = 30.0
+"""Seconds the application has to accept or reject."""
+MAX_PRIVATE_DATA = 56
+REPLY_PRIVATE_DATA = 196
+REJECT_PRIVATE_DATA = 148
+
+
+class State(enum.Enum):
+    """Of one end of a connection (12.9.5, reduced to what RC with active and passive roles needs)."""
+
+    REQ_SENT = enum.auto()
+    REQ_RECEIVED = enum.auto()
+    REP_SENT = enum.auto()
+    ESTABLISHED = enum.auto()
+    DREQ_SENT = enum.auto()
+    CLOSED = enum.auto()
+
+
+class Parameters(NamedTuple):
+    """What one end tells the other about its queue pair."""
+
+    queue_pair: int
+    psn: int
+    """The other end starts with this number."""
+    mtu_code: int
+    """Path MTU code, ``headers.PATH_MTUS``."""
+    responder_resources: int
+    """RDMA Reads this end serves at a time."""
+    initiator_depth: int
+    """RDMA Reads this end has outstanding at a time."""
+    rnr_retry: int
+    """How often the other end shall retry after an RNR NAK; 7 is for ever."""
+
+
+class Outcome(enum.Enum):
+    """Kinds of ``Event``."""
+
+    REQUESTED = enum.auto()
+    ESTABLISHED = enum.auto()
+    REJECTED = enum.auto()
+    TIMED_OUT = enum.auto()
+    CLOSED_BY_PEER = enum.auto()
+    CLOSED = enum.auto()
+
+
+class Event(NamedTuple):
+    outcome: Outcome
+    connection: Connection
+    detail: str = ""
+
+
+class Connection:
+    """One end of a connection, known by ``local_id``; ``owner`` is whatever its user keeps there."""
+
+    __slots__ = (
+        "client_port", "deadline", "expires", "interval", "local_id", "message", "owner", "parameters", "path", "peer",
+        "port", "private_data", "remote_id", "state", "transaction", "tries",
+    )  # fmt: skip
+
+    def __init__(self, path: Hashable, state: State, local_id: int) -> None:
+        self.path = path
+        self.state = state
+        self.local_id = local_id
+        self.remote_id = 0
+        self.transaction = 0
+        self.parameters: Parameters | None = None
+        self.peer: Parameters | None = None
+        self.port = 0
+        self.client_port = 0
+        self.private_data = b""
+        self.message = b""
+        self.deadline: float | None = None
+        self.expires: float | None = None
+        self.interval = REPEAT_AFTER
+        self.tries = 0
+        self.owner: object = None
+
+
+class ConnectionManager:
+    """All connections of one provider. ``random_bits`` makes identifiers; ``listening`` tells which ports are served.
+
+    Outgoing datagrams gather in ``outbox`` as (path, 256 bytes), events in ``events``; the user takes both after each
+    call. A path is any hashable value that names both ends; datagrams for a connection from another path are ignored.
+    """
+
+    def __init__(self, random_bits: Callable[[int], int], listening: Callable[[Hashable, int], bool]) -> None:
+        self._random_bits = random_bits
+        self._listening = listening
+        self.outbox: list[tuple[Hashable, bytes]] = []
+        self.events: list[Event] = []
+        self.counters = dict.fromkeys(("malformed", "dropped_requests", "repeats", "unknown"), 0)
+        self._connections: dict[int, Connection] = {}
+        self._passive: dict[tuple[Hashable, int], Connection] = {}
+        """Connections asked for by the peer, by path and the peer's identifier."""
+        self._by_peer: dict[tuple[Hashable, int], Connection] = {}
+        """Established connections by path and the peer's queue pair."""
+        self._timed: set[Connection] = set()
+        self._pending: dict[Hashable, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    # -- what the user does --------------------------------------------------------------------------------------
+
+    def connect(
+        self,
+        path: Hashable,
+        port: int,
+        client_port: int,
+        addresses: tuple[bytes, bytes],
+        parameters: Parameters,
+        private_data: bytes,
+        now: float,
+    ) -> Connection:
+        """Ask the other end of ``path`` for a connection. ``addresses`` are the packed local and remote ones."""
+        connection = self._new(path, State.REQ_SENT)
+        connection.transaction = self._random_bits(64)
+        connection.port, connection.client_port = port, client_port
+        connection.parameters = parameters
+        local, remote = (ip_address(a) for a in addresses)
+        version, pad = (0x40, bytes(12)) if local.version == 4 else (0x60, b"")
+        gids = tuple(bytes(10) + b"\xff\xff" + a if len(a) == 4 else a for a in addresses)
+        header = CMA.pack(CmaHeader(0, version, client_port, pad + local.packed, pad + remote.packed))
+        request = Req(
+            local_id=connection.local_id,
+            service_id=SERVICE_PREFIX | port,
+            ca_guid=parameters.queue_pair << 32 | connection.local_id,
+            qpn=parameters.queue_pair << 8 | parameters.responder_resources,
+            local_eecn=parameters.initiator_depth,
+            psn=parameters.psn << 8 | 20 << 3 | 7,
+            path_mtu=parameters.mtu_code << 4 | parameters.rnr_retry,
+            local_gid=gids[0],
+            remote_gid=gids[1],
+            private_data=(header + private_data).ljust(92, b"\0"),
+        )
+        self._send(connection, Attribute.REQ, REQ.pack(request))
+        self._repeat(connection, now)
+        return connection
+
+    def accept(self, connection: Connection, parameters: Parameters, private_data: bytes, now: float) -> bool:
+        """Reply to a request; False if it is gone meanwhile."""
+        if connection.state is not State.REQ_RECEIVED:
+            return False
+        connection.parameters = parameters
+        reply = Rep(
+            local_id=connection.local_id,
+            remote_id=connection.remote_id,
+            qpn=parameters.queue_pair << 8,
+            psn=parameters.psn << 8,
+            responder_resources=parameters.responder_resources,
+            initiator_depth=parameters.initiator_depth,
+            ack_delay=15 << 3,
+            rnr_retry=parameters.rnr_retry << 5,
+            ca_guid=parameters.queue_pair << 32 | connection.local_id,
+            private_data=private_data.ljust(REPLY_PRIVATE_DATA, b"\0"),
+        )
+        connection.state = State.REP_SENT
+        connection.expires = None
+        self._send(connection, Attribute.REP, REP.pack(reply))
+        self._repeat(connection, now)
+        return True
+
+    def reject(self, connection: Connection, reason: Reason, private_data: bytes = b"") -> None:
+        if connection.state in (State.REQ_RECEIVED, State.REP_SENT):
+            rejection = Rej(
+                local_id=connection.local_id,
+                remote_id=connection.remote_id,
+                message=0,
+                reason=reason,
+                private_data=private_data.ljust(REJECT_PRIVATE_DATA, b"\0"),
+            )
+            self._send(connection, Attribute.REJ, REJ.pack(rejection))
+        self._forget(connection)
+
+    def established(self, connection: Connection) -> None:
+        """Data arrived on the queue pair, which says as much as the RTU that got lost (12.9.7.2)."""
+        if connection.state is State.REP_SENT:
+            self._establish(connection)
+
+    def disconnect(self, connection: Connection, now: float) -> None:
+        """End it; ``CLOSED`` follows when the peer knows, or does not answer."""
+        if connection.state is State.ESTABLISHED:
+            connection.state = State.DREQ_SENT
+            connection.transaction = self._random_bits(64)
+            connection.tries, connection.interval = 0, REPEAT_AFTER
+            assert connection.peer is not None
+            body = Dreq(connection.local_id, connection.remote_id, connection.peer.queue_pair << 8)
+            self._send(connection, Attribute.DREQ, DREQ.pack(body))
+            self._repeat(connection, now)
+        elif connection.state is State.REP_SENT:
+            self.reject(connection, Reason.CONSUMER)
+        elif connection.state is not State.DREQ_SENT:
+            self._forget(connection)
+
+    # -- datagrams in --------------------------------------------------------------------------------------------
+
+    def receive(self, datagram: memoryview, path: Hashable, now: float) -> None:
+        """One 256-byte management datagram. What is malformed or fits no connection changes nothing."""
+        try:
+            header = MAD.unpack(datagram)
+            if len(datagram) != 256 or header[:4] != (1, 7, 2, 3):
+                raise DecodeError("not a CM datagram")
+            handler = _HANDLERS.get(header.attribute)
+            if handler is None:
+                self.counters["unknown"] += 1
+                return
+            handler(self, header, datagram[MAD.size :], path, now)
+        except DecodeError:
+            self.counters["malformed"] += 1
+
+    def _find(self, local_id: int, remote_id: int, path: Hashable) -> Connection | None:
+        connection = self._connections.get(local_id)
+        if connection is None or connection.path != path:
+            return None
+        if connection.remote_id not in (0, remote_id):
+            return None
+        return connection
+
+    def _on_req(self, header: Mad, body: memoryview, path: Hashable, now: float) -> None:
+        request = REQ.unpack(body)
+        known = self._passive.get((path, request.local_id))
+        if known is not None:
+            # 12.9.8.3: a request that came before. Its reply, if it has one, was lost.
+            if known.state is State.REP_SENT:
+                self._repeat_message(known)
+            return
+        port = request.service_id & 0xFFFF
+        if request.service_id - port != SERVICE_PREFIX or not self._listening(path, port):
+            self._refuse(header, request.local_id, path, Reason.INVALID_SERVICE_ID)
+            return
+        queue_pair, mtu_code = request.qpn >> 8, request.path_mtu >> 4
+        cma = CMA.unpack(request.private_data)
+        if request.remote_eecn >> 1 & 3 or queue_pair < 2:
+            self._refuse(header, request.local_id, path, Reason.INVALID_TRANSPORT)
+            return
+        if mtu_code not in PATH_MTUS:
+            self._refuse(header, request.local_id, path, Reason.INVALID_MTU)
+            return
+        if cma.version >> 4 or cma.ip_version not in (0x40, 0x60):
+            self._refuse(header, request.local_id, path, Reason.UNSUPPORTED_REQUEST)
+            return
+        if sum(self._pending.values()) >= MAX_PENDING or self._pending.get(path, 0) >= MAX_PENDING_PER_PEER:
+            self.counters["dropped_requests"] += 1
+            return
+        connection = self._new(path, State.REQ_RECEIVED)
+        connection.remote_id = request.local_id
+        connection.transaction = header.transaction_id
+        connection.port, connection.client_port = port, cma.port
+        connection.peer = Parameters(
+            queue_pair=queue_pair,
+            psn=request.psn >> 8 & PSN_MASK,
+            mtu_code=mtu_code,
+            responder_resources=request.qpn & 0xFF,
+            initiator_depth=request.local_eecn & 0xFF,
+            rnr_retry=request.path_mtu & 7,
+        )
+        connection.private_data = bytes(request.private_data[CMA_SIZE:]).rstrip(b"\0")
+        connection.expires = now + ANSWER_WITHIN
+        self._timed.add(connection)
+        self._passive[path, request.local_id] = connection
+        self._pending[path] = self._pending.get(path, 0) + 1
+        self.events.append(Event(Outcome.REQUESTED, connection))
+
+    def _on_rep(self, header: Mad, body: memoryview, path: Hashable, now: float) -> None:
+        reply = REP.unpack(body)
+        connection = self._find(reply.remote_id, reply.local_id, path)
+        if connection is None:
+            # Nobody waits for it any more: the peer shall not either (12.9.8.3.1).
+            self._refuse(header, reply.local_id, path, Reason.INVALID_COMMUNICATION_ID, 1, reply.remote_id)
+            return
+        if connection.state is State.REQ_SENT:
+            assert connection.parameters is not None
+            queue_pair = reply.qpn >> 8
+            if queue_pair < 2:
+                raise DecodeError("reply without a queue pair")
+            connection.remote_id = reply.local_id
+            connection.peer = Parameters(
+                queue_pair=queue_pair,
+                psn=reply.psn >> 8 & PSN_MASK,
+                mtu_code=connection.parameters.mtu_code,
+                responder_resources=reply.responder_resources,
+                initiator_depth=reply.initiator_depth,
+                rnr_retry=reply.rnr_retry >> 5,
+            )
+            connection.private_data = bytes(reply.private_data).rstrip(b"\0")
+            connection.state = State.ESTABLISHED
+            self._stop_timer(connection)
+            self._replace_stale(connection)
+            self._send(connection, Attribute.RTU, ANSWER.pack(Answer(connection.local_id, connection.remote_id)))
+            self.events.append(Event(Outcome.ESTABLISHED, connection))
+        elif connection.state is State.ESTABLISHED:
+            self._repeat_message(connection)
+
+    def _on_rtu(self, header: Mad, body: memoryview, path: Hashable, now: float) -> None:
+        answer = ANSWER.unpack(body)
+        connection = self._find(answer.remote_id, answer.local_id, path)
+        if connection is not None and connection.state is State.REP_SENT:
+            self._establish(connection)
+
+    def _on_rej(self, header: Mad, body: memoryview, path: Hashable, now: float) -> None:
+        rejection = REJ.unpack(body)
+        connection = self._find(rejection.remote_id, rejection.local_id, path)
+        if connection is None and rejection.local_id:
+            # The peer gave up a request that it sent (time-out): it knows our identifier only after a reply.
+            connection = self._passive.get((path, rejection.local_id))
+            if connection is not None and rejection.remote_id not in (0, connection.local_id):
+                connection = None
+        if connection is None or connection.state in (State.ESTABLISHED, State.DREQ_SENT):
+            return
+        connection.private_data = bytes(rejection.private_data).rstrip(b"\0")
+        self._forget(connection)
+        self.events.append(Event(Outcome.REJECTED, connection, f"rejected with reason {rejection.reason}"))
+
+    def _on_mra(self, header: Mad, body: memoryview, path: Hashable, now: float) -> None:
+        """The peer asks for time (12.6.6): the message arrived, so it is not repeated for a while."""
+        answer = ANSWER.unpack(body)
+        connection = self._find(answer.remote_id, answer.local_id, path)
+        if connection is not None and connection.deadline is not None:
+            delay = 4.096e-6 * (1 << (answer.rest[1] >> 3))
+            connection.deadline = now + min(max(delay, REPEAT_AT_MOST), ANSWER_WITHIN)
+
+    def _on_dreq(self, header: Mad, body: memoryview, path: Hashable, now: float) -> None:
+        request = DREQ.unpack(body)
+        connection = self._find(request.remote_id, request.local_id, path)
+        # Answered even if it is unknown: the connection is gone, which is what the peer wants to hear (12.10.9).
+        answer = Answer(request.remote_id, request.local_id)
+        self.outbox.append((path, mad_bytes(Attribute.DREP, header.transaction_id, ANSWER.pack(answer))))
+        if connection is None or connection.state in (State.REQ_SENT, State.REQ_RECEIVED):
+            return
+        parameters = connection.parameters
+        if parameters is None or request.remote_qpn >> 8 != parameters.queue_pair:
+            return
+        outcome = Outcome.CLOSED if connection.state is State.DREQ_SENT else Outcome.CLOSED_BY_PEER
+        self._forget(connection)
+        self.events.append(Event(outcome, connection))
+
+    def _on_drep(self, header: Mad, body: memoryview, path: Hashable, now: float) -> None:
+        answer = ANSWER.unpack(body)
+        connection = self._find(answer.remote_id, answer.local_id, path)
+        if connection is not None and connection.state is State.DREQ_SENT:
+            self._forget(connection)
+            self.events.append(Event(Outcome.CLOSED, connection))
+
+    # -- time ----------------------------------------------------------------------------------------------------
+
+    @property
+    def next_deadline(self) -> float | None:
+        return min(
+            (time for c in self._timed for time in (c.deadline, c.expires) if time is not None),
+            default=None,
+        )
+
+    def handle_timer(self, now: float) -> None:
+        for connection in list(self._timed):
+            if connection.expires is not None and now >= connection.expires:
+                self.reject(connection, Reason.TIMEOUT)
+                self.events.append(Event(Outcome.TIMED_OUT, connection, "not answered by the application"))
+            elif connection.deadline is not None and now >= connection.deadline:
+                if connection.tries < TRIES:
+                    self.counters["repeats"] += 1
+                    self._repeat_message(connection)
+                    self._repeat(connection, now)
+                elif connection.state is State.DREQ_SENT:
+                    self._forget(connection)
+                    self.events.append(Event(Outcome.CLOSED, connection))
+                else:
+                    self._forget(connection)
+                    self.events.append(Event(Outcome.TIMED_OUT, connection, "no answer"))
+
+    # -- helpers -------------------------------------------------------------------------------------------------
+
+    def _new(self, path: Hashable, state: State) -> Connection:
+        local_id = self._random_bits(32)
+        while not local_id or local_id in self._connections:
+            local_id = self._random_bits(32)
+        connection = self._connections[local_id] = Connection(path, state, local_id)
+        return connection
+
+    def _send(self, connection: Connection, attribute: Attribute, body: bytes) -> None:
+        connection.message = mad_bytes(attribute, connection.transaction, body)
+        self._repeat_message(connection)
+
+    def _repeat_message(self, connection: Connection) -> None:
+        self.outbox.append((connection.path, connection.message))
+
+    def _repeat(self, connection: Connection, now: float) -> None:
+        """Arm the timer for the next repetition."""
+        connection.tries += 1
+        connection.deadline = now + connection.interval
+        connection.interval = min(2 * connection.interval, REPEAT_AT_MOST)
+        self._timed.add(connection)
+
+    def _stop_timer(self, connection: Connection) -> None:
+        connection.deadline = connection.expires = None
+        self._timed.discard(connection)
+
+    def _no_longer_pending(self, connection: Connection) -> None:
+        if connection.state in (State.REQ_RECEIVED, State.REP_SENT):
+            left = self._pending[connection.path] - 1
+            if left:
+                self._pending[connection.path] = left
+            else:
+                del self._pending[connection.path]
+
+    def _establish(self, connection: Connection) -> None:
+        self._no_longer_pending(connection)
+        connection.state = State.ESTABLISHED
+        self._stop_timer(connection)
+        self._replace_stale(connection)
+        self.events.append(Event(Outcome.ESTABLISHED, connection))
+
+    def _replace_stale(self, connection: Connection) -> None:
+        """The peer uses a queue pair that an older connection believes to be its own: the peer was restarted. Linux
+        numbers them from 0x11 after each boot. The old one ends only now that the peer answered, not at its request,
+        which anybody could forge."""
+        assert connection.peer is not None
+        key = connection.path, connection.peer.queue_pair
+        stale = self._by_peer.get(key)
+        if stale is not None:
+            ended = stale.state is State.ESTABLISHED
+            self._forget(stale)
+            if ended:
+                self.events.append(Event(Outcome.CLOSED_BY_PEER, stale, "the peer was restarted"))
+        self._by_peer[key] = connection
+
+    def _forget(self, connection: Connection) -> None:
+        if connection.state is State.CLOSED:
+            return
+        self._no_longer_pending(connection)
+        connection.state = State.CLOSED
+        self._stop_timer(connection)
+        self._connections.pop(connection.local_id, None)
+        if self._passive.get((connection.path, connection.remote_id)) is connection:
+            del self._passive[connection.path, connection.remote_id]
+        if connection.peer is not None:
+            key = connection.path, connection.peer.queue_pair
+            if self._by_peer.get(key) is connection:
+                del self._by_peer[key]
+
+    def _refuse(
+        self, header: Mad, remote_id: int, path: Hashable, reason: Reason, message: int = 0, local_id: int = 0
+    ) -> None:
+        """Reject without keeping any state."""
+        rejection = Rej(local_id=local_id, remote_id=remote_id, message=message << 6, reason=reason)
+        self.outbox.append((path, mad_bytes(Attribute.REJ, header.transaction_id, REJ.pack(rejection))))
+
+
+_HANDLERS: dict[int, Callable[[ConnectionManager, Mad, memoryview, Hashable, float], None]] = {
+    Attribute.REQ: ConnectionManager._on_req,
+    Attribute.REP: ConnectionManager._on_rep,
+    Attribute.RTU: ConnectionManager._on_rtu,
+    Attribute.REJ: ConnectionManager._on_rej,
+    Attribute.MRA: ConnectionManager._on_mra,
+    Attribute.DREQ: ConnectionManager._on_dreq,
+    Attribute.DREP: ConnectionManager._on_drep,
+}

@@ -1,0 +1,221 @@
+"""A RoCEv2 connection as the provider contract sees it: a queue pair with its path, timer and callbacks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from smbdirect.errors import ProviderError
+from smbdirect.providers.base import (
+    Access,
+    Capabilities,
+    CloseCause,
+    CloseReason,
+    Completion,
+    Operation,
+    Read,
+    Send,
+    Status,
+    WorkRequest,
+    Write,
+)
+from smbdirect.providers.memory import Region, as_bytes_view
+from smbdirect.providers.roce.queue_pair import QueuePair
+from smbdirect.providers.roce.requester import Work
+from smbdirect.providers.roce.sockets import PacketPath
+
+if TYPE_CHECKING:
+    from smbdirect.providers.roce.provider import RoceProvider
+
+BUDGET = 128
+"""Packets one connection sends before other work of the event loop gets its turn."""
+
+
+class RoceEndpoint:
+    """Keeps ``providers.base.Endpoint``."""
+
+    def __init__(
+        self, provider: RoceProvider, number: int, local_address: tuple[str, int], peer_address: tuple[str, int]
+    ) -> None:
+        self.capabilities: Capabilities = provider.capabilities
+        self.local_address = local_address
+        self.peer_address = peer_address
+        self.private_data = b""
+        self.on_completions: Callable[[Sequence[Completion]], None] = lambda completions: None
+        self.on_closed: Callable[[CloseReason], None] = lambda reason: None
+        self.queue_pair = QueuePair(number)
+        self.counters = self.queue_pair.counters
+        self.peer = b""
+        """The peer's packed address: packets from elsewhere are not for this connection."""
+        self.path: PacketPath | None = None
+        self.dirty = False
+        """Packets arrived; the provider calls ``pump`` when it has read all."""
+        self._provider = provider
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._disconnecting = False
+        self._ended: CloseReason | None = None
+        self._reported = False
+        self._pumping = False
+        self._continuing = False
+        self._delivering = False
+
+    # -- work requests -------------------------------------------------------------------------------------------
+
+    def register(self, memory: memoryview, access: Access) -> Region:
+        if self._ended is not None:
+            raise ProviderError("the connection is closed")
+        region = self.queue_pair.regions.register(memory, access)
+        self.counters["registrations"] += 1
+        return region
+
+    def post_receive(self, buffer: memoryview, context: object = None) -> None:
+        if self._ended is not None:
+            self._flushed(Operation.RECEIVE, context)
+            return
+        receives = self.queue_pair.responder.receives
+        if len(receives) >= self.capabilities.max_receive_queue:
+            raise ProviderError("the receive queue is full")
+        receives.append((buffer, context))
+
+    def post(self, requests: Sequence[WorkRequest]) -> None:
+        if self._ended is not None or self._disconnecting:
+            for request in requests:
+                operation = Operation.SEND
+                if not isinstance(request, Send):
+                    operation = Operation.WRITE if isinstance(request, Write) else Operation.READ
+                self._flushed(operation, request.context)
+            return
+        requester = self.queue_pair.requester
+        if requester.queued + len(requests) > self.capabilities.max_send_queue:
+            raise ProviderError("the send queue is full")
+        works = [self._work(request) for request in requests]
+        for work in works:
+            requester.post(work)
+        if not self._pumping:
+            self.pump(from_callback=False)
+
+    def _work(self, request: WorkRequest) -> Work:
+        """Check a request and note it. Raises ``ProviderError``."""
+        capabilities, counters = self.capabilities, self.counters
+        views = [as_bytes_view(segment) for segment in request.segments]
+        length = sum(map(len, views))
+        limit = capabilities.max_read_sge if isinstance(request, Read) else capabilities.max_send_sge
+        if len(views) > limit:
+            raise ProviderError(f"{len(views)} segments are more than {limit}")
+        if isinstance(request, Send):
+            if length > capabilities.max_message:
+                raise ProviderError(f"a message of {length} bytes is longer than {capabilities.max_message}")
+            counters["sends"] += 1
+            counters["bytes_sent"] += length
+            return Work(
+                Operation.SEND, views, length, request.context, request.signalled, invalidate=request.invalidate
+            )
+        remote = request.remote
+        if length != remote.length or length > capabilities.max_transfer:
+            raise ProviderError(f"{length} local bytes for {remote.length} remote ones")
+        if isinstance(request, Write):
+            counters["writes"] += 1
+            counters["bytes_written"] += length
+            return Work(
+                Operation.WRITE, views, length, request.context, request.signalled, remote.token, remote.address
+            )
+        counters["reads"] += 1
+        if any(view.readonly for view in views):
+            raise ProviderError("an RDMA Read needs writable segments")
+        return Work(Operation.READ, views, length, request.context, True, remote.token, remote.address)
+
+    def disconnect(self) -> None:
+        if self._ended is not None or self._disconnecting:
+            return
+        self._disconnecting = True
+        self.pump(from_callback=False)
+
+    def abort(self, reason: CloseReason | None = None) -> None:
+        self.end(reason or CloseReason(CloseCause.LOCAL))
+
+    # -- the provider's side ---------------------------------------------------------------------------------------
+
+    def pump(self, from_callback: bool = True) -> None:
+        """Send what is due, deliver completions, arm the timer. Completions are delivered at once if nobody's ``post``
+        is below on the stack (``from_callback``), else a turn of the loop later."""
+        self.dirty = False
+        if self._ended is not None:
+            return
+        queue_pair, path = self.queue_pair, self.path
+        if path is not None:
+            self._pumping = True
+            more = queue_pair.transmit(path, self._loop.time(), BUDGET)
+            path.flush()
+            self._pumping = False
+            if more and not self._continuing:
+                self._continuing = True
+                self._loop.call_soon(self._continue)
+        if queue_pair.failure is not None:
+            self.end(queue_pair.failure)
+        elif self._disconnecting and queue_pair.requester.idle:
+            self.end(CloseReason(CloseCause.LOCAL))
+        else:
+            self._arm()
+            if queue_pair.completions:
+                if from_callback:
+                    self._deliver_now()
+                else:
+                    self._deliver_soon()
+
+    def _continue(self) -> None:
+        self._continuing = False
+        self.pump()
+
+    def _arm(self) -> None:
+        deadline = self.queue_pair.next_deadline
+        if deadline is None:
+            return
+        timer = self._timer
+        if timer is not None:
+            # A timer that fires early looks again: cheaper than cancelling one with each acknowledgement.
+            if timer.when() <= deadline:
+                return
+            timer.cancel()
+        self._timer = self._loop.call_at(deadline, self._expired)
+
+    def _expired(self) -> None:
+        self._timer = None
+        if self._ended is None:
+            self.queue_pair.handle_timer(self._loop.time())
+            self.pump()
+
+    def end(self, reason: CloseReason) -> None:
+        """Nothing is received, sent or placed any more. Idempotent."""
+        if self._ended is not None:
+            return
+        self._ended = reason
+        if self._timer is not None:
+            self._timer.cancel()
+        self.queue_pair.flush()
+        self._provider.forget(self)
+        self._deliver_soon()
+
+    def _flushed(self, operation: Operation, context: object) -> None:
+        self.queue_pair.completions.append(Completion(operation, Status.FLUSHED, context))
+        self._deliver_soon()
+
+    def _deliver_soon(self) -> None:
+        if not self._delivering:
+            self._delivering = True
+            self._loop.call_soon(self._deliver)
+
+    def _deliver(self) -> None:
+        self._delivering = False
+        self._deliver_now()
+
+    def _deliver_now(self) -> None:
+        completions = self.queue_pair.completions
+        if completions:
+            batch = completions[:]
+            completions.clear()
+            self.on_completions(batch)
+        if self._ended is not None and not self._reported and not completions:
+            self._reported = True
+            self.on_closed(self._ended)

@@ -1,0 +1,186 @@
+"""RoCEv2 packet headers: BTH and its extension headers, and the MAD that carries CM messages.
+
+InfiniBand Architecture Specification volume 1: 9.2 (BTH), 9.3 (extension headers), 13.4 (MAD), Annex A17 (RoCEv2).
+All fields are big-endian; the 24-bit ones share a 32-bit word with their neighbour of eight bits, low part last.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from typing import Annotated, NamedTuple
+
+from construct import Int8ub, Int16ub, Int32ub, Int64ub
+
+from smbdirect.codec import Codec
+
+UDP_PORT = 4791
+"""RoCEv2's UDP destination port (A17.5.2)."""
+DEFAULT_PKEY = 0xFFFF
+PSN_MASK = 0xFFFFFF
+ACK_REQUEST = 1 << 31
+"""AckReq bit, in ``Bth.psn``."""
+BECN = 1 << 30
+"""BECN bit, in ``Bth.destination``."""
+SOLICITED = 0x80
+MIGRATED = 0x40
+ICRC_LENGTH = 4
+PATH_MTUS = {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}
+"""Path MTU code (12.7.28) to bytes."""
+MAX_PAYLOAD = 4096
+
+
+class Opcode(enum.IntEnum):
+    """BTH opcodes of reliable connections (9.2.1), of UD sends, and A17's congestion notification."""
+
+    SEND_FIRST = 0x00
+    SEND_MIDDLE = 0x01
+    SEND_LAST = 0x02
+    SEND_LAST_IMMEDIATE = 0x03
+    SEND_ONLY = 0x04
+    SEND_ONLY_IMMEDIATE = 0x05
+    WRITE_FIRST = 0x06
+    WRITE_MIDDLE = 0x07
+    WRITE_LAST = 0x08
+    WRITE_LAST_IMMEDIATE = 0x09
+    WRITE_ONLY = 0x0A
+    WRITE_ONLY_IMMEDIATE = 0x0B
+    READ_REQUEST = 0x0C
+    READ_RESPONSE_FIRST = 0x0D
+    READ_RESPONSE_MIDDLE = 0x0E
+    READ_RESPONSE_LAST = 0x0F
+    READ_RESPONSE_ONLY = 0x10
+    ACKNOWLEDGE = 0x11
+    ATOMIC_ACKNOWLEDGE = 0x12
+    COMPARE_SWAP = 0x13
+    FETCH_ADD = 0x14
+    SEND_LAST_INVALIDATE = 0x16
+    SEND_ONLY_INVALIDATE = 0x17
+    UD_SEND_ONLY = 0x64
+    CNP = 0x81
+
+
+class Syndrome(enum.IntEnum):
+    """AETH syndromes (9.7.5.2.1); an RNR NAK is ``RNR | timer code``."""
+
+    ACK = 0x1F
+    """Without credits: end-to-end flow control is not used."""
+    RNR = 0x20
+    SEQUENCE_ERROR = 0x60
+    INVALID_REQUEST = 0x61
+    REMOTE_ACCESS = 0x62
+    REMOTE_OPERATION = 0x63
+
+
+class Bth(NamedTuple):
+    """Base Transport Header."""
+
+    opcode: Annotated[int, Int8ub]
+    flags: Annotated[int, Int8ub] = MIGRATED
+    """SE(1) MigReq(1) PadCnt(2) TVer(4)."""
+    pkey: Annotated[int, Int16ub] = DEFAULT_PKEY
+    destination: Annotated[int, Int32ub] = 0
+    """FECN(1) BECN(1) reserved(6) DestQP(24)."""
+    psn: Annotated[int, Int32ub] = 0
+    """AckReq(1) reserved(7) PSN(24)."""
+
+
+class Reth(NamedTuple):
+    """RDMA Extended Transport Header."""
+
+    address: Annotated[int, Int64ub]
+    token: Annotated[int, Int32ub]
+    length: Annotated[int, Int32ub]
+
+
+class Aeth(NamedTuple):
+    """ACK Extended Transport Header: syndrome(8) MSN(24)."""
+
+    word: Annotated[int, Int32ub]
+
+
+class Ieth(NamedTuple):
+    """Invalidate Extended Transport Header."""
+
+    token: Annotated[int, Int32ub]
+
+
+class Deth(NamedTuple):
+    """Datagram Extended Transport Header."""
+
+    queue_key: Annotated[int, Int32ub]
+    source: Annotated[int, Int32ub]
+    """reserved(8) SrcQP(24)."""
+
+
+class Mad(NamedTuple):
+    """Management datagram header (13.4.3)."""
+
+    base_version: Annotated[int, Int8ub] = 1
+    management_class: Annotated[int, Int8ub] = 7
+    class_version: Annotated[int, Int8ub] = 2
+    method: Annotated[int, Int8ub] = 3
+    status: Annotated[int, Int16ub] = 0
+    class_specific: Annotated[int, Int16ub] = 0
+    transaction_id: Annotated[int, Int64ub] = 0
+    attribute: Annotated[int, Int16ub] = 0
+    reserved: Annotated[int, Int16ub] = 0
+    modifier: Annotated[int, Int32ub] = 0
+
+
+BTH = Codec(Bth)
+RETH = Codec(Reth)
+AETH = Codec(Aeth)
+IETH = Codec(Ieth)
+DETH = Codec(Deth)
+MAD = Codec(Mad)
+
+BTH_STRUCT = struct.Struct(">BBHII")
+"""The same layout as ``BTH`` for the packet paths, where even a NamedTuple shows."""
+
+EXTENSION_LENGTH: dict[int, int] = {
+    Opcode.SEND_FIRST: 0,
+    Opcode.SEND_MIDDLE: 0,
+    Opcode.SEND_LAST: 0,
+    Opcode.SEND_LAST_IMMEDIATE: 4,
+    Opcode.SEND_ONLY: 0,
+    Opcode.SEND_ONLY_IMMEDIATE: 4,
+    Opcode.WRITE_FIRST: RETH.size,
+    Opcode.WRITE_MIDDLE: 0,
+    Opcode.WRITE_LAST: 0,
+    Opcode.WRITE_LAST_IMMEDIATE: 4,
+    Opcode.WRITE_ONLY: RETH.size,
+    Opcode.WRITE_ONLY_IMMEDIATE: RETH.size + 4,
+    Opcode.READ_REQUEST: RETH.size,
+    Opcode.READ_RESPONSE_FIRST: AETH.size,
+    Opcode.READ_RESPONSE_MIDDLE: 0,
+    Opcode.READ_RESPONSE_LAST: AETH.size,
+    Opcode.READ_RESPONSE_ONLY: AETH.size,
+    Opcode.ACKNOWLEDGE: AETH.size,
+    Opcode.ATOMIC_ACKNOWLEDGE: AETH.size + 8,
+    Opcode.COMPARE_SWAP: 28,
+    Opcode.FETCH_ADD: 28,
+    Opcode.SEND_LAST_INVALIDATE: IETH.size,
+    Opcode.SEND_ONLY_INVALIDATE: IETH.size,
+    Opcode.UD_SEND_ONLY: DETH.size,
+    Opcode.CNP: 16,
+}
+"""Bytes between the BTH and the payload."""
+
+RNR_DELAYS = (
+    655.36, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.16, 0.24, 0.32, 0.48, 0.64, 0.96, 1.28, 1.92,
+    2.56, 3.84, 5.12, 7.68, 10.24, 15.36, 20.48, 30.72, 40.96, 61.44, 81.92, 122.88, 163.84, 245.76, 327.68, 491.52,
+)  # fmt: skip
+"""RNR NAK timer code to milliseconds (9.7.5.2.8)."""
+
+
+def extend_psn(psn: int, near: int) -> int:
+    """The full-width number nearest to ``near`` whose low 24 bits are ``psn``. Counting without wrapping inside keeps
+    every comparison of sequence numbers an ordinary one."""
+    return near + ((psn - near + 0x800000) & PSN_MASK) - 0x800000
+
+
+def path_mtu(interface_mtu: int, ipv6: bool = False) -> int:
+    """Largest payload size, bytes, whose packets fit an interface's MTU; 0 if none does (A17.5)."""
+    overhead = (40 if ipv6 else 20) + 8 + BTH.size + RETH.size + IETH.size + ICRC_LENGTH
+    return max((size for size in PATH_MTUS.values() if size + overhead <= interface_mtu), default=0)

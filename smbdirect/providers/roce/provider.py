@@ -1,0 +1,469 @@
+"""RoCEv2 in user space as an RDMA provider: listeners, connection set-up, and the way from sockets to connections."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import sys
+from collections.abc import Callable, Hashable
+from typing import cast
+
+from smbdirect.errors import ConnectionLost, ProviderError
+from smbdirect.providers.base import (
+    Capabilities,
+    CloseCause,
+    CloseReason,
+    ConnectionRequest,
+    Endpoint,
+)
+from smbdirect.providers.roce.cm import (
+    MAX_PRIVATE_DATA,
+    QUEUE_KEY,
+    REJECT_PRIVATE_DATA,
+    REPLY_PRIVATE_DATA,
+    Connection,
+    ConnectionManager,
+    Event,
+    Outcome,
+    Parameters,
+    State,
+)
+from smbdirect.providers.roce.cm_messages import MAD_LENGTH, Reason
+from smbdirect.providers.roce.endpoint import RoceEndpoint
+from smbdirect.providers.roce.headers import (
+    BTH,
+    DEFAULT_PKEY,
+    DETH,
+    ICRC_LENGTH,
+    PATH_MTUS,
+    PSN_MASK,
+    UDP_PORT,
+    Bth,
+    Deth,
+    Opcode,
+    path_mtu,
+)
+from smbdirect.providers.roce.responder import MAX_PENDING_READS
+from smbdirect.providers.roce.sockets import (
+    PacketPath,
+    Port,
+    Route,
+    look_up,
+    send_single,
+    unpack_address,
+)
+
+log = logging.getLogger(__name__)
+
+CAPABILITIES = Capabilities(
+    name="roce",
+    max_send_sge=16,
+    max_read_sge=16,
+    max_transfer=8 << 20,
+    max_message=1 << 20,
+    max_inline=0,
+    max_send_queue=512,
+    max_receive_queue=1024,
+    max_outstanding_reads=MAX_PENDING_READS,
+    remote_invalidation=True,
+    receives_before_accept=True,
+    requires_registration=False,
+)
+RNR_RETRY = 6
+"""How often peers may come back to a queue pair without a receive; no credit-keeping peer ever needs to."""
+_MAD_PACKET = BTH.size + DETH.size + MAD_LENGTH + ICRC_LENGTH
+_FIRST_EPHEMERAL_PORT = 49152
+
+
+class RoceRequest:
+    """Keeps ``providers.base.ConnectionRequest``."""
+
+    def __init__(self, provider: RoceProvider, connection: Connection, route: Route) -> None:
+        self.peer_address = (unpack_address(route.peer), connection.client_port)
+        self.local_address = (unpack_address(route.local), connection.port)
+        self.private_data = connection.private_data
+        self._provider = provider
+        self._connection = connection
+        self._route = route
+        self._endpoint: RoceEndpoint | None = None
+
+    def prepare(self) -> RoceEndpoint:
+        if self._endpoint is None:
+            self._endpoint = self._provider.new_endpoint(self.local_address, self.peer_address)
+            self._endpoint.private_data = self.private_data
+        return self._endpoint
+
+    async def accept(self, private_data: bytes = b"") -> None:
+        if len(private_data) > REPLY_PRIVATE_DATA:
+            raise ProviderError(f"private data of {len(private_data)} bytes")
+        await self._provider.accept(self._connection, self._route, self.prepare(), private_data)
+
+    def reject(self, private_data: bytes = b"") -> None:
+        self._provider.reject(self._connection, private_data[:REJECT_PRIVATE_DATA])
+        if self._endpoint is not None:
+            self._endpoint.end(CloseReason(CloseCause.LOCAL, "rejected"))
+
+
+class RoceListener:
+    """Keeps ``providers.base.Listener``."""
+
+    def __init__(
+        self,
+        provider: RoceProvider,
+        port: Port,
+        address: tuple[str, int],
+        on_request: Callable[[ConnectionRequest], None],
+    ) -> None:
+        self.address = address
+        self.port = port
+        self.on_request = on_request
+        self._provider = provider
+
+    async def close(self) -> None:
+        self._provider.remove_listener(self)
+
+
+class RoceProvider:
+    """Software RoCEv2. ``udp_port`` is for tests; ``check_icrc=False`` leaves the check of IPv4 packets to nobody."""
+
+    def __init__(
+        self,
+        udp_port: int = UDP_PORT,
+        check_icrc: bool = True,
+        capabilities: Capabilities = CAPABILITIES,
+        max_mtu: int = 4096,
+    ) -> None:
+        if max_mtu not in PATH_MTUS.values():
+            raise ProviderError(f"{max_mtu} is not an InfiniBand MTU")
+        self.capabilities = capabilities
+        self.notices: list[str] = []
+        """What does not work fully here, one sentence each, for the user."""
+        self.counters = dict.fromkeys(("unknown_queue_pair", "malformed"), 0)
+        self.endpoints: dict[int, RoceEndpoint] = {}
+        """By queue pair number."""
+        self._udp_port = udp_port
+        self._check_icrc = check_icrc
+        self._max_mtu = max_mtu
+        self._ports: dict[bytes, Port] = {}
+        self._listeners: dict[tuple[Port, int], RoceListener] = {}
+        self._manager = ConnectionManager(secrets.randbits, self._is_listening)
+        self._connections: dict[Connection, Route] = {}
+        self._waiting: dict[Connection, asyncio.Future[None]] = {}
+        self._dirty: list[RoceEndpoint] = []
+        self._sweeping = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._mad_psn = 0
+
+    def available(self) -> str | None:
+        if not sys.platform.startswith("linux"):
+            return "RoCEv2 in user space needs Linux: elsewhere the IP header that its ICRC covers cannot be foretold"
+        return None
+
+    # -- listening and connecting ----------------------------------------------------------------------------------
+
+    async def listen(self, host: str, port: int, on_request: Callable[[ConnectionRequest], None]) -> RoceListener:
+        """Serve service ID 0x01060000 | ``port`` on ``host`` (an address; ``0.0.0.0`` or ``::`` for all). Raises
+        ``ProviderError`` if UDP port 4791 is taken."""
+        host = host or "0.0.0.0"
+        shared = self._port_for(look_up(host).local if host not in ("0.0.0.0", "::") else bytes(16 if ":" in host else 4))
+        if not port:
+            port = _FIRST_EPHEMERAL_PORT + secrets.randbelow(16384)
+            while (shared, port) in self._listeners:
+                port = _FIRST_EPHEMERAL_PORT + secrets.randbelow(16384)
+        if (shared, port) in self._listeners:
+            raise ProviderError(f"port {port} of {host} is in use")
+        listener = RoceListener(self, shared, (host, port), on_request)
+        self._listeners[shared, port] = listener
+        return listener
+
+    async def connect(
+        self,
+        host: str,
+        port: int,
+        prepare: Callable[[Endpoint], None],
+        private_data: bytes = b"",
+        timeout: float = 5.0,
+    ) -> RoceEndpoint:
+        """Raises ``ConnectionLost``: rejected, or no answer in ``timeout`` seconds; ``ProviderError``: no route."""
+        if len(private_data) > MAX_PRIVATE_DATA:
+            raise ProviderError(f"private data of {len(private_data)} bytes")
+        info = look_up(host)
+        mtu = min(self._max_mtu, path_mtu(info.mtu, len(info.local) == 16))
+        if not mtu:
+            raise ProviderError(f"MTU {info.mtu} towards {host} is too small for RoCEv2")
+        shared = self._port_for(info.local)
+        route = Route(shared, info.local, info.peer, info.scope)
+        client_port = _FIRST_EPHEMERAL_PORT + secrets.randbelow(16384)
+        endpoint = self.new_endpoint((unpack_address(info.local), client_port), (unpack_address(info.peer), port))
+        prepare(endpoint)
+        parameters = self._parameters(endpoint, mtu)
+        now = asyncio.get_running_loop().time()
+        connection = self._manager.connect(
+            route, port, client_port, (info.local, info.peer), parameters, private_data, now
+        )
+        connection.owner = endpoint
+        await self._until_established(connection, route, endpoint, timeout)
+        return endpoint
+
+    async def accept(
+        self, connection: Connection, route: Route, endpoint: RoceEndpoint, private_data: bytes
+    ) -> None:
+        """The passive side of ``RoceRequest.accept``."""
+        peer = connection.peer
+        assert peer is not None
+        mtu = PATH_MTUS[peer.mtu_code]
+        try:
+            info = look_up(unpack_address(route.peer), unpack_address(route.local))
+        except ProviderError as error:
+            self.reject(connection, b"")
+            gone = CloseReason(CloseCause.DEVICE, str(error))
+            endpoint.end(gone)
+            raise ConnectionLost(gone) from None
+        if mtu > path_mtu(info.mtu, len(route.peer) == 16):
+            self._manager.reject(connection, Reason.INVALID_MTU)
+            self._after_manager()
+            gone = CloseReason(CloseCause.DEVICE, f"the peer wants MTU {mtu}, the interface has {info.mtu}")
+            endpoint.end(gone)
+            raise ConnectionLost(gone)
+        parameters = self._parameters(endpoint, mtu)._replace(
+            responder_resources=min(MAX_PENDING_READS, peer.initiator_depth or MAX_PENDING_READS),
+            initiator_depth=min(self.capabilities.max_outstanding_reads, peer.responder_resources),
+        )
+        if not self._manager.accept(connection, parameters, private_data, asyncio.get_running_loop().time()):
+            gone = CloseReason(CloseCause.PEER, "the peer gave up connecting")
+            endpoint.end(gone)
+            raise ConnectionLost(gone)
+        connection.owner = endpoint
+        self._start(connection, route, endpoint, info.mtu)
+        await self._until_established(connection, route, endpoint, None)
+
+    async def _until_established(
+        self, connection: Connection, route: Route, endpoint: RoceEndpoint, timeout: float | None
+    ) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[connection] = future
+        self._connections[connection] = route
+        self._after_manager()
+        try:
+            async with asyncio.timeout(timeout):
+                await future
+        except ConnectionLost as error:
+            endpoint.end(cast(CloseReason, error.reason))
+            raise
+        except TimeoutError:
+            reason = CloseReason(CloseCause.TIMEOUT, "no answer to the connection request")
+            endpoint.end(reason)
+            raise ConnectionLost(reason) from None
+        except asyncio.CancelledError:
+            endpoint.end(CloseReason(CloseCause.LOCAL, "cancelled"))
+            raise
+        finally:
+            self._waiting.pop(connection, None)
+
+    def _parameters(self, endpoint: RoceEndpoint, mtu: int) -> Parameters:
+        return Parameters(
+            queue_pair=endpoint.queue_pair.number,
+            psn=secrets.randbits(24),
+            mtu_code=next(code for code, size in PATH_MTUS.items() if size == mtu),
+            responder_resources=MAX_PENDING_READS,
+            initiator_depth=self.capabilities.max_outstanding_reads,
+            rnr_retry=RNR_RETRY,
+        )
+
+    def _start(self, connection: Connection, route: Route, endpoint: RoceEndpoint, interface_mtu: int) -> None:
+        """Both ends' parameters are known: the queue pair takes packets."""
+        peer, own = connection.peer, connection.parameters
+        assert peer is not None and own is not None
+        mtu = PATH_MTUS[own.mtu_code]
+        endpoint.peer = route.peer
+        endpoint.path = PacketPath(route, peer.queue_pair, mtu, interface_mtu, endpoint.counters)
+        reads = min(own.initiator_depth, peer.responder_resources)
+        endpoint.queue_pair.start(peer.psn, own.psn, mtu, reads, peer.rnr_retry)
+
+    def reject(self, connection: Connection, private_data: bytes) -> None:
+        self._manager.reject(connection, Reason.CONSUMER, private_data)
+        self._after_manager()
+
+    # -- bookkeeping -----------------------------------------------------------------------------------------------
+
+    def new_endpoint(self, local_address: tuple[str, int], peer_address: tuple[str, int]) -> RoceEndpoint:
+        """An endpoint with an unpredictable queue pair number."""
+        number = 0
+        while number < 2 or number == PSN_MASK or number in self.endpoints:
+            number = secrets.randbits(24)
+        endpoint = self.endpoints[number] = RoceEndpoint(self, number, local_address, peer_address)
+        return endpoint
+
+    def forget(self, endpoint: RoceEndpoint) -> None:
+        """The endpoint ended: take leave of its peer."""
+        self.endpoints.pop(endpoint.queue_pair.number, None)
+        for connection in [c for c in self._connections if c.owner is endpoint]:
+            connection.owner = None
+            self._manager.disconnect(connection, asyncio.get_running_loop().time())
+        self._after_manager()
+
+    def _port_for(self, local: bytes) -> Port:
+        """The sockets that serve ``local``: those of all addresses, if they are open, or its own."""
+        port = self._ports.get(local) or self._ports.get(bytes(len(local)))
+        if port is None:
+            port = Port(unpack_address(local), self._udp_port, self._check_icrc, self._on_packet, self._on_damaged)
+            port.on_unblocked = self._unblocked
+            self._ports[local] = port
+            if not port.checks_icrc and self._check_icrc and not self.notices:
+                self.notices.append(
+                    "RoCEv2: the ICRC of received IPv4 packets is not checked, which takes the capability CAP_NET_RAW"
+                )
+                log.warning("%s", self.notices[0])
+        return port
+
+    def _is_listening(self, route: Hashable, port: int) -> bool:
+        return (cast(Route, route).port, port) in self._listeners
+
+    def remove_listener(self, listener: RoceListener) -> None:
+        if self._listeners.get((listener.port, listener.address[1])) is listener:
+            del self._listeners[listener.port, listener.address[1]]
+            self._sweep_soon()
+
+    def _sweep_soon(self) -> None:
+        """Close what nobody uses, after answers under way went out."""
+        if not self._sweeping:
+            self._sweeping = True
+            asyncio.get_running_loop().call_soon(self._sweep)
+
+    def _sweep(self) -> None:
+        self._sweeping = False
+        used = {port for port, _ in self._listeners}
+        used.update(route.port for route in self._connections.values())
+        for local, port in list(self._ports.items()):
+            if port not in used:
+                del self._ports[local]
+                port.close()
+
+    def _unblocked(self) -> None:
+        for endpoint in list(self.endpoints.values()):
+            endpoint.pump()
+
+    # -- packets in ------------------------------------------------------------------------------------------------
+
+    def _on_packet(self, route: Route, packet: memoryview, marked: bool) -> None:
+        number = packet[5] << 16 | packet[6] << 8 | packet[7]
+        endpoint = self.endpoints.get(number)
+        if endpoint is not None and endpoint.peer == route.peer:
+            now = endpoint._loop.time()
+            if marked:
+                endpoint.queue_pair.congestion_seen(now)
+            endpoint.queue_pair.receive(packet, now)
+            if not endpoint.dirty:
+                endpoint.dirty = True
+                if not self._dirty:
+                    endpoint._loop.call_soon(self._pump_dirty)
+                self._dirty.append(endpoint)
+        elif number == 1:
+            self._on_datagram(route, packet)
+        else:
+            self.counters["unknown_queue_pair"] += 1
+
+    def _pump_dirty(self) -> None:
+        dirty, self._dirty = self._dirty, []
+        for endpoint in dirty:
+            if not endpoint.queue_pair.ready_to_send:
+                self._early(endpoint)
+            endpoint.pump()
+
+    def _early(self, endpoint: RoceEndpoint) -> None:
+        """Data before the RTU says that the connection is established."""
+        for connection in self._waiting:
+            if connection.owner is endpoint and endpoint.counters["packets_received"]:
+                self._manager.established(connection)
+                self._after_manager()
+                return
+
+    def _on_damaged(self, port: Port, packet: memoryview, source: bytes) -> None:
+        endpoint = self.endpoints.get(packet[5] << 16 | packet[6] << 8 | packet[7])
+        if endpoint is not None and endpoint.peer == source:
+            endpoint.counters["crc_errors"] += 1
+
+    def _on_datagram(self, route: Route, packet: memoryview) -> None:
+        """A management datagram on QP1."""
+        bth = BTH.unpack(packet)
+        if len(packet) != _MAD_PACKET or bth.opcode != Opcode.UD_SEND_ONLY or bth.flags & 0x3F:
+            self.counters["malformed"] += 1
+            return
+        deth = DETH.unpack(packet, BTH.size)
+        if deth.queue_key != QUEUE_KEY or deth.source & PSN_MASK != 1 or bth.pkey & 0x7FFF != 0x7FFF:
+            self.counters["malformed"] += 1
+            return
+        start = BTH.size + DETH.size
+        self._manager.receive(packet[start : start + MAD_LENGTH], route, asyncio.get_running_loop().time())
+        self._after_manager()
+
+    # -- connection management out -----------------------------------------------------------------------------------
+
+    def _after_manager(self) -> None:
+        """Send its datagrams, act on its events, arm its timer."""
+        manager = self._manager
+        while manager.outbox or manager.events:
+            outbox, manager.outbox = manager.outbox, []
+            for path, mad in outbox:
+                self._send_mad(cast(Route, path), mad)
+            events, manager.events = manager.events, []
+            for event in events:
+                self._on_event(event)
+        deadline = manager.next_deadline
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if deadline is not None:
+            self._timer = asyncio.get_running_loop().call_at(deadline, self._expired)
+        for connection in [c for c in self._connections if c.state is State.CLOSED and c not in self._waiting]:
+            del self._connections[connection]
+            self._sweep_soon()
+
+    def _expired(self) -> None:
+        self._timer = None
+        self._manager.handle_timer(asyncio.get_running_loop().time())
+        self._after_manager()
+
+    def _send_mad(self, route: Route, mad: bytes) -> None:
+        self._mad_psn = self._mad_psn + 1 & PSN_MASK
+        header = BTH.pack(Bth(Opcode.UD_SEND_ONLY, 0, DEFAULT_PKEY, 1, self._mad_psn))
+        send_single(route, header + DETH.pack(Deth(QUEUE_KEY, 1)) + mad)
+
+    def _on_event(self, event: Event) -> None:
+        connection = event.connection
+        route = cast(Route, connection.path)
+        if event.outcome is Outcome.REQUESTED:
+            self._connections[connection] = route
+            listener = self._listeners[route.port, connection.port]
+            listener.on_request(RoceRequest(self, connection, route))
+            return
+        endpoint = connection.owner
+        future = self._waiting.get(connection)
+        if event.outcome is Outcome.ESTABLISHED:
+            if isinstance(endpoint, RoceEndpoint):
+                self._established(connection, route, endpoint)
+            if future is not None and not future.done():
+                future.set_result(None)
+            return
+        reason = CloseReason(CloseCause.PEER, event.detail)
+        if event.outcome is Outcome.TIMED_OUT:
+            reason = CloseReason(CloseCause.TIMEOUT, event.detail)
+        if isinstance(endpoint, RoceEndpoint):
+            if endpoint.queue_pair.responder.starved:
+                reason = CloseReason(CloseCause.NO_RECEIVE, event.detail)
+            endpoint.end(reason)
+        if future is not None and not future.done():
+            future.set_exception(ConnectionLost(reason))
+
+    def _established(self, connection: Connection, route: Route, endpoint: RoceEndpoint) -> None:
+        if endpoint.path is None:
+            endpoint.private_data = connection.private_data
+            try:
+                info = look_up(unpack_address(route.peer), unpack_address(route.local))
+            except ProviderError as error:
+                endpoint.end(CloseReason(CloseCause.DEVICE, str(error)))
+                return
+            self._start(connection, route, endpoint, info.mtu)
+        endpoint.queue_pair.ready_to_send = True
+        endpoint.pump()

@@ -1,0 +1,127 @@
+"""One reliable connection: requester and responder over one path, without I/O and clock.
+
+``receive`` takes packets whose ICRC was checked, ``transmit`` emits to a ``Path``, ``next_deadline`` and
+``handle_timer`` are the clock's side. Completions gather in ``completions``; ``failure`` says that it is over.
+"""
+
+from __future__ import annotations
+
+from smbdirect.providers.base import CloseReason, Completion
+from smbdirect.providers.memory import RegionTable
+from smbdirect.providers.roce.headers import (
+    ACK_REQUEST,
+    BTH_STRUCT,
+    EXTENSION_LENGTH,
+    ICRC_LENGTH,
+    PSN_MASK,
+    Opcode,
+)
+from smbdirect.providers.roce.requester import Path, Requester
+from smbdirect.providers.roce.responder import REQUEST_OPCODES, Responder
+from smbdirect.providers.roce.retry import CNP_INTERVAL
+
+COUNTERS = (
+    "registrations", "allocations", "sends", "writes", "reads", "bytes_sent", "bytes_written", "bytes_read",
+    "bytes_received", "bytes_placed", "bytes_served", "packets_sent", "packets_received", "retransmissions", "timeouts",
+    "duplicates", "naks_sent", "naks_received", "rnr_sent", "rnr_received", "crc_errors", "malformed", "ecn_marks",
+    "cnp_sent", "cnp_received",
+)  # fmt: skip
+"""Of one connection. ``bytes_placed`` and ``bytes_served`` are what the peer wrote into and read from our regions."""
+
+_RESPONSES = frozenset(range(Opcode.READ_RESPONSE_FIRST, Opcode.READ_RESPONSE_ONLY + 1))
+_RESERVED_16 = bytes(16)
+
+
+class QueuePair:
+    """Send and receive queue of a reliable connection."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.completions: list[Completion] = []
+        self.counters = dict.fromkeys(COUNTERS, 0)
+        self.regions = RegionTable()
+        self.failure: CloseReason | None = None
+        self.requester = Requester(self.completions, self.counters, self.fail)
+        self.responder = Responder(self.regions, self.completions, self.counters, self.fail)
+        self.ready_to_receive = False
+        self.ready_to_send = False
+        self._cnp_due = False
+        self._cnp_sent = 0.0
+        self._flushed = False
+
+    def start(self, send_psn: int, receive_psn: int, mtu: int, max_reads: int, rnr_retry: int) -> None:
+        """The peer's parameters are known: packets are taken from now on. Sends wait for ``ready_to_send``."""
+        self.requester.start(send_psn, mtu, max_reads, rnr_retry)
+        self.responder.start(receive_psn, mtu)
+        self.ready_to_receive = True
+
+    def fail(self, reason: CloseReason) -> None:
+        """It is over, for ``reason`` (the first one counts). What is due to the peer still goes out."""
+        if self.failure is None:
+            self.failure = reason
+
+    def receive(self, packet: memoryview, now: float) -> None:
+        """One packet from its BTH to its ICRC, which the caller checked. Malformed ones are counted and dropped (9.6):
+        only what passed those checks can end the connection."""
+        if not self.ready_to_receive or self.failure is not None:
+            return
+        opcode, flags, pkey, _, word = BTH_STRUCT.unpack_from(packet)
+        self.counters["packets_received"] += 1
+        end = len(packet) - ICRC_LENGTH - (flags >> 4 & 3)
+        extension = EXTENSION_LENGTH.get(opcode)
+        if extension is None or end < 12 + extension or flags & 0x0F or pkey & 0x7FFF != 0x7FFF:
+            self.counters["malformed"] += 1
+            return
+        if opcode in REQUEST_OPCODES:
+            self.responder.on_request(opcode, word & PSN_MASK, bool(word & ACK_REQUEST), packet, end, now)
+        elif opcode in _RESPONSES:
+            self.requester.on_read_response(word & PSN_MASK, packet[12 + extension : end], now)
+        elif opcode == Opcode.ACKNOWLEDGE:
+            self.requester.on_acknowledge(word & PSN_MASK, packet[12], now)
+        elif opcode == Opcode.CNP:
+            self.counters["cnp_received"] += 1
+            self.requester.congested(now)
+        else:
+            self.counters["malformed"] += 1
+
+    def congestion_seen(self, now: float) -> None:
+        """A packet arrived with the IP header's congestion mark: tell the sender (A17.9.3)."""
+        self.counters["ecn_marks"] += 1
+        if now - self._cnp_sent >= CNP_INTERVAL:
+            self._cnp_sent = now
+            self._cnp_due = True
+
+    def transmit(self, path: Path, now: float, budget: int) -> bool:
+        """Send what is due, at most about ``budget`` packets. True if more could go at once."""
+        if not self.ready_to_receive:
+            return False
+        if self._cnp_due:
+            self._cnp_due = False
+            self.counters["cnp_sent"] += 1
+            path.send(Opcode.CNP, 0, 0, False, _RESERVED_16, (), 0)
+        if self.failure is None:
+            budget = self.responder.transmit(path, budget)
+        if self.failure is not None:
+            self.responder.transmit_refusal(path)
+            return False
+        if budget > 0 and self.ready_to_send:
+            budget = self.requester.transmit(path, now, budget)
+        return budget <= 0 and path.ready
+
+    @property
+    def next_deadline(self) -> float | None:
+        return self.requester.deadline
+
+    def handle_timer(self, now: float) -> None:
+        if self.failure is None:
+            self.requester.handle_timer(now)
+
+    def flush(self) -> None:
+        """Complete everything outstanding; regions are refused from now on. Idempotent."""
+        if self._flushed:
+            return
+        self._flushed = True
+        self.ready_to_receive = self.ready_to_send = False
+        self.requester.flush()
+        self.responder.flush()
+        self.regions.invalidate_all()

@@ -1,0 +1,435 @@
+"""The requester half of a reliable connection (IBTA volume 1, 9.7.5): Sends, RDMA Writes and Reads out, their
+acknowledgements and read responses in. No I/O, no clock.
+
+Packet sequence numbers are counted without wrapping and cut to 24 bits on the wire. A message gets its numbers when
+its first packet goes out; what is lost is sent again from its number on (go-back-N), rebuilt from the work request.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from smbdirect.codec import Buffer
+from smbdirect.providers.base import CloseCause, CloseReason, Completion, Operation, Status
+from smbdirect.providers.roce.headers import (
+    IETH,
+    PSN_MASK,
+    RETH,
+    RNR_DELAYS,
+    Ieth,
+    Opcode,
+    Reth,
+    Syndrome,
+    extend_psn,
+)
+from smbdirect.providers.roce.retry import MAX_WINDOW, RetryTimer, Window
+
+READ_CHUNK = 16
+"""Packets asked for by one RDMA Read request, small enough that several are in flight within the window. Requests begin
+and end at multiples of it, so that one sent again never reaches beyond what the peer saw of the first."""
+ACK_EVERY = 16
+"""An acknowledgement is asked for at least every so many packets."""
+NO_RNR_LIMIT = 7
+"""RNR retry count that means: for ever (9.7.5.2.8)."""
+
+
+class Path(Protocol):
+    """Where packets go. ``ready`` turns false when the network takes no more for now."""
+
+    ready: bool
+
+    def send(
+        self, opcode: int, flags: int, psn: int, ack_request: bool, extension: bytes, segments: Sequence[Buffer], size: int
+    ) -> None:
+        """Send one packet; ``size`` is that of the concatenated ``segments``, which may change once this returned."""
+        ...
+
+
+class Work:
+    """A work request on its way."""
+
+    __slots__ = (
+        "address", "context", "first", "invalidate", "is_read", "last", "length", "operation", "segments", "signalled",
+        "token",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        operation: Operation,
+        segments: Sequence[memoryview],
+        length: int,
+        context: object,
+        signalled: bool,
+        token: int = 0,
+        address: int = 0,
+        invalidate: int | None = None,
+    ) -> None:
+        self.operation = operation
+        self.is_read = operation is Operation.READ
+        self.segments = segments
+        self.length = length
+        self.context = context
+        self.signalled = signalled
+        self.token = token
+        self.address = address
+        self.invalidate = invalidate
+        self.first = 0
+        self.last = 0
+
+
+def cut(segments: Sequence[memoryview], offset: int, size: int) -> list[memoryview]:
+    """``size`` bytes at ``offset`` of the concatenated ``segments``."""
+    if len(segments) == 1:
+        return [segments[0][offset : offset + size]]
+    pieces = []
+    for segment in segments:
+        length = len(segment)
+        if offset >= length:
+            offset -= length
+            continue
+        piece = segment[offset : offset + size]
+        pieces.append(piece)
+        size -= len(piece)
+        if not size:
+            break
+        offset = 0
+    return pieces
+
+
+class Requester:
+    """Send queue of one queue pair. ``fail(status, reason)`` is called when it cannot go on."""
+
+    def __init__(self, completions: list[Completion], counters: dict[str, int], fail: Callable[[CloseReason], None]):
+        self.window = Window()
+        self.timer = RetryTimer()
+        self.mtu = 1024
+        self.max_reads = 1
+        self.rnr_retry = NO_RNR_LIMIT
+        self._completions = completions
+        self._counters = counters
+        self._fail = fail
+        self._queue: deque[Work] = deque()
+        self._sent: deque[Work] = deque()
+        self._index = 0
+        """How many of ``_sent`` lie wholly before ``_next``."""
+        self._una = self._next = self._high = 0
+        """Oldest unacknowledged packet, next one to send, first one never sent."""
+        self._reads: deque[int] = deque()
+        """Last packet of each read request in flight."""
+        self._since_ack = 0
+        self._carry = [0.0]
+        self._timed: tuple[int, float] | None = None
+        self._gap_until = 0.0
+        self._rnr_until = 0.0
+        self._rnr_tries = 0
+        self.deadline: float | None = None
+
+    def start(self, psn: int, mtu: int, max_reads: int, rnr_retry: int) -> None:
+        self._una = self._next = self._high = psn
+        self.mtu = mtu
+        self.max_reads = max_reads
+        self.rnr_retry = rnr_retry
+
+    @property
+    def queued(self) -> int:
+        """Work requests not completed."""
+        return len(self._queue) + len(self._sent)
+
+    @property
+    def idle(self) -> bool:
+        return not self._sent and not self._queue
+
+    def post(self, work: Work) -> None:
+        self._queue.append(work)
+
+    # -- out -----------------------------------------------------------------------------------------------------
+
+    def transmit(self, path: Path, now: float, budget: int) -> int:
+        """Send what the window allows, at most about ``budget`` packets; returns how many of those are left."""
+        if now < self._rnr_until:
+            return budget
+        start = self._next
+        while budget > 0 and path.ready:
+            room = self.window.size - (self._next - self._una)
+            if room <= 0:
+                break
+            if self._index < len(self._sent):
+                work = self._sent[self._index]
+            elif self._queue:
+                work = self._queue.popleft()
+                work.first = self._next
+                work.last = self._next + max(1, -(-work.length // self.mtu)) - 1
+                self._sent.append(work)
+            else:
+                break
+            if work.is_read:
+                if not self._send_read(path, work, now, room):
+                    break
+                budget -= 1
+            else:
+                budget = self._send_data(path, work, now, min(room, budget), budget)
+            if self._next > work.last:
+                self._index += 1
+        if self._next > start and self.deadline is None:
+            self.deadline = now + self.timer.timeout
+        return budget
+
+    def _send_read(self, path: Path, work: Work, now: float, room: int) -> bool:
+        if not self.max_reads:
+            self._break(Status.LOCAL_ERROR, CloseReason(CloseCause.PROTOCOL, "the peer takes no RDMA Reads"))
+            return False
+        position = self._next - work.first
+        count = min(work.last + 1 - self._next, READ_CHUNK - position % READ_CHUNK)
+        if count > room or len(self._reads) >= self.max_reads:
+            return False
+        offset = position * self.mtu
+        length = min(work.length - offset, count * self.mtu)
+        if self._next < self._high:
+            self._counters["retransmissions"] += 1
+        elif self._timed is None:
+            self._timed = (self._next, now)
+        path.send(
+            Opcode.READ_REQUEST,
+            0,
+            self._next & PSN_MASK,
+            True,
+            RETH.pack(Reth((work.address + offset) & 0xFFFFFFFFFFFFFFFF, work.token, length)),
+            (),
+            0,
+        )
+        self._next += count
+        self._reads.append(self._next - 1)
+        self._high = max(self._high, self._next)
+        self._since_ack = 0
+        return True
+
+    def _send_data(self, path: Path, work: Work, now: float, count: int, budget: int) -> int:
+        mtu, psn, last = self.mtu, self._next, work.last
+        base = Opcode.WRITE_FIRST if work.operation is Operation.WRITE else Opcode.SEND_FIRST
+        quarter = min(ACK_EVERY, max(1, self.window.size // 4))
+        end = min(last + 1, psn + count)
+        budget -= end - psn
+        if psn < self._high:
+            self._counters["retransmissions"] += min(end, self._high) - psn
+            self._since_ack = quarter
+        offset = (psn - work.first) * mtu
+        while psn < end:
+            final = psn == last
+            size = work.length - offset if final else mtu
+            extension, flags = b"", 0
+            opcode: int = base + 1
+            if psn == work.first:
+                opcode = base + 4 if final else base
+                if work.operation is Operation.WRITE:
+                    extension = RETH.pack(Reth(work.address, work.token, work.length))
+            elif final:
+                opcode = base + 2
+            self._since_ack += 1
+            ask = self._since_ack >= quarter
+            if final and work.operation is Operation.SEND:
+                flags = 0x80
+                if work.invalidate is not None:
+                    opcode = Opcode.SEND_ONLY_INVALIDATE if opcode == base + 4 else Opcode.SEND_LAST_INVALIDATE
+                    extension = IETH.pack(Ieth(work.invalidate))
+            if final and (work.signalled or not self._queue):
+                ask = True
+            if ask:
+                self._since_ack = 0
+                if self._timed is None and psn >= self._high:
+                    self._timed = (psn, now)
+            path.send(opcode, flags, psn & PSN_MASK, ask, extension, cut(work.segments, offset, size), size)
+            psn += 1
+            offset += size
+            if not path.ready:
+                break
+        self._next = psn
+        self._high = max(self._high, psn)
+        return budget
+
+    # -- in ------------------------------------------------------------------------------------------------------
+
+    def on_acknowledge(self, psn: int, syndrome: int, now: float) -> None:
+        """An ACKNOWLEDGE packet (9.7.5.2). Numbers never sent, or acknowledged before, are ignored."""
+        number = extend_psn(psn, self._una)
+        if number >= self._high or number < self._una - 1:
+            return
+        kind = syndrome >> 5
+        if kind == Syndrome.ACK >> 5:
+            self._advance(number + 1, now)
+        elif number < self._una:
+            return
+        elif kind == Syndrome.RNR >> 5:
+            self._advance(number, now)
+            self._receiver_not_ready(number, syndrome & 0x1F, now)
+        elif kind == Syndrome.SEQUENCE_ERROR >> 5:
+            self._advance(number, now)
+            self._refused(number, syndrome, now)
+
+    def _advance(self, upto: int, now: float) -> None:
+        """Everything below ``upto`` was carried out. An RDMA Read in between whose data did not arrive is asked for
+        again (implicit NAK, 9.7.5.2.5)."""
+        before = self._una
+        while self._sent:
+            work = self._sent[0]
+            if work.first >= upto:
+                break
+            if work.is_read:
+                self._una = max(self._una, work.first)
+                if self._una < upto:
+                    self._progressed(before, now)
+                    self._lost(self._una, now)
+                return
+            if work.last >= upto:
+                break
+            self._finish(work)
+        if upto > self._una:
+            self._una = upto
+        self._progressed(before, now)
+
+    def _finish(self, work: Work) -> None:
+        """``work`` is the oldest one and complete."""
+        self._sent.popleft()
+        self._index = max(0, self._index - 1)
+        self._una = work.last + 1
+        if work.signalled:
+            self._completions.append(Completion(work.operation, Status.OK, work.context))
+
+    def _progressed(self, before: int, now: float) -> None:
+        una = self._una
+        if una == before:
+            return
+        if self._next < una:
+            self._next = una
+            self._index = 0
+        while self._reads and self._reads[0] < una:
+            self._reads.popleft()
+        timed = self._timed
+        if timed is not None and timed[0] < una:
+            self.timer.measured(now - timed[1])
+            self._timed = None
+        self.timer.progress()
+        self._rnr_tries = 0
+        self.window.acknowledged(una - before, self._carry)
+        self.deadline = now + self.timer.timeout if una < self._next else None
+
+    def on_read_response(self, psn: int, payload: memoryview, now: float) -> None:
+        """Place one packet of a read response; its number says where (9.7.5.2.4)."""
+        number = extend_psn(psn, self._una)
+        if number < self._una:
+            self._counters["duplicates"] += 1
+            return
+        if number >= self._high:
+            return
+        if number > self._una:
+            self._advance(number, now)
+        if self._una != number or not self._sent:
+            return
+        work = self._sent[0]
+        if not work.is_read or number < work.first:
+            return
+        offset = (number - work.first) * self.mtu
+        size = len(payload)
+        if size != min(self.mtu, work.length - offset):
+            self._break(Status.LENGTH, CloseReason(CloseCause.PROTOCOL, "read response of a wrong length"))
+            return
+        if size:
+            if len(work.segments) == 1:
+                work.segments[0][offset : offset + size] = payload
+            else:
+                position = 0
+                for piece in cut(work.segments, offset, size):
+                    piece[:] = payload[position : position + len(piece)]
+                    position += len(piece)
+            self._counters["bytes_read"] += size
+        if number == work.last:
+            self._finish(work)
+        else:
+            self._una = number + 1
+        self._progressed(number, now)
+
+    def _lost(self, psn: int, now: float) -> None:
+        """Data of a read response is missing from ``psn`` on. The packets still under way behind the gap say so once
+        more each: they count as one loss."""
+        if now < self._gap_until:
+            return
+        self._gap_until = now + max(self.timer.round_trip, 0.005)
+        self.window.cut(now, self.timer.round_trip)
+        self._go_back(psn, now)
+
+    def _refused(self, psn: int, syndrome: int, now: float) -> None:
+        self._counters["naks_received"] += 1
+        if syndrome == Syndrome.SEQUENCE_ERROR:
+            if self.timer.refused():
+                self._break(Status.RETRY_EXCEEDED, CloseReason(CloseCause.TIMEOUT, "sequence NAKs without progress"))
+                return
+            self.window.cut(now, self.timer.round_trip)
+            self._go_back(psn, now)
+        elif syndrome == Syndrome.REMOTE_ACCESS:
+            self._break(Status.REMOTE_ACCESS, CloseReason(CloseCause.REMOTE_ACCESS, "refused by the peer"))
+        else:
+            self._break(Status.REMOTE_ERROR, CloseReason(CloseCause.PROTOCOL, f"NAK {syndrome:#x} from the peer"))
+
+    def _receiver_not_ready(self, psn: int, code: int, now: float) -> None:
+        self._counters["rnr_received"] += 1
+        if self.rnr_retry != NO_RNR_LIMIT and self._rnr_tries >= self.rnr_retry:
+            self._break(Status.RECEIVE_NOT_READY, CloseReason(CloseCause.NO_RECEIVE, "the peer posted no receive"))
+            return
+        self._rnr_tries += 1
+        self._go_back(psn, now)
+        self._rnr_until = self.deadline = now + RNR_DELAYS[code] / 1000
+
+    def _go_back(self, psn: int, now: float) -> None:
+        """Send again from ``psn`` on."""
+        self._next = psn
+        index = 0
+        for work in self._sent:
+            if work.last >= psn:
+                break
+            index += 1
+        self._index = index
+        while self._reads and self._reads[-1] >= psn:
+            self._reads.pop()
+        self._timed = None
+        self.deadline = now + self.timer.timeout
+
+    # -- time ----------------------------------------------------------------------------------------------------
+
+    def handle_timer(self, now: float) -> None:
+        if self.deadline is None or now < self.deadline:
+            return
+        if self._rnr_until:
+            self._rnr_until = 0.0
+            self.deadline = now + self.timer.timeout if self._una < self._high else None
+            return
+        if self._una == self._high:
+            self.deadline = None
+            return
+        self._counters["timeouts"] += 1
+        if self.timer.expired():
+            self._break(Status.RETRY_EXCEEDED, CloseReason(CloseCause.TIMEOUT, "no acknowledgement"))
+            return
+        self.window.cut(now, self.timer.round_trip)
+        self._go_back(self._una, now)
+
+    def congested(self, now: float) -> None:
+        """A congestion notification arrived (A17.9.3)."""
+        self.window.cut(now, self.timer.round_trip)
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def _break(self, status: Status, reason: CloseReason) -> None:
+        """The oldest work request failed."""
+        if self._sent:
+            work = self._sent.popleft()
+            self._completions.append(Completion(work.operation, status, work.context))
+        self._fail(reason)
+
+    def flush(self) -> None:
+        for queue in (self._sent, self._queue):
+            for work in queue:
+                self._completions.append(Completion(work.operation, Status.FLUSHED, work.context))
+            queue.clear()
+        self._reads.clear()
+        self.deadline = None

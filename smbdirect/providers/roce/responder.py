@@ -1,0 +1,356 @@
+"""The responder half of a reliable connection (IBTA volume 1, 9.7.4): Sends and RDMA Writes in, RDMA Reads answered,
+acknowledgements out. No I/O, no clock.
+
+Acknowledgements are coalesced: one goes out per batch of arrived packets, after the read responses due before it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from smbdirect.providers.base import Access, CloseCause, CloseReason, Completion, Operation, Status
+from smbdirect.providers.memory import AccessRefused, Region, RegionTable
+from smbdirect.providers.roce.headers import AETH, IETH, PSN_MASK, RETH, Aeth, Opcode, Syndrome, extend_psn
+from smbdirect.providers.roce.requester import Path
+
+MAX_PENDING_READS = 16
+"""Read requests being answered: the responder resources offered in connection management."""
+REPEAT_NAK_AFTER = 0.02
+"""Seconds after which a gap that is still open is reported again: the first NAK, or what it asked for, was lost."""
+RNR_TIMER = 20
+"""RNR NAK timer code: 10.24 ms."""
+
+_SEND, _WRITE, _READ, _REFUSED = range(4)
+_FIRST, _LAST = 1, 2
+
+_REQUESTS: dict[int, tuple[int, int]] = {
+    Opcode.SEND_FIRST: (_SEND, _FIRST),
+    Opcode.SEND_MIDDLE: (_SEND, 0),
+    Opcode.SEND_LAST: (_SEND, _LAST),
+    Opcode.SEND_LAST_INVALIDATE: (_SEND, _LAST),
+    Opcode.SEND_ONLY: (_SEND, _FIRST | _LAST),
+    Opcode.SEND_ONLY_INVALIDATE: (_SEND, _FIRST | _LAST),
+    Opcode.WRITE_FIRST: (_WRITE, _FIRST),
+    Opcode.WRITE_MIDDLE: (_WRITE, 0),
+    Opcode.WRITE_LAST: (_WRITE, _LAST),
+    Opcode.WRITE_ONLY: (_WRITE, _FIRST | _LAST),
+    Opcode.READ_REQUEST: (_READ, _FIRST | _LAST),
+    # No consumer of this package uses immediate data or atomics; accepting them would drop information silently.
+    Opcode.SEND_LAST_IMMEDIATE: (_REFUSED, 0),
+    Opcode.SEND_ONLY_IMMEDIATE: (_REFUSED, 0),
+    Opcode.WRITE_LAST_IMMEDIATE: (_REFUSED, 0),
+    Opcode.WRITE_ONLY_IMMEDIATE: (_REFUSED, 0),
+    Opcode.COMPARE_SWAP: (_REFUSED, 0),
+    Opcode.FETCH_ADD: (_REFUSED, 0),
+}
+REQUEST_OPCODES = frozenset(_REQUESTS)
+
+
+class _ReadAnswer:
+    """A read response on its way: ``left`` bytes from ``position`` of the region, starting at packet ``psn``."""
+
+    __slots__ = ("first", "left", "msn", "position", "psn", "region")
+
+    def __init__(self, region: Region | None, position: int, left: int, psn: int, msn: int) -> None:
+        self.region = region
+        self.position = position
+        self.left = left
+        self.psn = psn
+        self.msn = msn
+        self.first = True
+
+
+class Responder:
+    """Receive queue of one queue pair. ``fail(reason)`` is called when the connection must end; the NAK that tells the
+    peer goes out with the next ``transmit``."""
+
+    def __init__(
+        self,
+        regions: RegionTable,
+        completions: list[Completion],
+        counters: dict[str, int],
+        fail: Callable[[CloseReason], None],
+    ) -> None:
+        self.mtu = 1024
+        self.receives: deque[tuple[memoryview, object]] = deque()
+        self.starved = False
+        """A message waits for a receive that was not posted."""
+        self._regions = regions
+        self._completions = completions
+        self._counters = counters
+        self._fail = fail
+        self._expected = 0
+        self._msn = 0
+        self._message: int | None = None
+        self._buffer: memoryview = memoryview(b"")
+        self._context: object = None
+        self._receiving = False
+        self._filled = 0
+        self._region: Region | None = None
+        self._position = 0
+        self._left = 0
+        self._reads: deque[_ReadAnswer] = deque()
+        self._acknowledge = False
+        self._nak: int | None = None
+        self._nak_sent: float | None = None
+        self._fatal: int | None = None
+        self._invalidate: int | None = None
+
+    def start(self, psn: int, mtu: int) -> None:
+        self._expected = psn
+        self.mtu = mtu
+
+    # -- in ------------------------------------------------------------------------------------------------------
+
+    def on_request(self, opcode: int, psn: int, ack_request: bool, packet: memoryview, end: int, now: float) -> None:
+        """A request packet: extension headers at 12, payload up to ``end``. ``packet`` has room for the headers that
+        ``opcode`` calls for (the caller checked)."""
+        number = extend_psn(psn, self._expected)
+        if number != self._expected:
+            self._out_of_order(opcode, number, packet, end, now)
+            return
+        kind, part = _REQUESTS[opcode]
+        # 9.7.4.1.2: FIRST or ONLY begins a message, MIDDLE and LAST continue one of the same kind.
+        if kind == _REFUSED or (self._message is not None if part & _FIRST else self._message != kind):
+            self._refuse(Syndrome.INVALID_REQUEST, CloseReason(CloseCause.PROTOCOL, f"unexpected opcode {opcode:#x}"))
+            return
+        if kind == _SEND:
+            done = self._on_send(opcode, part, packet, end, now)
+        elif kind == _WRITE:
+            done = self._on_write(part, packet, end)
+        else:
+            done = self._on_read(packet, end)
+        if done:
+            self._nak = None
+            self._nak_sent = None
+            if ack_request:
+                self._acknowledge = True
+
+    def _out_of_order(self, opcode: int, number: int, packet: memoryview, end: int, now: float) -> None:
+        if number > self._expected:
+            # 9.7.4.1.4: one NAK per gap.
+            if self._nak_sent is None or now - self._nak_sent >= REPEAT_NAK_AFTER:
+                self._nak = Syndrome.SEQUENCE_ERROR
+                self._nak_sent = now
+            return
+        self._counters["duplicates"] += 1
+        if opcode == Opcode.READ_REQUEST:
+            self._repeat_read(number, packet, end)
+        else:
+            self._acknowledge = True
+
+    def _refuse(self, syndrome: int, reason: CloseReason) -> None:
+        self._fatal = syndrome
+        self._fail(reason)
+
+    def _wrong_length(self) -> bool:
+        self._refuse(Syndrome.INVALID_REQUEST, CloseReason(CloseCause.PROTOCOL, "packet of a wrong length"))
+        return False
+
+    def _complete_packet(self, part: int) -> bool:
+        self._expected += 1
+        if part & _LAST:
+            self._message = None
+            self._msn += 1
+        return True
+
+    def _on_send(self, opcode: int, part: int, packet: memoryview, end: int, now: float) -> bool:
+        start = 12
+        invalidate: int | None = None
+        if opcode >= Opcode.SEND_LAST_INVALIDATE:
+            invalidate = IETH.unpack(packet, 12).token
+            start = 16
+        size = end - start
+        if part & _FIRST:
+            if not self.receives:
+                self._not_ready(now)
+                return False
+            self._buffer, self._context = self.receives[0]
+            self._filled = 0
+        if (size > self.mtu) if part & _LAST else (size != self.mtu):
+            return self._wrong_length()
+        position = self._filled
+        if position + size > len(self._buffer):
+            self._refuse(
+                Syndrome.INVALID_REQUEST, CloseReason(CloseCause.PROTOCOL, "message longer than its receive")
+            )
+            return False
+        if invalidate is not None:
+            try:
+                self._regions.remote_invalidate(invalidate)
+            except AccessRefused as error:
+                self._refuse(Syndrome.REMOTE_ACCESS, CloseReason(CloseCause.REMOTE_ACCESS, f"invalidation: {error}"))
+                return False
+        self._buffer[position : position + size] = packet[start:end]
+        self._filled = position + size
+        self._message = _SEND
+        if part & _LAST:
+            self.starved = False
+            self.receives.popleft()
+            self._counters["bytes_received"] += self._filled
+            self._completions.append(
+                Completion(Operation.RECEIVE, Status.OK, self._context, self._filled, invalidate)
+            )
+            self._buffer, self._context = memoryview(b""), None
+        return self._complete_packet(part)
+
+    def _not_ready(self, now: float) -> None:
+        """9.7.5.2.8: the peer is to come back later; the connection ends when it has done so often enough."""
+        self._counters["rnr_sent"] += 1
+        self.starved = True
+        self._nak = Syndrome.RNR | RNR_TIMER
+        self._nak_sent = now
+
+    def _on_write(self, part: int, packet: memoryview, end: int) -> bool:
+        start = 12
+        if part & _FIRST:
+            address, token, length = RETH.unpack(packet, 12)
+            start = 28
+            region: Region | None = None
+            position = 0
+            if length:
+                try:
+                    region, position = self._regions.find(token, address, length, Access.REMOTE_WRITE)
+                except AccessRefused as error:
+                    reason = CloseReason(CloseCause.REMOTE_ACCESS, f"RDMA Write: {error}")
+                    self._refuse(Syndrome.REMOTE_ACCESS, reason)
+                    return False
+            self._region, self._position, self._left = region, position, length
+        size = end - start
+        # 9.7.4.1.6: full packets up to the last, which holds exactly the rest.
+        if (size != self._left or size > self.mtu) if part & _LAST else (size != self.mtu or size >= self._left):
+            return self._wrong_length()
+        region = self._region
+        if region is not None:
+            if not region.valid:
+                reason = CloseReason(CloseCause.REMOTE_ACCESS, "RDMA Write: invalidated under way")
+                self._refuse(Syndrome.REMOTE_ACCESS, reason)
+                return False
+            position = self._position
+            region.memory[position : position + size] = packet[start:end]
+            self._position = position + size
+            self._left -= size
+            self._counters["bytes_placed"] += size
+        self._message = _WRITE
+        if part & _LAST:
+            self._region = None
+        return self._complete_packet(part)
+
+    def _on_read(self, packet: memoryview, end: int) -> bool:
+        address, token, length = RETH.unpack(packet, 12)
+        if end != 28:
+            return self._wrong_length()
+        if len(self._reads) >= MAX_PENDING_READS:
+            reason = CloseReason(CloseCause.PROTOCOL, "more RDMA Reads outstanding than agreed")
+            self._refuse(Syndrome.INVALID_REQUEST, reason)
+            return False
+        region: Region | None = None
+        position = 0
+        if length:
+            try:
+                region, position = self._regions.find(token, address, length, Access.REMOTE_READ)
+            except AccessRefused as error:
+                self._refuse(Syndrome.REMOTE_ACCESS, CloseReason(CloseCause.REMOTE_ACCESS, f"RDMA Read: {error}"))
+                return False
+        self._msn += 1
+        self._reads.append(_ReadAnswer(region, position, length, self._expected, self._msn))
+        self._expected += max(1, -(-length // self.mtu))
+        return True
+
+    def _repeat_read(self, number: int, packet: memoryview, end: int) -> None:
+        """A duplicate RDMA Read is carried out again if it is still allowed, else dropped (9.7.5.1.4)."""
+        address, token, length = RETH.unpack(packet, 12)
+        if end != 28 or number + max(1, -(-length // self.mtu)) > self._expected:
+            return
+        region: Region | None = None
+        position = 0
+        if length:
+            try:
+                region, position = self._regions.find(token, address, length, Access.REMOTE_READ)
+            except AccessRefused:
+                return
+        # What is still queued for the same packets need not go out twice.
+        after = number + max(1, -(-length // self.mtu))
+        kept = [a for a in self._reads if a.psn < number or a.psn + max(1, -(-a.left // self.mtu)) > after]
+        if len(kept) < MAX_PENDING_READS:
+            self._reads = deque([*kept, _ReadAnswer(region, position, length, number, self._msn)])
+
+    # -- out -----------------------------------------------------------------------------------------------------
+
+    @property
+    def pending(self) -> bool:
+        """Something waits for ``transmit``."""
+        return bool(self._reads) or self._acknowledge or self._nak is not None
+
+    def transmit(self, path: Path, budget: int) -> int:
+        """Send read responses, at most ``budget`` packets, then the acknowledgement; returns the budget left."""
+        while self._reads and budget > 0 and path.ready:
+            if not self._answer(path, self._reads[0]):
+                return budget
+            budget -= 1
+        if self._reads or not path.ready:
+            return budget
+        if self._nak is not None:
+            # A NAK acknowledges everything before its own number.
+            self._send_aeth(path, self._nak, self._expected)
+            if self._nak == Syndrome.SEQUENCE_ERROR:
+                self._counters["naks_sent"] += 1
+            self._nak = None
+            self._acknowledge = False
+        elif self._acknowledge:
+            self._acknowledge = False
+            self._send_aeth(path, Syndrome.ACK, self._expected - 1)
+        return budget
+
+    def transmit_refusal(self, path: Path) -> None:
+        """The NAK that ended the connection, if one did."""
+        if self._fatal is not None:
+            self._send_aeth(path, self._fatal, self._expected)
+            self._counters["naks_sent"] += 1
+            self._fatal = None
+
+    def _send_aeth(self, path: Path, syndrome: int, psn: int) -> None:
+        aeth = AETH.pack(Aeth(syndrome << 24 | self._msn & PSN_MASK))
+        path.send(Opcode.ACKNOWLEDGE, 0, psn & PSN_MASK, False, aeth, (), 0)
+
+    def _answer(self, path: Path, answer: _ReadAnswer) -> bool:
+        """One packet of a read response."""
+        size = min(self.mtu, answer.left)
+        segments: tuple[memoryview, ...] = ()
+        if answer.region is not None:
+            if not answer.region.valid:
+                self._reads.clear()
+                reason = CloseReason(CloseCause.REMOTE_ACCESS, "RDMA Read: invalidated under way")
+                self._expected = answer.psn
+                self._refuse(Syndrome.REMOTE_ACCESS, reason)
+                return False
+            segments = (answer.region.memory[answer.position : answer.position + size],)
+        last = size == answer.left
+        extension = b""
+        if answer.first:
+            opcode = Opcode.READ_RESPONSE_ONLY if last else Opcode.READ_RESPONSE_FIRST
+        else:
+            opcode = Opcode.READ_RESPONSE_LAST if last else Opcode.READ_RESPONSE_MIDDLE
+        if answer.first or last:
+            extension = AETH.pack(Aeth(Syndrome.ACK << 24 | answer.msn & PSN_MASK))
+        path.send(opcode, 0, answer.psn & PSN_MASK, False, extension, segments, size)
+        self._counters["bytes_served"] += size
+        answer.first = False
+        answer.psn += 1
+        answer.position += size
+        answer.left -= size
+        if last:
+            self._reads.popleft()
+        return True
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        self._reads.clear()
+        self._acknowledge = False
+        self._nak = None
+        self._region = None
+        for _, context in self.receives:
+            self._completions.append(Completion(Operation.RECEIVE, Status.FLUSHED, context))
+        self.receives.clear()

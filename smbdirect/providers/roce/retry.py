@@ -1,0 +1,98 @@
+"""Loss and congestion: the send window, the retransmission timer and the rate of congestion notifications.
+
+InfiniBand leaves round-trip estimation to the implementer (9.7.6.1.3 gives only a time-out); this follows RFC 6298 for
+the timer and additive increase, multiplicative decrease for the window. No I/O, no clock: ``now`` is in seconds.
+"""
+
+from __future__ import annotations
+
+MAX_WINDOW = 128
+"""Packets in flight. Keeps a burst well below a default UDP receive buffer and a NIC's queue."""
+MIN_WINDOW = 16
+"""One RDMA Read request's worth of response packets always fits."""
+FIRST_WINDOW = 64
+FIRST_TIMEOUT = 0.25
+MIN_TIMEOUT = 0.03
+MAX_TIMEOUT = 3.0
+MAX_RETRIES = 8
+"""Time-outs in a row without progress, about ten seconds, before the connection is given up."""
+MAX_NAKS = 100
+"""Negative acknowledgements in a row without progress; a peer that only ever sends those is not obeyed for ever."""
+CNP_INTERVAL = 0.001
+"""At most one congestion notification per connection in this many seconds (A17.9.3 leaves the interval open)."""
+
+
+class Window:
+    """How many packets may be unacknowledged."""
+
+    __slots__ = ("_cut_until", "_threshold", "limit", "size")
+
+    def __init__(self, limit: int = MAX_WINDOW) -> None:
+        self.limit = limit
+        self.size = min(FIRST_WINDOW, limit)
+        self._threshold = float(limit)
+        self._cut_until = 0.0
+
+    def acknowledged(self, packets: int, carry: list[float]) -> None:
+        """``packets`` more are acknowledged; ``carry[0]`` keeps the fraction between calls."""
+        if self.size >= self.limit:
+            return
+        carry[0] += packets if self.size < self._threshold else packets / self.size
+        whole = int(carry[0])
+        if whole:
+            carry[0] -= whole
+            self.size = min(self.limit, self.size + whole)
+
+    def cut(self, now: float, round_trip: float) -> None:
+        """Loss or a congestion notification: halve, once per round trip."""
+        if now < self._cut_until:
+            return
+        self._cut_until = now + max(round_trip, CNP_INTERVAL)
+        self._threshold = self.size = max(MIN_WINDOW, self.size // 2)
+
+
+class RetryTimer:
+    """The retransmission time-out with its estimator and counters of vain attempts."""
+
+    __slots__ = ("_backoff", "_smoothed", "_variation", "naks", "retries")
+
+    def __init__(self) -> None:
+        self._smoothed = 0.0
+        self._variation = 0.0
+        self._backoff = 1
+        self.retries = 0
+        self.naks = 0
+
+    @property
+    def round_trip(self) -> float:
+        """Smoothed round-trip time, seconds; 0 while unknown."""
+        return self._smoothed
+
+    @property
+    def timeout(self) -> float:
+        base = self._smoothed + 4 * self._variation if self._smoothed else FIRST_TIMEOUT
+        return min(MAX_TIMEOUT, max(MIN_TIMEOUT, base) * self._backoff)
+
+    def measured(self, sample: float) -> None:
+        """A round trip of a packet that was sent once (RFC 6298 section 2 and Karn's rule)."""
+        if self._smoothed:
+            self._variation += (abs(sample - self._smoothed) - self._variation) / 4
+            self._smoothed += (sample - self._smoothed) / 8
+        else:
+            self._smoothed = max(sample, 1e-6)
+            self._variation = sample / 2
+
+    def progress(self) -> None:
+        self._backoff = 1
+        self.retries = self.naks = 0
+
+    def expired(self) -> bool:
+        """Count a time-out; True when it was the last one allowed."""
+        self.retries += 1
+        self._backoff *= 2
+        return self.retries > MAX_RETRIES
+
+    def refused(self) -> bool:
+        """Count a sequence NAK; True when it was the last one allowed."""
+        self.naks += 1
+        return self.naks > MAX_NAKS
