@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import signal
 import sys
@@ -12,6 +13,7 @@ from smb3server.config import Config, ConfigError, parse_arguments
 from smb3server.service import DEFAULT_PORT, Service
 from smbdirect.errors import ProviderError
 
+_COMMANDS = {"status": "smb3server.status_view", "doctor": "smb3server.doctor"}
 EXIT_USAGE, EXIT_FAILED = 2, 1
 
 
@@ -78,7 +80,10 @@ async def serve(config: Config) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point."""
+    """Entry point. ``status`` and ``doctor`` as the first argument are commands of their own."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given and given[0] in _COMMANDS:
+        return int(importlib.import_module(_COMMANDS[given[0]]).main(given[1:]))
     try:
         config = parse_arguments(arguments)
     except ConfigError as error:

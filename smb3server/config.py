@@ -259,7 +259,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="?",
         const="auto",
         metavar="FABRICS",
-        help="serve SMB Direct, too: auto (default without a value), off, or of iwarp, roce and verbs several, with commas",
+        help="serve SMB Direct, too: auto (the default without a value), off, or fabrics: iwarp,roce,verbs",
     )
     parser.add_argument("--listen", action="append", default=[], metavar="ADDR", help="address to serve (default: all)")
     parser.add_argument("--port", type=int, help="TCP port (default: 445, as root)")

@@ -215,4 +215,3 @@ def explain(error: OSError, choice: Choice, port: int, owners: Callable[[], Mach
         errno.EINVAL: "the address belongs to an interface that is down",
     }
     return choice.failed(error.strerror or str(error), remedies.get(error.errno or 0, ""))
-

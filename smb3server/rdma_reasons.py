@@ -79,7 +79,9 @@ class Facts:
     """Moved by RDMA Read and Write."""
 
 
-_GET_INTERFACES = "Windows: `Set-SmbClientConfiguration -EnableMultiChannel $true`; Linux: mount with `rdma`, or `multichannel`"
+_GET_INTERFACES = (
+    "Windows: `Set-SmbClientConfiguration -EnableMultiChannel $true`; Linux: mount with `rdma`, or `multichannel`"
+)
 
 _TEXTS: Mapping[Code, tuple[str, str]] = {
     Code.OFF: ("the server was started without SMB Direct", "start it with --rdma"),
@@ -89,8 +91,14 @@ _TEXTS: Mapping[Code, tuple[str, str]] = {
         "this server negotiates 0x{server_max_dialect:04x} at most, and RDMA needs 3.0",
         "raise max_dialect in the configuration",
     ),
-    Code.DIALECT: ("the client speaks dialect 0x{dialect:04x}, and RDMA needs 3.0", "let the client use SMB 3 (Linux: vers=3.1.1)"),
-    Code.SERVER_MULTICHANNEL_OFF: ("multichannel is off in this server", "set multichannel = true in the configuration"),
+    Code.DIALECT: (
+        "the client speaks dialect 0x{dialect:04x}, and RDMA needs 3.0",
+        "let the client use SMB 3 (Linux: vers=3.1.1)",
+    ),
+    Code.SERVER_MULTICHANNEL_OFF: (
+        "multichannel is off in this server",
+        "set multichannel = true in the configuration",
+    ),
     Code.CLIENT_NO_MULTICHANNEL: ("the client does not offer multichannel", _GET_INTERFACES),
     Code.NOT_LOGGED_ON: ("nobody has logged on", "log on"),
     Code.GUEST: ("guests have no key, so they cannot open further channels", "log on as a user"),
@@ -114,7 +122,8 @@ _TEXTS: Mapping[Code, tuple[str, str]] = {
     ),
     Code.SIGNED: (
         "data goes inline: messages are signed, and RDMA transforms were not negotiated",
-        "do not require signing (Windows: `Set-SmbClientConfiguration -RequireSecuritySignature $false`; Linux: no `sign`)",
+        "do not require signing (Windows: `Set-SmbClientConfiguration -RequireSecuritySignature $false`;"
+        " Linux: no `sign`)",
     ),
     Code.NO_TRANSFERS: (
         "no READ or WRITE was large enough for RDMA yet",

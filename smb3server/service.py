@@ -9,10 +9,12 @@ import os
 import uuid
 from pathlib import Path
 
+from smb3server.admin import AdminSocket, socket_path
 from smb3server.auth.users import UserDatabase
 from smb3server.backends.local import LocalBackend, LocalOptions
 from smb3server.config import Config, ConfigError
 from smb3server.fabrics import Fabrics
+from smb3server.report import collect
 from smb3server.server import Server
 from smb3server.transports.listener import TcpListener
 from smb3server.tree import Share
@@ -34,6 +36,9 @@ class Service:
         self.server = Server(config.settings, users)
         self.listeners: list[TcpListener] = []
         self.fabrics = Fabrics(self.server)
+        self.admin: AdminSocket | None = None
+        self.server.rdma = config.rdma
+        self.server.rdma_choices = self.fabrics.choices
         self.notes: list[str] = []
         """What the operator should know: ports other than the usual ones, fabrics that are not served."""
 
@@ -46,6 +51,20 @@ class Service:
         if self.config.rdma != "off":
             await self.fabrics.start(self.config.rdma.split(","), hosts, self.config.rdma_port)
         self._listen(hosts)
+        await self._open_admin()
+
+    async def _open_admin(self) -> None:
+        """A server that nobody can ask still serves."""
+        path = socket_path(self.config.state)
+        admin = AdminSocket(
+            path, {"status": lambda _: collect(self.server, self.addresses()), "ping": lambda _: {"pid": os.getpid()}}
+        )
+        try:
+            await admin.start()
+        except OSError as error:
+            self.notes.append(f"`smb3server status` will not work: {path}: {error.strerror or error}")
+        else:
+            self.admin = admin
 
     def _state(self) -> None:
         """3.3.1.5: ServerGuid stays the same over restarts where there is a place to keep it."""
@@ -144,6 +163,8 @@ class Service:
 
     async def stop(self) -> None:
         """Stop listening, finish requests in flight, close opens and connections."""
+        if self.admin is not None:
+            await self.admin.close()
         for listener in self.listeners:
             await listener.close()
         await self.fabrics.close()

@@ -171,7 +171,12 @@ class SmbConnection:
             self._waiting.pop(message_id, None)
 
     async def call(
-        self, command: int, body: Buffer, session_id: int = 0, tree_id: int = 0, signer: Signer | None = None,
+        self,
+        command: int,
+        body: Buffer,
+        session_id: int = 0,
+        tree_id: int = 0,
+        signer: Signer | None = None,
         payload: int = 0,
     ) -> Reply:
         """``request``, with statuses other than success raised as ``RequestFailed``."""

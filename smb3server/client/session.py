@@ -40,7 +40,8 @@ INTERFACE_SIZE = 152
 class ServerInterface(NamedTuple):
     """One entry of the interface list."""
 
-    index: int
+    number: int
+    """IfIndex."""
     address: Address
     speed: int
     """Bits per second."""
@@ -118,7 +119,9 @@ class ClientSession:
             hashed = preauth.extend(hashed, sent)
             response = SESSION_SETUP_RESPONSE.unpack(reply.message, HEADER_SIZE)
             answer = part(
-                reply.message, response.security_buffer_offset, response.security_buffer_length,
+                reply.message,
+                response.security_buffer_offset,
+                response.security_buffer_length,
                 SESSION_SETUP_RESPONSE.size,
             )
             if not self.session_id:
@@ -139,14 +142,10 @@ class ClientSession:
         connection = connection or self.connection
         host = connection.transport.peer_address[0]
         path = f"\\\\{host}\\{share}".encode("utf-16-le")
-        record = TreeConnectRequest(
-            path_offset=HEADER_SIZE + TREE_CONNECT_REQUEST.size, path_length=len(path)
-        )
+        record = TreeConnectRequest(path_offset=HEADER_SIZE + TREE_CONNECT_REQUEST.size, path_length=len(path))
         body = TREE_CONNECT_REQUEST.pack(record) + path
         # 3.2.4.1.1: 3.1.1 wants every TREE_CONNECT signed.
-        reply = await connection.call(
-            Command.TREE_CONNECT, body, self.session_id, signer=self._signer_for(connection)
-        )
+        reply = await connection.call(Command.TREE_CONNECT, body, self.session_id, signer=self._signer_for(connection))
         response = TREE_CONNECT_RESPONSE.unpack(reply.message, HEADER_SIZE)
         return reply.header.tree_id, response.share_flags
 
@@ -180,7 +179,7 @@ def parse_interfaces(data: memoryview) -> list[ServerInterface]:
     found: list[ServerInterface] = []
     offset = 0
     while offset + INTERFACE_SIZE <= len(data):
-        step, index, capability, _reserved, speed = _INTERFACE.unpack_from(data, offset)
+        step, number, capability, _reserved, speed = _INTERFACE.unpack_from(data, offset)
         family, _port = struct.unpack_from("<HH", data, offset + _INTERFACE.size)
         at = offset + _INTERFACE.size + 4
         address: Address | None = None
@@ -190,7 +189,7 @@ def parse_interfaces(data: memoryview) -> list[ServerInterface]:
             address = ipaddress.IPv6Address(bytes(data[at + 4 : at + 20]))
         if address is not None:
             rdma, rss = bool(capability & RDMA_CAPABLE), bool(capability & RSS_CAPABLE)
-            found.append(ServerInterface(index, address, speed, rdma, rss))
+            found.append(ServerInterface(number, address, speed, rdma, rss))
         if not step:
             return found
         if step < INTERFACE_SIZE:
