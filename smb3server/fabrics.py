@@ -73,7 +73,8 @@ class Fabrics:
 
     async def start(self, fabrics: Sequence[str], hosts: Sequence[str], port: int | None) -> None:
         """Listen on ``hosts`` for the fabrics named, or with ("auto",) for the best that each interface can do.
-        ``port`` None: those that clients of each fabric look for. Raises ``ProviderError`` if one named cannot serve."""
+        ``port`` None: those that clients of each fabric look for. Raises ``ProviderError`` if one named
+        cannot serve."""
         automatic = tuple(fabrics) == ("auto",)
         self._port = port
         for name in FABRICS if automatic else fabrics:
