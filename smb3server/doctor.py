@@ -1,4 +1,4 @@
-"""``smb3server doctor``: what this machine can serve, or whether a server's share is reached by RDMA, and what to do."""
+"""``smb3server doctor``: what this machine can serve, or whether a share is reached by RDMA, and what to do."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def _rights(host: Host) -> Iterator[Finding]:
         yield Finding(Verdict.OK, "locked memory", amount)
     elif host.devices:
         yield Finding(
-            Verdict.PROBLEM if not os.geteuid() == 0 else Verdict.NOTE,
+            Verdict.PROBLEM if os.geteuid() != 0 else Verdict.NOTE,
             "locked memory",
             f"{host.memlock >> 10} KiB may be locked; registered buffers need more",
             "raise `ulimit -l` (LimitMEMLOCK= in a unit file)",
@@ -264,8 +264,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="smb3server doctor",
         description="Without a target: what this machine can serve. With one: how that share is reached from here.",
-        epilog="Exit status: 0 if RDMA can be served (or is used), 1 if not, 2 for wrong usage, 3 if the server cannot be"
-        " reached or logged on to.",
+        epilog="Exit status: 0 if RDMA can be served (or is used), 1 if not, 2 for wrong usage, 3 if nothing can be"
+        " reached.",
     )
     parser.add_argument("target", nargs="?", metavar="//HOST[:PORT]/SHARE", help="a share to look at as a client")
     parser.add_argument("--user", metavar="NAME[:PASSWORD]", help="log on as; the password may be in PASSWD")

@@ -19,6 +19,7 @@ from smb3server.tree import ShareFlags
 from smb3server.wire.header import Command
 from smb3server.wire.negotiate import Capability, Dialect, SecurityMode
 from smbdirect.errors import ConnectionLost, DecodeError, ProtocolError, ProviderError
+from smbdirect.providers.base import CloseReason
 from smbdirect.transport import connect
 
 ATTEMPT_TIMEOUT = 5.0
@@ -116,6 +117,9 @@ def _text(error: BaseException) -> str:
         return "no answer in time"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
+    if error.args and isinstance(error.args[0], CloseReason):
+        cause, detail = error.args[0]
+        return f"{cause.value}: {detail}" if detail else cause.value
     return str(error) or type(error).__name__
 
 
@@ -276,9 +280,7 @@ def _judge(patient: _Patient) -> None:
     worked = [attempt for attempt in result.attempts if attempt.worked]
     listed = {str(entry.address) for entry in result.interfaces if entry.rdma}
     fabrics = list(dict.fromkeys(attempt.fabric for attempt in worked))
-    if not worked and not result.findings[-1:]:
-        result.verdict = "nothing could be tried"
-    elif not worked:
+    if not worked:
         why = patient.obstacle or "the server answers on no fabric that could be tried from here"
         result.verdict = f"RDMA is not used, because {why}"
     elif patient.obstacle:

@@ -118,6 +118,8 @@ class SmbDirectTransport:
         self.connection = Connection(role, settings, loop.time(), self._allocate)
         self._rdma = Rdma(self)
         self._cache = RegistrationCache(endpoint, self.counters)
+        if self._cache.needed:
+            pool.caches.add(self._cache)
         self._receives = ReceivePool(
             max(settings.max_receive_size, constants.MIN_FIRST_RECEIVE_SIZE),
             2 * settings.receive_credit_max + constants.EXTRA_RECEIVES,

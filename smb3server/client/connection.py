@@ -1,4 +1,4 @@
-"""One connection of a client: negotiation (MS-SMB2 3.2.4.2.2), message identifiers, signatures, requests and replies."""
+"""One connection of a client: negotiation (MS-SMB2 3.2.4.2.2), message identifiers, signatures, requests, replies."""
 
 from __future__ import annotations
 
