@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
+from smb3server.durable import close_if_disconnected
 from smb3server.leases import Lease, Oplock, Timer
 from smb3server.wire.oplock_break import (
     ACK_REQUIRED,
@@ -58,11 +59,15 @@ class BreakNotifications:
         )
         for entry in lease.opens:
             session = cast("Open", entry).session
+            if session.session_id not in session.server.global_session_table:
+                continue
             connection = oldest_connection(session, lease.client_guid)
             if connection is not None:
                 own = connection.session_table.get(session.session_id) or next(iter(connection.session_table.values()))
                 connection.notify(own, [body])
                 return True
+        for entry in list(lease.opens):
+            close_if_disconnected(cast("Open", entry))
         return False
 
     def notify_oplock(self, oplock: Oplock, level: int) -> bool:
@@ -70,7 +75,10 @@ class BreakNotifications:
         body = OPLOCK_BREAK.pack(
             OplockBreak(oplock_level=level, persistent=entry.file_id[0], volatile=entry.file_id[1])
         )
-        return self._send(entry.session, body)
+        if self._send(entry.session, body):
+            return True
+        close_if_disconnected(entry)
+        return False
 
     def _send(self, session: Session, body: bytes) -> bool:
         connection = live_connection(session)

@@ -129,7 +129,7 @@ class Connection:
             if request.session is not session or request.pending is None:
                 continue
             if tree_id is None or (request.tree is not None and request.tree.tree_id == tree_id):
-                request.pending.cancel()
+                request.pending.cancel(closing=True)
 
     def disconnect(self, reason: str) -> None:
         """The peer broke the protocol, or an administrator wants it gone."""

@@ -49,6 +49,8 @@ _CANCEL = int(Command.CANCEL)
 _CREATE = int(Command.CREATE)
 _SESSIONLESS = frozenset((_NEGOTIATE, _SESSION_SETUP))
 _ERROR = 0xC0000000
+_TOO_MANY = "too many"
+"""Marks a request that may not wait because too many do (3.3.4.2)."""
 
 
 class Disconnect(Exception):
@@ -326,6 +328,7 @@ class Dispatcher:
         connection = self.connection
         if len(connection.request_list) >= connection.server.settings.max_async_requests:
             connection.request_list[request.header.message_id] = request
+            request.extra[_TOO_MANY] = True
             pending.cancel()
             return
         connection.request_list[request.header.message_id] = request
@@ -378,6 +381,8 @@ class Dispatcher:
         if request.async_id:
             connection.async_command_list.pop(request.async_id, None)
         chain.pending = None
+        if _TOO_MANY in request.extra and isinstance(result, StatusError):
+            result = StatusError(NtStatus.INSUFFICIENT_RESOURCES)
         if connection.closed:
             if isinstance(result, Response) and result.on_sent is not None:
                 result.on_sent()

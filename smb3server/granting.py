@@ -57,6 +57,11 @@ def _grant_lease(
     file.caching.grant_lease(
         lease, wanted.lease_state, file.other_opens(opened, lease), bool(file.locks.locks), opened.is_directory
     )
+    return lease_context(lease)
+
+
+def lease_context(lease: Lease) -> contexts.RawContext:
+    """What a response says about a lease."""
     flags = int(contexts.LeaseFlags.BREAK_IN_PROGRESS) if lease.breaking else 0
     if lease.version == 1:
         data = contexts.LEASE_CODEC.pack(contexts.Lease(lease.key, lease.state, flags))

@@ -64,7 +64,7 @@ class Holder:
         raise NotImplementedError
 
     def _count_break(self) -> None:
-        """A new break begins; the steps of one that want acknowledgments count once (Lease.Epoch)."""
+        """A new break begins; its further steps do not count (Lease.Epoch)."""
 
     def lower(self, to: int) -> None:
         """Start taking away everything not in ``to``; or, during a break, ask for more in its next step."""
@@ -84,7 +84,7 @@ class Holder:
         self.breaking = ack
         if not ack:
             self.state = to
-        if not (further and ack):
+        if not further:
             self._count_break()
         delivered = self._notify(current, to, ack)
         if not ack:

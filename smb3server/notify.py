@@ -6,10 +6,12 @@ open directory, made by the first of them. All on the event loop's thread.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from smb3server.echo_filter import EchoFilter
 from smb3server.request import Pending, Response
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire.change_notify import (
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from smb3server.tree import Share
 
 Key = tuple[str, ...]
+LOST = 0
+"""Action of a store's ``Change`` that stands for any number of others."""
 
 
 def fold(path: Path) -> Key:
@@ -55,6 +59,8 @@ class Watcher:
         self.limit = limit
         """Bytes of changes kept between requests; more is an overflow (not in spec: its value is up to the server)."""
         self.stop_backend: Callable[[], None] | None = None
+        """Set while the store tells of changes, too."""
+        self.echoes = EchoFilter(time.monotonic)
         self._queue: list[Notification] = []
         self._size = 0
         self._overflow = False
@@ -92,6 +98,11 @@ class Watcher:
             self._size = 0
         self._flush()
 
+    def own_change(self, path: Path, action: int) -> None:
+        """The server did it: what the store will tell of it is no news."""
+        if self.stop_backend is not None:
+            self.echoes.own(fold(path), action)
+
     def end(self, status: int) -> None:
         """No more to come: close (NOTIFY_CLEANUP) or deletion (DELETE_PENDING). Answers what waits. Idempotent."""
         if self._final is not None:
@@ -104,6 +115,14 @@ class Watcher:
         self._queue.clear()
         while self._waiting:
             _answer(self._waiting.popleft().pending, status, b"")
+
+    def lost(self) -> None:
+        """Something happened that nobody can tell: the client must look for itself."""
+        if self._final is None:
+            self._overflow = True
+            self._queue.clear()
+            self._size = 0
+            self._flush()
 
     def _flush(self) -> None:
         while self._waiting and (self._queue or self._overflow):
@@ -163,6 +182,7 @@ class NotifyHub:
         if not self._watchers:
             return
         for watcher, depth in self._interested(path):
+            watcher.own_change(path, action)
             if watcher.completion_filter & completion_filter:
                 watcher.add([Notification(action, relative_name(path, depth, stream))])
 
@@ -174,6 +194,8 @@ class NotifyHub:
         kind = NotifyFilter.DIR_NAME if directory else NotifyFilter.FILE_NAME
         if fold(old[:-1]) == fold(new[:-1]):
             for watcher, depth in self._interested(old):
+                watcher.own_change(old, Action.RENAMED_OLD_NAME)
+                watcher.own_change(new, Action.RENAMED_NEW_NAME)
                 if watcher.completion_filter & kind:
                     watcher.add(
                         [
@@ -207,13 +229,22 @@ def relative_name(path: Path, depth: int, stream: str = "") -> str:
     return f"{name}:{stream}" if stream else name
 
 
-def from_backend(watcher: Watcher) -> Callable[[Change], None]:
-    """Callback for ``Backend.watch``: a change made behind the server, told to this watcher alone."""
+def from_backend(watcher: Watcher, open_here: Callable[[Path], bool]) -> Callable[[Change], None]:
+    """Callback for ``Backend.watch``: what happened behind the server, told to this watcher alone. ``open_here``: may a
+    client of this server be writing to that file? Then its changes are the server's to report."""
 
     def on_change(change: Change) -> None:
-        if watcher.completion_filter & change.filter:
-            depth = len(watcher.path)
-            watcher.add([Notification(change.action, relative_name(change.path, depth))])
+        if change.action == LOST:
+            watcher.lost()
+            return
+        if not watcher.completion_filter & change.filter:
+            return
+        depth = len(watcher.path)
+        if len(change.path) <= depth or watcher.echoes.is_echo(fold(change.path), change.action):
+            return
+        if change.action == Action.MODIFIED and open_here(change.path):
+            return
+        watcher.add([Notification(change.action, relative_name(change.path, depth))])
 
     return on_change
 

@@ -40,6 +40,7 @@ class Open:
     __slots__ = (
         "__dict__",
         "_closing",
+        "app_instance_id",
         "caching",
         "create_options",
         "delete_on_close",
@@ -97,6 +98,7 @@ class Open:
         self.lock_sequences: dict[int, int] = {}
         """LockSequenceArray: index to number, valid entries only."""
         self.durable: Durability | None = None
+        self.app_instance_id: bytes | None = None
         self.on_close: list[Callable[[], None]] = []
         """Called before the handle is closed (change notification, directory scans)."""
         self.enumeration: Enumeration | None = None
@@ -130,6 +132,13 @@ class Open:
             self.handle = self.descriptor = None
             self._closing = handle
             self._close_handle()
+
+    def disconnect(self) -> None:
+        """The connection is lost (3.3.7.1): a durable open stays for its client to come back to, others are closed."""
+        if self.durable is not None and self.durable.disconnect():
+            self.session.open_table.pop(self.file_id[1], None)
+        else:
+            self.close()
 
     def begin_io(self) -> None:
         """Keep the handle's descriptor from being closed (and its number reused) until ``end_io``."""

@@ -222,6 +222,8 @@ class Opening:
                 raise StatusError(NtStatus.INVALID_PARAMETER)
             if handle.created:
                 self.maximal = self._maximal_access(handle, info)
+                if info.attributes & READONLY and self.record.create_options & CreateOptions.DELETE_ON_CLOSE:
+                    raise StatusError(NtStatus.CANNOT_DELETE)
                 # Whoever may create a file may do with this first handle what was asked for.
                 granted = self.desired & ~int(Access.MAXIMUM_ALLOWED)
                 if self.desired & Access.MAXIMUM_ALLOWED:

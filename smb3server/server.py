@@ -50,6 +50,8 @@ class Server:
         self.global_session_table: dict[int, Session] = {}
         self.global_open_table: dict[int, Open] = {}
         """Keyed by the persistent half of the FileId."""
+        self.create_guids: dict[tuple[bytes, bytes], Open] = {}
+        """Durable opens of version 2 by (ClientGuid, CreateGuid)."""
         self.connection_list: set[Connection] = set()
         self.max_transact_size = self.settings.max_io_size
         self.max_read_size = self.settings.max_io_size
@@ -72,7 +74,6 @@ class Server:
         """How a client's last RDMA connection failed, by ClientGuid; the latest ones only."""
         self._strangers: Counter[str] = Counter()
         """Connections without a session, by the peer's address."""
-        self._next_file_id = 0
         self.add_share(Share(IPC_SHARE_NAME, ShareType.PIPE, remark="Remote IPC", hidden=True))
 
     def add_share(self, share: Share) -> None:
@@ -81,8 +82,11 @@ class Server:
 
     def new_file_id(self) -> tuple[int, int]:
         """An unused (persistent, volatile) FileId; never all zeros or all ones."""
-        self._next_file_id += 1
-        return self._next_file_id, self._next_file_id
+        while True:
+            # Unpredictable: whoever guesses a persistent id could try to take over a durable open.
+            persistent = secrets.randbits(63) or 1
+            if persistent not in self.global_open_table:
+                return persistent, secrets.randbits(63) or 1
 
     # Connections
 
@@ -180,6 +184,8 @@ class Server:
         """3.3.7.1: a session lost a connection; without its last channel it ends."""
         session.channel_list.pop(connection, None)
         if not session.channel_list:
+            for entry in list(session.open_table.values()):
+                entry.disconnect()
             self.remove_session(session)
         elif session.connection is connection:
             session.connection = next(iter(session.channel_list))
@@ -191,6 +197,8 @@ class Server:
             return
         if previous.identity.name.casefold() == identity.name.casefold():
             log.info("session of %s superseded", previous.identity)
+            for entry in list(previous.open_table.values()):
+                entry.disconnect()
             self.remove_session(previous)
 
     # End

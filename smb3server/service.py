@@ -94,6 +94,8 @@ class Service:
                     raise ConfigError(f"state directory {self.config.state}: {error}") from error
             options = LocalOptions(read_only=share.read_only, sidecar=str(sidecar) if sidecar else None)
             try:
+                if sidecar is not None:
+                    sidecar.parent.mkdir(mode=0o700, exist_ok=True)
                 backend = LocalBackend(share.path, options)
             except OSError as error:
                 raise ConfigError(f"share {share.name}: {error}") from error

@@ -26,11 +26,12 @@ from smb3server.backends.impersonate import ActAs
 from smb3server.backends.local_handle import LocalHandle
 from smb3server.backends.metadata import Blob, Metadata, MetadataStore, file_info, kind_of, may_use_trusted
 from smb3server.backends.namespace import Namespace
+from smb3server.backends.own_changes import OwnChanges
 from smb3server.backends.resolve import Resolver
 from smb3server.backends.sidecar import SideCar
 from smb3server.backends.streams import StreamStore
 from smb3server.backends.syscalls import Statx
-from smb3server.backends.watch import Watcher
+from smb3server.backends.watch import CREATE, Watcher
 
 _OPEN_FLAGS = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _TRIES = 16
@@ -80,8 +81,9 @@ class LocalBackend(Backend):
             self._sidecar = self._make_sidecar(options.sidecar)
             self.store = MetadataStore(self._sidecar, None if namespace == "none" else namespace)
             self.streams = StreamStore(self._sidecar)
-            self._watcher = Watcher(self.resolver)
-            self.namespace = Namespace(self.resolver, self.store, self.read_only)
+            self.own = OwnChanges()
+            self._watcher = Watcher(self.resolver, self.own)
+            self.namespace = Namespace(self.resolver, self.store, self.own, self.read_only)
             self.supports_reflink = not self.read_only and self._probe_reflink()
         except BaseException:
             os.close(self._root)
@@ -267,6 +269,7 @@ class LocalBackend(Backend):
                 if names.is_private(name):
                     raise PermissionError(errno.EACCES, "reserved name", name)
                 before = self.resolver.cache.before(parent)
+                self.own.expect(parent, name, CREATE)
                 try:
                     descriptor = self._make(request, parent, name)
                 except FileExistsError:
@@ -383,7 +386,7 @@ class LocalBackend(Backend):
         )
 
     def watch(self, handle: Handle, recursive: bool, on_change: Callable[[Change], None]) -> Callable[[], None] | None:
-        """Through inotify, in the running event loop; changes of the server's own are reported as well."""
+        """Through inotify, in the running event loop."""
         if not isinstance(handle, LocalHandle) or handle.kind != Kind.DIRECTORY:
             return None
         return self._watcher.subscribe(handle.disk_path, recursive, on_change)

@@ -43,10 +43,10 @@ _FINAL_BACK = {wire: disk for disk, wire in _FINAL.items()}
 
 
 class InvalidName(OSError):
-    """Breaks the naming rules (EINVAL): STATUS_OBJECT_NAME_INVALID."""
+    """Breaks the naming rules (EILSEQ): STATUS_OBJECT_NAME_INVALID."""
 
     def __init__(self, name: str, reason: str) -> None:
-        super().__init__(errno.EINVAL, reason, name)
+        super().__init__(errno.EILSEQ, reason, name)
 
 
 def utf16_units(name: str) -> int:

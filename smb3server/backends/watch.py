@@ -1,4 +1,4 @@
-"""Changes of a local directory seen through inotify(7): the host's and the server's own alike.
+"""Changes of a local directory by others than this server, seen through inotify(7).
 
 One inotify instance per backend, read by the event loop. A recursive watch puts one inotify watch on every directory
 below, a few per turn of the loop, up to bounds; what lies beyond them goes unnoticed. When events were lost, whoever
@@ -16,7 +16,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from smb3server.backends import names, syscalls
-from smb3server.backends.base import Change
+from smb3server.backends.base import Change, FileKey
+from smb3server.backends.own_changes import OwnChanges
 from smb3server.backends.resolve import Resolver
 
 ACTION_LOST = 0
@@ -40,11 +41,13 @@ _PER_TURN = 64
 _READ_BYTES = 65536
 _EVENT = struct.Struct("@iIII")
 
-_MODIFY, _ATTRIB, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x2, 0x4, 0x40, 0x80, 0x100, 0x200
-_MOVED = _MOVED_FROM | _MOVED_TO
+_MODIFY, _ATTRIB = 0x2, 0x4
+MOVED_FROM, MOVED_TO, CREATE, DELETE = 0x40, 0x80, 0x100, 0x200
+_NAMES = MOVED_FROM | MOVED_TO | CREATE | DELETE
+_MOVED = MOVED_FROM | MOVED_TO
 _OVERFLOW, _IGNORED, _ISDIR = 0x4000, 0x8000, 0x40000000
 _ONLYDIR, _EXCL_UNLINK = 0x01000000, 0x04000000
-_MASK = _MODIFY | _ATTRIB | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _ONLYDIR | _EXCL_UNLINK
+_MASK = _MODIFY | _ATTRIB | _NAMES | _ONLYDIR | _EXCL_UNLINK
 
 _log = logging.getLogger(__name__)
 
@@ -91,8 +94,10 @@ class _Subscription:
 class Watcher:
     """Belongs to one event loop: the one ``subscribe`` is first called in."""
 
-    def __init__(self, resolver: Resolver, max_watches: int = MAX_WATCHES) -> None:
+    def __init__(self, resolver: Resolver, own: OwnChanges, max_watches: int = MAX_WATCHES) -> None:
         self._resolver = resolver
+        self._own = own
+        self._places: dict[int, FileKey] = {}
         self._max_watches = max_watches
         self._descriptor = -1
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -119,6 +124,7 @@ class Watcher:
                 _log.warning("host changes go unnoticed: %s", error)
                 return None
             self._loop = loop
+            self._own.watched = True
             loop.add_reader(self._descriptor, self._on_readable)
         subscription = _Subscription(base, recursive, on_change)
         if not self._add(subscription.root):
@@ -154,6 +160,7 @@ class Watcher:
         except OSError:
             return False
         try:
+            stat = syscalls.statx(descriptor)
             watch = syscalls.inotify_add(self._descriptor, b"/proc/self/fd/%d" % descriptor, _MASK)
         except OSError as error:
             self._complain(str(error))
@@ -161,6 +168,7 @@ class Watcher:
         finally:
             os.close(descriptor)
         node.watch = watch
+        self._places[watch] = FileKey(stat.dev, stat.ino)
         self._nodes.setdefault(watch, []).append(node)
         return True
 
@@ -179,6 +187,7 @@ class Watcher:
             nodes.remove(node)
             if not nodes:
                 del self._nodes[node.watch]
+                self._places.pop(node.watch, None)
                 # Gone with its directory already, perhaps.
                 with contextlib.suppress(OSError):
                     syscalls.inotify_remove(self._descriptor, node.watch)
@@ -248,26 +257,53 @@ class Watcher:
             if mask & _OVERFLOW:
                 self._lost()
             elif mask & _IGNORED:
+                self._places.pop(watch, None)
                 for node in self._nodes.pop(watch, ()):
                     node.watch = -1
             elif name and not names.is_private(name):
                 # Both halves of a rename lie next to each other; in one directory it is one, else two changes.
                 within = bool(mask & _MOVED) and places.get((cookie, mask & _MOVED ^ _MOVED)) == watch
-                for node in list(self._nodes.get(watch, ())):
-                    self._handle(node, mask, name, within)
+                nodes = list(self._nodes.get(watch, ()))
+                if nodes:
+                    own = self._is_own(nodes[0], watch, mask, name)
+                    for node in nodes:
+                        self._handle(node, mask, name, within, own)
 
-    def _handle(self, node: _Node, mask: int, name: str, within: bool) -> None:
+    def _is_own(self, node: _Node, watch: int, mask: int, name: str) -> bool:
+        if mask & _NAMES:
+            return self._own.is_expected(self._places[watch], name, mask & _NAMES)
+        try:
+            directory = self._open(node)
+        except OSError:
+            return False
+        try:
+            stat = syscalls.statx_at(directory, os.fsencode(name))
+        except OSError:
+            # Gone again: its removal is told by itself.
+            return True
+        finally:
+            os.close(directory)
+        return self._own.is_touched(FileKey(stat.dev, stat.ino))
+
+    def _handle(self, node: _Node, mask: int, name: str, within: bool, own: bool) -> None:
+        if own:
+            # Nothing to tell, but the tree of watches goes along.
+            if mask & (DELETE | MOVED_FROM) and name in node.children:
+                self._drop(node.children[name])
+            elif mask & _ISDIR and mask & (CREATE | MOVED_TO):
+                self._watch_child(node, name, False)
+            return
         is_directory = bool(mask & _ISDIR)
-        if mask & _CREATE:
+        if mask & CREATE:
             self._report(node, ACTION_ADDED, name, is_directory)
             if is_directory:
                 self._watch_child(node, name, True)
-        elif mask & (_DELETE | _MOVED_FROM):
+        elif mask & (DELETE | MOVED_FROM):
             self._report(node, ACTION_RENAMED_OLD_NAME if within else ACTION_REMOVED, name, is_directory)
             child = node.children.get(name)
             if child is not None:
                 self._drop(child)
-        elif mask & _MOVED_TO:
+        elif mask & MOVED_TO:
             self._report(node, ACTION_RENAMED_NEW_NAME if within else ACTION_ADDED, name, is_directory)
             if is_directory:
                 self._watch_child(node, name, False)

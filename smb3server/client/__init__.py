@@ -1,10 +1,20 @@
-"""A small SMB 2/3 client over any ``MessageTransport``: enough to log on, bind channels and ask questions.
+"""A small SMB client library (MS-SMB2 3.2), asynchronous, over any ``MessageTransport``: TCP and SMB Direct alike.
 
-``connection`` is one transport with its negotiation, credits and signatures; ``session`` the logon, its channels and
-tree connects. It speaks to any server; it is what ``smb3server doctor`` uses.
+Reading order: ``connection`` (messages, credits, negotiation), ``session`` (logon, trees), ``files`` (what a tree
+offers), ``transports`` (how to get there).
+
+    connection = await Client.connect(await open_tcp("server", 445))
+    session = await connection.log_on("user", "password")
+    tree = await session.tree_connect("share")
+    file = await tree.create("a.txt")
+    data = await tree.read(file, 0, 65536)
 """
 
-from smb3server.client.connection import Offer, RequestFailed, SmbConnection, connect_tcp
-from smb3server.client.session import ClientSession
+from __future__ import annotations
 
-__all__ = ["ClientSession", "Offer", "RequestFailed", "SmbConnection", "connect_tcp"]
+from smb3server.client.connection import Client, Reply, ServerError
+from smb3server.client.files import RemoteFile, Tree
+from smb3server.client.session import ClientSession
+from smb3server.client.transports import open_rdma, open_tcp
+
+__all__ = ["Client", "ClientSession", "RemoteFile", "Reply", "ServerError", "Tree", "open_rdma", "open_tcp"]

@@ -1,283 +1,385 @@
-"""One connection of a client: negotiation (MS-SMB2 3.2.4.2.2), message identifiers, signatures, requests, replies."""
+"""A client's connection (MS-SMB2 3.2.1.2): messages, MessageIds, credits, asynchronous replies, negotiation."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import socket
-import struct
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from smb3server.buffers import BufferPool
-from smb3server.request import Buffer
+from smb3server.client import negotiation
 from smb3server.security import preauth
-from smb3server.security.algorithms import PREAUTH_SHA_512, Cipher, SigningAlgorithm
-from smb3server.security.signing import Signer
-from smb3server.status import NtStatus
-from smb3server.transports.tcp import TcpTransport
+from smb3server.security.encryption import TAG_SIZE, TRANSFORM, TRANSFORM_PROTOCOL_ID, TRANSFORM_SIZE
+from smb3server.status import NtStatus, StatusError
 from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, SIGNATURE_OFFSET, Command, Header, HeaderFlags
-from smb3server.wire.negotiate import (
-    NEGOTIATE_REQUEST,
-    NEGOTIATE_RESPONSE,
-    Capability,
-    ContextType,
-    Dialect,
-    NegotiateRequest,
-    NegotiateResponse,
-    SecurityMode,
-    pack_contexts,
-)
-from smbdirect.errors import ConnectionLost, DecodeError
-from smbdirect.message_transport import InboundMessage, MessageTransport
+from smb3server.wire.negotiate import Capability, Dialect
+from smb3server.wire.oplock_break import LeaseBreakNotification, OplockBreak, parse_notification
+from smbdirect.errors import ConnectionLost, DecodeError, ProtocolError
 
-ALL_DIALECTS = (0x0202, 0x0210, 0x0300, 0x0302, 0x0311)
-MAX_MESSAGE = (8 << 20) + (1 << 16)
-REPLY_TIMEOUT = 15.0
-"""Seconds a server may take to answer before the connection counts as dead."""
-CREDITS = 64
-"""Asked for with every request."""
+if TYPE_CHECKING:
+    from smb3server.client.session import ClientSession
+    from smbdirect.codec import Buffer
+    from smbdirect.message_transport import InboundMessage, MessageTransport
 
+NO_MESSAGE_ID = 0xFFFFFFFFFFFFFFFF
+CREDIT_SIZE = 65536
+"""Payload bytes one credit pays for (3.1.5.2)."""
+KEEP_IN_PLACE = 16384
+"""Responses from this size on are handed on without a copy; smaller ones are copied out of the transport's buffer."""
+_ASYNC = int(HeaderFlags.ASYNC_COMMAND)
+_SIGNED = int(HeaderFlags.SIGNED)
+_RELATED = int(HeaderFlags.RELATED_OPERATIONS)
 
-class RequestFailed(Exception):
-    """The server answered with an error status."""
-
-    def __init__(self, command: int, status: int) -> None:
-        self.command = command
-        self.status = status
-        super().__init__(f"{_name(Command, command)}: {_name(NtStatus, status)}")
+Break = OplockBreak | LeaseBreakNotification
 
 
-def _name(kind: type[Command] | type[NtStatus], value: int) -> str:
-    try:
-        return kind(value).name
-    except ValueError:
-        return f"0x{value:08x}"
-
-
-@dataclass(slots=True)
-class Offer:
-    """What the client says of itself in NEGOTIATE."""
-
-    dialects: tuple[int, ...] = ALL_DIALECTS
-    capabilities: int = int(Capability.LEASING | Capability.LARGE_MTU | Capability.MULTI_CHANNEL)
-    security_mode: int = int(SecurityMode.SIGNING_ENABLED)
-    client_guid: bytes = field(default_factory=lambda: os.urandom(16))
-    """The same on all channels of a session."""
-    ciphers: tuple[int, ...] = ()
-    """3.1.1: empty means that the client cannot encrypt."""
+class ServerError(StatusError):
+    """The server answered with this status. ``data`` is the error response's ErrorData."""
 
 
 @dataclass(slots=True)
 class Reply:
+    """One response. ``message`` starts at its SMB2 header; call ``release`` once nothing of it is needed any more."""
+
     header: Header
     message: memoryview
-    """The whole reply, header included; the receiver's own copy."""
+    inbound: InboundMessage | None = None
+
+    @property
+    def status(self) -> int:
+        return self.header.status
+
+    def release(self) -> None:
+        """Give the buffer back. Idempotent."""
+        inbound, self.inbound = self.inbound, None
+        if inbound is not None:
+            inbound.release()
 
 
-class SmbConnection:
-    """Takes over ``transport``, which must not have been started."""
+class Call:
+    """A request under way."""
 
-    def __init__(self, transport: MessageTransport, offer: Offer) -> None:
+    __slots__ = ("async_id", "charge", "future", "header", "session", "signed")
+
+    def __init__(self, header: Header, charge: int, session: ClientSession | None, signed: bool) -> None:
+        self.header = header
+        self.charge = charge
+        self.session = session
+        self.signed = signed
+        self.async_id = 0
+        """Once the server said STATUS_PENDING."""
+        self.future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+
+class Client:
+    """One connection. Not safe for use by several threads; any number of requests may be under way."""
+
+    def __init__(self, transport: MessageTransport, credits_wanted: int = 256) -> None:
         self.transport = transport
-        self.offer = offer
+        self.credits_wanted = credits_wanted
+        """What the client tries to have; servers may grant less."""
+        self.credits = 1
+        self.client_guid = os.urandom(16)
         self.dialect = 0
-        self.server_capabilities = 0
-        self.server_guid = bytes(16)
-        self.server_security_mode = 0
-        self.max_read_size = self.max_write_size = self.max_transact_size = 65536
-        self.cipher_id = 0
-        self.signing_algorithm_id = int(SigningAlgorithm.HMAC_SHA256)
-        self.preauth_hash = b""
-        self.error: BaseException | None = None
-        self._waiting: dict[int, asyncio.Future[Reply]] = {}
+        self.negotiated = negotiation.Negotiated()
+        self.preauth_hash = preauth.INITIAL_HASH
+        self.sessions: dict[int, ClientSession] = {}
+        self.on_break: Callable[[Break], None] = lambda _: None
+        """Oplock and lease break notifications (2.2.23)."""
+        self.on_closed: Callable[[BaseException | None], None] = lambda _: None
+        self.closed: BaseException | None = None
+        self._calls: dict[int, Call] = {}
         self._next_message_id = 0
-        self._granted = 1
-        self._closed = asyncio.get_running_loop().create_future()
-        transport.max_message_size = MAX_MESSAGE
-        transport.start(self._receive, self._ended)
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._finished = asyncio.get_running_loop().create_future()
+        transport.start(self._receive, self._lost)
 
-    # -- messages ------------------------------------------------------------------------------------------------
-
-    def _receive(self, inbound: InboundMessage) -> None:
-        message = memoryview(bytearray(inbound.view))
-        inbound.release()
-        start = 0
-        while start + HEADER_SIZE <= len(message) and message[start : start + 4] == PROTOCOL_ID:
-            header = HEADER.unpack(message, start)
-            end = start + header.next_command if header.next_command else len(message)
-            if end > len(message) or (header.next_command and header.next_command < HEADER_SIZE):
-                break
-            self._granted += header.credits
-            interim = header.status == NtStatus.PENDING and header.flags & HeaderFlags.ASYNC_COMMAND
-            waiter = None if interim else self._waiting.pop(header.message_id, None)
-            if waiter is not None and not waiter.done():
-                waiter.set_result(Reply(header, message[start:end]))
-            if not header.next_command:
-                return
-            start = end
-        self.transport.abort("malformed reply")
-
-    def _ended(self, error: BaseException | None) -> None:
-        self.error = error or ConnectionLost("the server closed the connection")
-        for waiter in self._waiting.values():
-            if not waiter.done():
-                waiter.set_exception(ConnectionLost(self.error))
-        self._waiting.clear()
-        if not self._closed.done():
-            self._closed.set_result(None)
-
-    async def request(
-        self,
-        command: int,
-        body: Buffer,
-        session_id: int = 0,
-        tree_id: int = 0,
-        signer: Signer | None = None,
-        payload: int = 0,
-        on_message: list[bytes] | None = None,
-    ) -> Reply:
-        """Send one request and await its final reply, whatever its status. ``payload``: bytes that the credit charge is
-        computed from (3.2.4.1.5). ``on_message`` collects the request as sent. Raises ``ConnectionLost``,
-        ``TimeoutError``."""
-        if self.error is not None:
-            raise ConnectionLost(self.error)
-        charge = 1 + (payload - 1) // 65536 if payload and self.dialect >= Dialect.SMB_2_1 else 1
-        if self._granted < charge:
-            raise ConnectionLost(f"the server left no credits for command {command}")
-        self._granted -= charge
-        message_id = self._next_message_id
-        self._next_message_id += charge
-        header = Header(
-            credit_charge=charge if self.dialect >= Dialect.SMB_2_1 else 0,
-            command=command,
-            credits=CREDITS,
-            flags=int(HeaderFlags.SIGNED) if signer is not None else 0,
-            message_id=message_id,
-            tree_id=tree_id,
-            session_id=session_id,
-        )
-        message = memoryview(bytearray(HEADER.pack(header) + body))
-        if signer is not None:
-            message[SIGNATURE_OFFSET : SIGNATURE_OFFSET + 16] = signer.expect(message)
-        if on_message is not None:
-            on_message.append(bytes(message))
-        waiter: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._waiting[message_id] = waiter
-        self.transport.send((message,))
+    @classmethod
+    async def connect(
+        cls,
+        transport: MessageTransport,
+        dialects: Sequence[int] = tuple(d for d in Dialect if d != Dialect.WILDCARD),
+        offer: negotiation.Offer | None = None,
+        credits_wanted: int = 256,
+    ) -> Client:
+        """Negotiate on a fresh transport (3.2.4.2.2.2). Raises ``ServerError``, ``ConnectionLost`` or ``ProtocolError``
+        (the server chose what was not offered)."""
+        client = cls(transport, credits_wanted)
         try:
-            async with asyncio.timeout(REPLY_TIMEOUT):
-                return await waiter
+            await client._negotiate(dialects, offer or negotiation.Offer())
+        except BaseException:
+            transport.abort("negotiation failed")
+            raise
+        return client
+
+    async def _negotiate(self, dialects: Sequence[int], offer: negotiation.Offer) -> None:
+        hashes: list[bytes] = []
+
+        def hash_message(message: Sequence[Buffer]) -> None:
+            hashes.append(preauth.extend(hashes[-1] if hashes else preauth.INITIAL_HASH, message))
+
+        body = negotiation.build(dialects, self.client_guid, offer)
+        reply = await self.call(Command.NEGOTIATE, [body], on_encoded=hash_message)
+        try:
+            hash_message([reply.message])
+            self.negotiated = negotiation.parse(reply.message, dialects, offer)
         finally:
-            self._waiting.pop(message_id, None)
+            reply.release()
+        self.dialect = self.negotiated.dialect
+        self.preauth_hash = hashes[-1]
+
+    @property
+    def supports_multi_credit(self) -> bool:
+        return self.dialect >= Dialect.SMB_2_1 and bool(self.negotiated.capabilities & Capability.LARGE_MTU)
+
+    async def log_on(
+        self, user: str = "", password: str = "", domain: str = "", *, sign: bool = False, encrypt: bool = False
+    ) -> ClientSession:
+        """See ``ClientSession.log_on``."""
+        from smb3server.client.session import ClientSession
+
+        return await ClientSession.log_on(self, user, password, domain, sign=sign, encrypt=encrypt)
+
+    async def echo(self) -> None:
+        """3.2.4.20."""
+        (await self.call(Command.ECHO, [b"\4\0\0\0"])).release()
+
+    async def close(self) -> None:
+        """Orderly; returns when the connection is gone."""
+        self.transport.close("client closes")
+        await self._finished
+
+    # Sending
 
     async def call(
         self,
         command: int,
-        body: Buffer,
-        session_id: int = 0,
+        body: Sequence[Buffer],
+        session: ClientSession | None = None,
         tree_id: int = 0,
-        signer: Signer | None = None,
+        *,
         payload: int = 0,
+        accept: Sequence[int] = (NtStatus.SUCCESS,),
+        sign: bool = False,
+        on_encoded: Callable[[Sequence[Buffer]], None] | None = None,
     ) -> Reply:
-        """``request``, with statuses other than success raised as ``RequestFailed``."""
-        reply = await self.request(command, body, session_id, tree_id, signer, payload)
-        if reply.header.status:
-            raise RequestFailed(command, reply.header.status)
+        """Send one request and wait for its final response; ``payload`` bytes sent or expected decide the credits.
+
+        Raises ``ServerError`` unless the status is in ``accept``, ``ConnectionLost`` when the connection ends first. A
+        cancelled wait sends SMB2 CANCEL.
+        """
+        started = await self.start(command, body, session, tree_id, payload=payload, sign=sign, on_encoded=on_encoded)
+        return self.check(await self.finish(started), accept)
+
+    @staticmethod
+    def check(reply: Reply, accept: Sequence[int] = (NtStatus.SUCCESS,)) -> Reply:
+        """The reply, or ``ServerError`` if its status is not one of ``accept``."""
+        if reply.status not in accept:
+            error = ServerError(reply.status, error_data(reply.message))
+            reply.release()
+            raise error
         return reply
 
-    # -- negotiation ---------------------------------------------------------------------------------------------
-
-    async def negotiate(self) -> NegotiateResponse:
-        """3.2.4.2.2.2, 3.2.5.2. Raises ``RequestFailed``, ``DecodeError``, ``ConnectionLost`` or ``TimeoutError``."""
-        offer = self.offer
-        dialects = struct.pack(f"<{len(offer.dialects)}H", *offer.dialects)
-        contexts = b""
-        record = NegotiateRequest(
-            dialect_count=len(offer.dialects),
-            security_mode=offer.security_mode,
-            capabilities=offer.capabilities if max(offer.dialects) >= Dialect.SMB_3_0 else 0,
-            client_guid=offer.client_guid if max(offer.dialects) >= Dialect.SMB_2_1 else bytes(16),
-        )
-        body = NEGOTIATE_REQUEST.pack(record) + dialects
-        if Dialect.SMB_3_1_1 in offer.dialects:
-            offset = HEADER_SIZE + len(body)
-            padding = -offset & 7
-            contexts = self._contexts()
-            count = 3 if offer.ciphers else 2
-            record = record._replace(context_offset=offset + padding, context_count=count)
-            body = NEGOTIATE_REQUEST.pack(record) + dialects + bytes(padding) + contexts
-        sent: list[bytes] = []
-        reply = await self.request(Command.NEGOTIATE, body, on_message=sent)
-        if reply.header.status:
-            raise RequestFailed(Command.NEGOTIATE, reply.header.status)
-        response = NEGOTIATE_RESPONSE.unpack(reply.message, HEADER_SIZE)
-        if response.dialect not in offer.dialects:
-            raise DecodeError(f"the server chose dialect 0x{response.dialect:04x}, which was not offered")
-        self.dialect = response.dialect
-        self.server_capabilities = response.capabilities
-        self.server_guid = response.server_guid
-        self.server_security_mode = response.security_mode
-        self.max_read_size = response.max_read_size
-        self.max_write_size = response.max_write_size
-        self.max_transact_size = response.max_transact_size
-        if self.dialect >= Dialect.SMB_3_0:
-            self.signing_algorithm_id = int(SigningAlgorithm.AES_CMAC)
-        if self.dialect == Dialect.SMB_3_1_1:
-            start = preauth.extend(preauth.INITIAL_HASH, sent)
-            self.preauth_hash = preauth.extend(start, (reply.message,))
-            self._take_contexts(reply.message, response)
-        elif response.capabilities & Capability.ENCRYPTION:
-            self.cipher_id = int(Cipher.AES_128_CCM)
-        return response
-
-    def _contexts(self) -> bytes:
-        hashes = struct.pack("<HHH", 1, 32, PREAUTH_SHA_512) + os.urandom(32)
-        algorithms = struct.pack("<HHH", 2, SigningAlgorithm.AES_GMAC, SigningAlgorithm.AES_CMAC)
-        contexts = [(int(ContextType.PREAUTH_INTEGRITY), hashes), (int(ContextType.SIGNING), algorithms)]
-        ciphers = self.offer.ciphers
-        if ciphers:
-            contexts.append((int(ContextType.ENCRYPTION), struct.pack(f"<H{len(ciphers)}H", len(ciphers), *ciphers)))
-        return pack_contexts(contexts)
-
-    def _take_contexts(self, message: memoryview, response: NegotiateResponse) -> None:
-        offset = response.context_offset
-        for _ in range(response.context_count):
-            offset += -offset & 7
-            if offset + 8 > len(message):
-                raise DecodeError("negotiate contexts exceed the reply")
-            kind, length, _reserved = struct.unpack_from("<HHI", message, offset)
-            data = message[offset + 8 : offset + 8 + length]
-            offset += 8 + length
-            if kind in (ContextType.ENCRYPTION, ContextType.SIGNING) and len(data) >= 4:
-                (_count, number) = struct.unpack_from("<HH", data)
-                if kind == ContextType.ENCRYPTION:
-                    self.cipher_id = number
-                else:
-                    self.signing_algorithm_id = number
-
-    # -- the end -------------------------------------------------------------------------------------------------
-
-    async def close(self) -> None:
-        """Close the transport and wait until it has ended."""
-        self.transport.close("client is done")
-        await asyncio.wait([self._closed], timeout=REPLY_TIMEOUT)
-
-
-async def connect_tcp(host: str, port: int, offer: Offer, timeout: float = 5.0) -> SmbConnection:
-    """Connect, not negotiated yet. ``timeout`` in seconds. Raises ``OSError`` (``TimeoutError`` among them)."""
-    loop = asyncio.get_running_loop()
-    last: OSError | None = None
-    for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-        sock = socket.socket(family, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, protocol)
+    async def finish(self, started: Call) -> Reply:
+        """Wait for the final response of a request that was started."""
         try:
-            async with asyncio.timeout(timeout):
-                await loop.sock_connect(sock, address)
-        except OSError as error:
-            sock.close()
-            last = error
-            continue
-        except BaseException:
-            sock.close()
+            return await started.future
+        except asyncio.CancelledError:
+            self.cancel(started)
             raise
-        return SmbConnection(TcpTransport(sock, BufferPool(), MAX_MESSAGE), offer)
-    raise last or OSError(f"{host} has no address")
+
+    async def start(
+        self,
+        command: int,
+        body: Sequence[Buffer],
+        session: ClientSession | None = None,
+        tree_id: int = 0,
+        *,
+        payload: int = 0,
+        sign: bool = False,
+        on_encoded: Callable[[Sequence[Buffer]], None] | None = None,
+    ) -> Call:
+        """Send one request, once there are credits for it."""
+        charge = max(1, (payload - 1) // CREDIT_SIZE + 1) if self.supports_multi_credit else 1
+        while self.credits < charge:
+            self._raise_if_closed()
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+        self._raise_if_closed()
+        self.credits -= charge
+        session_id = session.session_id if session is not None else 0
+        encrypt = session is not None and session.encrypts(tree_id)
+        signed = session is not None and not encrypt and session.signer is not None and (sign or session.sign)
+        header = Header(
+            credit_charge=charge if self.dialect > Dialect.SMB_2_0_2 else 0,
+            command=command,
+            credits=max(charge, self.credits_wanted - self.credits),
+            flags=_SIGNED if signed else 0,
+            message_id=self._next_message_id,
+            tree_id=tree_id,
+            session_id=session_id,
+        )
+        self._next_message_id += charge
+        started = Call(header, charge, session, signed)
+        self._calls[header.message_id] = started
+        self._transmit(header, body, session, signed, encrypt, on_encoded)
+        return started
+
+    def _transmit(
+        self,
+        header: Header,
+        body: Sequence[Buffer],
+        session: ClientSession | None,
+        signed: bool,
+        encrypt: bool,
+        on_encoded: Callable[[Sequence[Buffer]], None] | None = None,
+    ) -> None:
+        segments: list[Buffer] = [HEADER.pack(header), *body]
+        if session is not None and signed and session.signer is not None:
+            message = bytearray().join(segments)
+            message[SIGNATURE_OFFSET : SIGNATURE_OFFSET + 16] = session.signer.expect(memoryview(message))
+            segments = [message]
+        if on_encoded is not None:
+            on_encoded(segments)
+        if not encrypt or session is None or session.cipher is None:
+            self.transport.send(segments)
+            return
+        length = sum(map(len, segments))
+        buffer = self.transport.acquire(TRANSFORM_SIZE + length + TAG_SIZE)
+        session.cipher.encrypt(segments, length, buffer.view)
+        self.transport.send((buffer.view[: TRANSFORM_SIZE + length],), None, buffer.release)
+
+    def cancel(self, started: Call) -> None:
+        """SMB2 CANCEL (3.2.4.24); the request's own response still comes. A no-op once it has."""
+        if self._calls.get(started.header.message_id) is not started or self.closed is not None:
+            return
+        session = started.session
+        header = started.header._replace(command=Command.CANCEL, credit_charge=0, credits=0)
+        if started.async_id:
+            header = header._replace(
+                flags=header.flags | _ASYNC,
+                reserved=started.async_id & 0xFFFFFFFF,
+                tree_id=started.async_id >> 32,
+            )
+        encrypt = session is not None and session.encrypts(started.header.tree_id)
+        self._transmit(header, [b"\4\0\0\0"], session, started.signed, encrypt)
+
+    # Receiving
+
+    def _receive(self, inbound: InboundMessage) -> None:
+        try:
+            self._take(inbound)
+        except (ProtocolError, StatusError) as error:
+            inbound.release()
+            self.transport.abort(str(error))
+
+    def _take(self, inbound: InboundMessage) -> None:
+        view = inbound.view
+        encrypted = False
+        if view[:4] == TRANSFORM_PROTOCOL_ID:
+            transform = TRANSFORM.unpack(view)
+            session = self.sessions.get(transform.session_id)
+            if session is None or session.cipher is None:
+                raise ProtocolError("encrypted for an unknown session", "MS-SMB2 3.2.5.1.1.1")
+            plain = session.cipher.decrypt(view)
+            if plain is None:
+                raise ProtocolError("encrypted message is not authentic", "MS-SMB2 3.2.5.1.1.1")
+            view, encrypted = plain, True
+        header = HEADER.unpack(view)
+        if header.protocol_id != PROTOCOL_ID:
+            raise DecodeError("not an SMB2 message")
+        if header.next_command or len(view) < KEEP_IN_PLACE:
+            whole = memoryview(bytearray(view))
+            inbound.release()
+            self._take_chain(whole, encrypted)
+        else:
+            self._take_one(Reply(header, view, inbound), encrypted)
+
+    def _take_chain(self, view: memoryview, encrypted: bool) -> None:
+        offset = 0
+        while True:
+            header = HEADER.unpack(view, offset)
+            step = header.next_command
+            if step and (step < HEADER_SIZE or step > len(view) - offset - HEADER_SIZE):
+                raise DecodeError("bad NextCommand")
+            end = offset + step if step else len(view)
+            self._take_one(Reply(header, view[offset:end]), encrypted)
+            if not step:
+                return
+            offset = end
+
+    def _take_one(self, reply: Reply, encrypted: bool) -> None:
+        header = reply.header
+        if header.message_id == NO_MESSAGE_ID:
+            notification = parse_notification(reply.message)
+            reply.release()
+            self.on_break(notification)
+            return
+        self._grant(header.credits)
+        started = self._calls.get(header.message_id)
+        if started is None:
+            raise ProtocolError(f"response to no request: {header.message_id}", "MS-SMB2 3.2.5.1.2")
+        if header.status == NtStatus.PENDING and header.flags & _ASYNC:
+            started.async_id = header.async_id
+            reply.release()
+            return
+        self._verify(reply, started, encrypted)
+        del self._calls[header.message_id]
+        if started.future.done():
+            reply.release()
+        else:
+            started.future.set_result(reply)
+
+    def _verify(self, reply: Reply, started: Call, encrypted: bool) -> None:
+        """3.2.5.1.3. A response to a signed request is signed, save for one that says there is no such session."""
+        session = started.session
+        if encrypted or session is None or session.signer is None:
+            return
+        if not reply.header.flags & _SIGNED:
+            if started.signed and reply.status != NtStatus.USER_SESSION_DELETED:
+                raise ProtocolError("response is not signed", "MS-SMB2 3.2.5.1.3")
+            return
+        message = reply.message
+        given = bytes(message[SIGNATURE_OFFSET : SIGNATURE_OFFSET + 16])
+        message[SIGNATURE_OFFSET : SIGNATURE_OFFSET + 16] = bytes(16)
+        if session.signer.sign((message,), reply.header.message_id) != given:
+            raise ProtocolError("response's signature is wrong", "MS-SMB2 3.2.5.1.3")
+
+    def _grant(self, credits: int) -> None:
+        self.credits += credits
+        waiters, self._waiters = self._waiters, deque()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _raise_if_closed(self) -> None:
+        if self.closed is not None:
+            raise ConnectionLost(self.closed)
+
+    def _lost(self, error: BaseException | None) -> None:
+        self.closed = error or ConnectionLost("closed")
+        calls, self._calls = self._calls, {}
+        for started in calls.values():
+            if not started.future.done():
+                started.future.set_exception(ConnectionLost(self.closed))
+                # Whoever gave up waiting does not fetch it.
+                started.future.exception()
+        self._grant(0)
+        if not self._finished.done():
+            self._finished.set_result(None)
+        self.on_closed(error)
+
+
+def error_data(message: memoryview) -> bytes:
+    """ErrorData of an error response (2.2.2), without the context of 3.1.1 around it; empty if it is none."""
+    body = message[HEADER_SIZE:]
+    if len(body) < 8 or body[0] != 9:
+        return b""
+    contexts, length = body[2], int.from_bytes(body[4:8], "little")
+    data = bytes(body[8 : 8 + length])
+    if contexts and len(data) >= 8:
+        return data[8 : 8 + int.from_bytes(data[:4], "little")]
+    return data

@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from smb3server import access, granting
+from smb3server import access, durable, granting
 from smb3server.backends import names
 from smb3server.backends.base import FileInfo
 from smb3server.errors import as_status_error
+from smb3server.leases import Lease
 from smb3server.open import Open
 from smb3server.opening import MustWait, Opening
 from smb3server.request import Interim, Pending, Request, Response, handles
@@ -49,9 +50,34 @@ def create(request: Request) -> Response | Pending:
     if tree.share.type == ShareType.PIPE:
         return _open_pipe(request, record, name)
     found = contexts.decode_requests(raw_contexts)
+    durable.check_contexts(found, request.connection.dialect)
+    if durable.wants_reconnect(found):
+        opening = _prepare(request, record, name, found)
+        leased = opening.wanted_lease is not None
+        return _respond_again(opening, durable.reconnect(request, found, opening.path, leased))
+    earlier = durable.replayed(request, found, request.connection.server)
+    if earlier is not None and earlier.durable is not None:
+        return Response([earlier.durable.response], file_id=earlier.file_id)
     _check_fields(record)
     opening = _prepare(request, record, name, found)
+    _close_same_application(request, found)
     return _attempt(opening)
+
+
+def _close_same_application(request: Request, found: dict[bytes, Any]) -> None:
+    """3.3.5.9.13: an application that fails over to another client takes its opens from the one before."""
+    asked = found.get(contexts.APP_INSTANCE_ID)
+    if asked is None or contexts.DURABLE_REQUEST_V2 not in found:
+        return
+    connection = request.connection
+    for entry in list(connection.server.global_open_table.values()):
+        if (
+            entry.app_instance_id == asked.app_instance_id
+            and entry.durable is not None
+            and entry.durable.client_guid != connection.client_guid
+            and entry.tree.share is (request.tree.share if request.tree is not None else None)
+        ):
+            entry.close()
 
 
 def _check_fields(record: CreateRequest) -> None:
@@ -173,6 +199,26 @@ def _wait(opening: Opening, wait: MustWait) -> Pending:
 
 def _respond(opening: Opening, opened: Open) -> Response:
     level, lease_context = granting.grant(opening, opened)
+    asked = opening.asked.get(contexts.APP_INSTANCE_ID)
+    if asked is not None:
+        opened.app_instance_id = asked.app_instance_id
+    more = [context for context in (lease_context, durable.grant(opening, opened)) if context is not None]
+    response = _build(opening, opened, level, more)
+    if opened.durable is not None:
+        opened.durable.response = bytes(response.segments[0])
+    return response
+
+
+def _respond_again(opening: Opening, opened: Open) -> Response:
+    """To a reconnect: the open as it is now."""
+    if opened.handle is None:
+        raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
+    opening.info = opened.handle.info()
+    more = [granting.lease_context(opened.caching)] if isinstance(opened.caching, Lease) else []
+    return _build(opening, opened, durable.oplock_level(opened), more)
+
+
+def _build(opening: Opening, opened: Open, level: int, more: list[contexts.RawContext]) -> Response:
     info = opening.info
     if info is None:
         raise StatusError(NtStatus.INTERNAL_ERROR)
@@ -185,8 +231,7 @@ def _respond(opening: Opening, opened: Open) -> Response:
             contexts.OnDiskIdResponse(info.key.inode & 0xFFFFFFFFFFFFFFFF, opening.backend.volume_serial)
         )
         answers.append(contexts.RawContext(contexts.QUERY_ON_DISK_ID, data))
-    if lease_context is not None:
-        answers.append(lease_context)
+    answers += more
     body = pack_response(
         CreateResponse(
             oplock_level=level,

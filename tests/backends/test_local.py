@@ -191,6 +191,17 @@ def test_defaults_of_host_files(local: Local) -> None:
     assert filetime.from_ns(time.time_ns()) - info.creation_time < 600 * 10_000_000, "the birth time"
 
 
+def test_metadata_of_files_their_owner_cannot_write(local: Local) -> None:
+    store, root = local
+    (root / "f").touch()
+    (root / "f").chmod(0o444)
+    with opened(store, "f") as handle:
+        handle.set_attributes(attr.HIDDEN)
+        handle.set_security_descriptor(b"x" * 100)
+        assert handle.info().attributes == attr.HIDDEN
+    assert (root / "f").stat().st_mode & 0o7777 == 0o444
+
+
 def test_copy_with_its_attributes_shares_nothing(make_local: Callable[[LocalOptions], Local]) -> None:
     store, root = make_local(LocalOptions(xattrs="user"))
     put(store, "f", stream="s", data=b"original")

@@ -29,6 +29,7 @@ from smb3server.backends.watch import (
     Watcher,
 )
 from tests.backends.conftest import descriptors
+from tests.backends.test_contract import mkdir, opened, put
 
 Seen = list[tuple[int, str]]
 
@@ -158,13 +159,48 @@ def test_two_watch_the_same(tmp_path: Path) -> None:
     run(tmp_path, body)
 
 
+def test_own_changes_are_not_told(tmp_path: Path) -> None:
+    async def body(store: LocalBackend) -> None:
+        log = Log()
+        with closing(store.open(OpenRequest((), directory=True))) as handle:
+            assert store.watch(handle, True, log) is not None
+            mkdir(store, "d")
+            (tmp_path / "made").touch()
+            await log.until(ACTION_ADDED, "made")
+            put(store, "d", "f", data=b"x", stream="s")
+            put(store, "other")
+            with opened(store, "d", "f", write=True) as file:
+                file.write_from([b"x" * 10], 0)
+                file.set_attributes(2)
+                file.set_times(last_write=1 << 56)
+                file.truncate(3)
+                file.rename(("d", "G"), False)
+                file.rename(("OTHER",), True)
+                file.link(("link",), False)
+                file.link(("LINK",), True)
+            put(store, "g")
+            with opened(store, "link") as file:
+                file.link(("G",), True)
+                file.unlink()
+            (tmp_path / "d" / "host").touch()
+            (tmp_path / "mark").touch()
+            await log.until(ACTION_ADDED, "mark")
+            await log.until(ACTION_ADDED, "d/host")
+            (tmp_path / "OTHER").unlink()
+            await log.until(ACTION_REMOVED, "OTHER")
+            names = {path for _, path in log.take()}
+            assert names <= {"made", "mark", "d/host", "OTHER"}
+
+    run(tmp_path, body)
+
+
 def test_bounds_and_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(20):
         (tmp_path / f"d{number}").mkdir()
 
     async def body(store: LocalBackend) -> None:
         log = Log()
-        watcher = Watcher(store.resolver, max_watches=5)
+        watcher = Watcher(store.resolver, store.own, max_watches=5)
         try:
             assert watcher.subscribe(list, True, log) is not None
             await asyncio.sleep(0)

@@ -14,7 +14,7 @@ from smbdirect.providers.iwarp import mpa
 from smbdirect.providers.iwarp.endpoint import CAPABILITIES, IwarpEndpoint
 from smbdirect.providers.iwarp.linger import Linger
 from smbdirect.providers.iwarp.mpa import FRAME_HEADER, Frame, Parameters, Rtr
-from smbdirect.providers.iwarp.receiver import RingPool
+from smbdirect.providers.iwarp.placement import RingPool
 
 _log = logging.getLogger(__name__)
 

@@ -54,6 +54,7 @@ class RoceEndpoint:
         self._provider = provider
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
         self._disconnecting = False
         self._ended: CloseReason | None = None
         self._reported = False
@@ -172,12 +173,12 @@ class RoceEndpoint:
         deadline = self.queue_pair.next_deadline
         if deadline is None:
             return
-        timer = self._timer
-        if timer is not None:
+        if self._timer is not None:
             # A timer that fires early looks again: cheaper than cancelling one with each acknowledgement.
-            if timer.when() <= deadline:
+            if self._timer_at <= deadline:
                 return
-            timer.cancel()
+            self._timer.cancel()
+        self._timer_at = deadline
         self._timer = self._loop.call_at(deadline, self._expired)
 
     def _expired(self) -> None:

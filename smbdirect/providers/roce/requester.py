@@ -24,7 +24,7 @@ from smbdirect.providers.roce.headers import (
     Syndrome,
     extend_psn,
 )
-from smbdirect.providers.roce.retry import MAX_WINDOW, RetryTimer, Window
+from smbdirect.providers.roce.retry import RetryTimer, Window
 
 READ_CHUNK = 16
 """Packets asked for by one RDMA Read request, small enough that several are in flight within the window. Requests begin
@@ -284,8 +284,7 @@ class Requester:
             if work.last >= upto:
                 break
             self._finish(work)
-        if upto > self._una:
-            self._una = upto
+        self._una = max(self._una, upto)
         self._progressed(before, now)
 
     def _finish(self, work: Work) -> None:

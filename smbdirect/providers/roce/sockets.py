@@ -425,7 +425,7 @@ class PacketPath:
         if count and (
             length > self._length
             or count >= MAX_SEGMENTS
-            or len(self._batch) > MAX_BATCH_BUFFERS 
+            or len(self._batch) > MAX_BATCH_BUFFERS
             or (count + 1) * self._length > MAX_BATCH_BYTES
         ):
             self.flush()
