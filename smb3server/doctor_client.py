@@ -8,25 +8,24 @@ import socket
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from smb3server.client.connection import Offer, RequestFailed, SmbConnection, connect_tcp
-from smb3server.client.session import ClientSession, ServerInterface
+from smb3server.client import Client, ClientSession, ServerError, open_rdma, open_tcp
+from smb3server.client.channels import BoundSession
+from smb3server.client.interfaces import ServerInterface, query_interfaces
 from smb3server.doctor import Finding, Verdict
 from smb3server.fabrics import make_provider
 from smb3server.host import SMB_DIRECT_PORT, SMB_PORT
 from smb3server.report import dialect_name
-from smb3server.status import NtStatus
-from smb3server.tree import ShareFlags
-from smb3server.wire.header import Command
-from smb3server.wire.negotiate import Capability, Dialect, SecurityMode
+from smb3server.status import NtStatus, StatusError
+from smb3server.wire.negotiate import Capability, Dialect
+from smb3server.wire.session import SessionFlags
 from smbdirect.errors import ConnectionLost, DecodeError, ProtocolError, ProviderError
 from smbdirect.providers.base import CloseReason
-from smbdirect.transport import connect
 
 ATTEMPT_TIMEOUT = 5.0
 """Seconds for one RDMA connection."""
 MAX_ADDRESSES = 8
 """RDMA capable addresses tried at most."""
-TROUBLE = (OSError, ConnectionLost, ProviderError, ProtocolError, DecodeError, RequestFailed)
+TROUBLE = (OSError, ConnectionLost, ProviderError, ProtocolError, DecodeError, StatusError)
 
 
 class Target(NamedTuple):
@@ -82,7 +81,7 @@ class _Patient:
     def __init__(self, target: Target) -> None:
         self.target = target
         self.result = Result()
-        self.offer = Offer()
+        self.client_guid: bytes | None = None
         self.obstacle = ""
         """The first thing that keeps clients off RDMA."""
         self.session: ClientSession | None = None
@@ -123,43 +122,38 @@ def _text(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-async def _by_tcp(patient: _Patient) -> SmbConnection:
+async def _by_tcp(patient: _Patient) -> Client:
     """Negotiate, log on, ask for the interfaces. Raises one of ``TROUBLE`` if not even the negotiation works."""
     target, result = patient.target, patient.result
-    connection = await connect_tcp(target.host, target.port, patient.offer)
-    try:
-        await connection.negotiate()
-    except BaseException:
-        await connection.close()
-        raise
-    name = dialect_name(connection.dialect)
-    if connection.dialect < Dialect.SMB_3_0:
+    client = await Client.connect(await open_tcp(target.host, target.port))
+    patient.client_guid = client.client_guid
+    name = dialect_name(client.dialect)
+    if client.dialect < Dialect.SMB_3_0:
         result.add(Verdict.PROBLEM, "dialect", f"{name}: RDMA needs 3.0", "raise the server's maximum dialect")
         patient.block(f"the server speaks dialect {name}, and RDMA needs 3.0")
     else:
         result.add(Verdict.OK, "dialect", name)
-    if connection.server_capabilities & Capability.MULTI_CHANNEL:
+    if client.negotiated.capabilities & Capability.MULTI_CHANNEL:
         result.add(Verdict.OK, "multichannel", "offered by the server")
     else:
         result.add(Verdict.PROBLEM, "multichannel", "not offered by the server", "turn it on in the server")
         patient.block("the server does not offer multichannel")
-    if connection.server_security_mode & SecurityMode.SIGNING_REQUIRED:
+    if client.negotiated.signing_required:
         patient.inline = "the server requires signing, and without RDMA transforms signed data goes inline"
         result.add(Verdict.WARNING, "signing", patient.inline, "do not require signing on a trusted network")
-    await _logged_on(patient, connection)
-    return connection
+    await _logged_on(patient, client)
+    return client
 
 
-async def _logged_on(patient: _Patient, connection: SmbConnection) -> None:
+async def _logged_on(patient: _Patient, client: Client) -> None:
     target, result = patient.target, patient.result
-    session = ClientSession(connection, target.user, target.password)
     try:
-        await session.logon()
+        session = await client.log_on(target.user, target.password)
     except TROUBLE as error:
         result.add(Verdict.PROBLEM, "logon", f"{target.user}: {_text(error)}", "give --user NAME:PASSWORD")
         patient.block("the logon failed, so the list of interfaces cannot be read")
         return
-    if session.guest:
+    if session.flags & (SessionFlags.IS_GUEST | SessionFlags.IS_NULL):
         result.add(
             Verdict.WARNING, "logon", f"{target.user} is a guest: guests open no further channels", "use an account"
         )
@@ -167,11 +161,9 @@ async def _logged_on(patient: _Patient, connection: SmbConnection) -> None:
     else:
         result.add(Verdict.OK, "logon", target.user)
         patient.session = session
-    if session.encrypted:
+    if session.encrypt:
         patient.inline = "the server encrypts every session, and without RDMA transforms encrypted data goes inline"
         result.add(Verdict.WARNING, "encryption", patient.inline, "leave it to single shares, or to the network")
-        patient.block("this client does not encrypt: what lies behind the logon cannot be looked at")
-        return
     await _share(patient, session)
     await _interfaces(patient, session)
 
@@ -179,11 +171,11 @@ async def _logged_on(patient: _Patient, connection: SmbConnection) -> None:
 async def _share(patient: _Patient, session: ClientSession) -> None:
     target, result = patient.target, patient.result
     try:
-        _, flags = await session.tree_connect(target.share)
+        tree = await session.tree_connect(target.share)
     except TROUBLE as error:
         result.add(Verdict.WARNING, "share", f"{target.share}: {_text(error)}")
         return
-    if flags & ShareFlags.ENCRYPT_DATA:
+    if session.encrypts(tree.tree_id) and not session.encrypt:
         patient.inline = f"share {target.share} wants encryption, and without RDMA transforms its data goes inline"
         result.add(Verdict.WARNING, "share", patient.inline, "share it without encryption on a trusted network")
     else:
@@ -193,17 +185,12 @@ async def _share(patient: _Patient, session: ClientSession) -> None:
 async def _interfaces(patient: _Patient, session: ClientSession) -> None:
     result = patient.result
     try:
-        tree, _ = await session.tree_connect("IPC$")
-        result.interfaces = await session.query_interfaces(tree)
-    except RequestFailed as error:
-        refused = error.command == Command.IOCTL and error.status == NtStatus.NOT_SUPPORTED
+        result.interfaces = await query_interfaces(await session.tree_connect("IPC$"))
+    except TROUBLE as error:
+        refused = isinstance(error, ServerError) and error.status == NtStatus.NOT_SUPPORTED
         text = "the server has none to tell of" if refused else _text(error)
         result.add(Verdict.PROBLEM, "interface list", text)
         patient.block(f"no list of interfaces: {text}")
-        return
-    except TROUBLE as error:
-        result.add(Verdict.PROBLEM, "interface list", _text(error))
-        patient.block(f"no list of interfaces: {_text(error)}")
         return
     for entry in result.interfaces:
         flag = "RDMA capable" if entry.rdma else "not RDMA capable"
@@ -251,27 +238,27 @@ async def _try_fabrics(patient: _Patient) -> None:
 async def _attempt(patient: _Patient, provider: Any, fabric: str, address: str, port: int) -> Attempt:
     """Connect, negotiate SMB Direct, negotiate SMB, and bind a channel if there is a session."""
     step = "connect"
-    connection: SmbConnection | None = None
+    client: Client | None = None
+    target = patient.target
     try:
         async with asyncio.timeout(3 * ATTEMPT_TIMEOUT):
-            transport = await connect(provider, address, port, timeout=ATTEMPT_TIMEOUT)
-            connection = SmbConnection(transport, patient.offer)
+            transport = await open_rdma(provider, address, port, timeout=ATTEMPT_TIMEOUT)
             step = "negotiate"
-            await connection.negotiate()
-            limits = transport.connection
+            client = await Client.connect(transport, client_guid=patient.client_guid)
+            limit = transport.rdma.max_read_write_size if transport.rdma is not None else 0
             text = (
-                f"SMB Direct, dialect {dialect_name(connection.dialect)}, "
-                f"MaxReadWriteSize {limits.max_read_write_size}, MaxFragmentedSize {limits.max_fragmented_send_size}"
+                f"SMB Direct, dialect {dialect_name(client.dialect)}, MaxReadWriteSize {limit}, "
+                f"MaxFragmentedSize {transport.max_outbound_message_size}"
             )
             if patient.session is not None:
                 step = "bind a channel"
-                await patient.session.bind(connection)
+                await BoundSession.bind(patient.session, client, target.user, target.password)
                 text += "; a channel of the session was bound"
     except TROUBLE as error:
         return Attempt(fabric, address, port, False, f"{step}: {_text(error)}")
     finally:
-        if connection is not None:
-            await connection.close()
+        if client is not None:
+            await client.close()
     return Attempt(fabric, address, port, True, text)
 
 
