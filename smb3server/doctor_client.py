@@ -19,7 +19,6 @@ from smb3server.status import NtStatus, StatusError
 from smb3server.wire.negotiate import Capability, Dialect
 from smb3server.wire.session import SessionFlags
 from smbdirect.errors import ConnectionLost, DecodeError, ProtocolError, ProviderError
-from smbdirect.providers.base import CloseReason
 
 ATTEMPT_TIMEOUT = 5.0
 """Seconds for one RDMA connection."""
@@ -116,9 +115,6 @@ def _text(error: BaseException) -> str:
         return "no answer in time"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    if error.args and isinstance(error.args[0], CloseReason):
-        cause, detail = error.args[0]
-        return f"{cause.value}: {detail}" if detail else cause.value
     return str(error) or type(error).__name__
 
 
