@@ -189,11 +189,19 @@ def test_sequence_numbers_that_are_not_due(opcode: Opcode, distance: int) -> Non
 
 
 BAD_REQUESTS: dict[str, tuple[int, Callable[[Scene], bytes], CloseCause]] = {
-    "write-token": (Opcode.WRITE_ONLY, lambda s: s.reth(8, token=s.region.token ^ 1) + bytes(8), CloseCause.REMOTE_ACCESS),
+    "write-token": (
+        Opcode.WRITE_ONLY,
+        lambda s: s.reth(8, token=s.region.token ^ 1) + bytes(8),
+        CloseCause.REMOTE_ACCESS,
+    ),
     "write-before": (Opcode.WRITE_ONLY, lambda s: s.reth(8, -1) + bytes(8), CloseCause.REMOTE_ACCESS),
     "write-behind": (Opcode.WRITE_ONLY, lambda s: s.reth(8, 8185) + bytes(8), CloseCause.REMOTE_ACCESS),
     "write-huge": (Opcode.WRITE_FIRST, lambda s: s.reth(0xFFFFFFFF) + bytes(MTU), CloseCause.REMOTE_ACCESS),
-    "write-wraps": (Opcode.WRITE_FIRST, lambda s: s.reth(8192, -s.region.address - 4096) + bytes(MTU), CloseCause.REMOTE_ACCESS),
+    "write-wraps": (
+        Opcode.WRITE_FIRST,
+        lambda s: s.reth(8192, -s.region.address - 4096) + bytes(MTU),
+        CloseCause.REMOTE_ACCESS,
+    ),
     "write-says-less": (Opcode.WRITE_ONLY, lambda s: s.reth(4) + bytes(8), CloseCause.PROTOCOL),
     "write-says-more": (Opcode.WRITE_ONLY, lambda s: s.reth(12) + bytes(8), CloseCause.PROTOCOL),
     "write-nothing": (Opcode.WRITE_ONLY, lambda s: s.reth(0) + bytes(8), CloseCause.PROTOCOL),
@@ -206,7 +214,11 @@ BAD_REQUESTS: dict[str, tuple[int, Callable[[Scene], bytes], CloseCause]] = {
     "send-first-short": (Opcode.SEND_FIRST, lambda s: bytes(100), CloseCause.PROTOCOL),
     "send-too-long": (Opcode.SEND_ONLY, lambda s: bytes(2052), CloseCause.PROTOCOL),
     "send-immediate": (Opcode.SEND_ONLY_IMMEDIATE, lambda s: bytes(12), CloseCause.PROTOCOL),
-    "send-invalidate": (Opcode.SEND_ONLY_INVALIDATE, lambda s: IETH.pack(Ieth(s.region.token ^ 1)), CloseCause.REMOTE_ACCESS),
+    "send-invalidate": (
+        Opcode.SEND_ONLY_INVALIDATE,
+        lambda s: IETH.pack(Ieth(s.region.token ^ 1)),
+        CloseCause.REMOTE_ACCESS,
+    ),
     "read-token": (Opcode.READ_REQUEST, lambda s: s.reth(8, token=1), CloseCause.REMOTE_ACCESS),
     "read-range": (Opcode.READ_REQUEST, lambda s: s.reth(8193), CloseCause.REMOTE_ACCESS),
     "read-payload": (Opcode.READ_REQUEST, lambda s: s.reth(8) + bytes(4), CloseCause.PROTOCOL),
@@ -273,7 +285,7 @@ def test_fragments_of_packets() -> None:
     async def scenario(scene: Scene) -> None:
         for size in range(60):
             scene.attacker.socket.sendto(bytes(size), (HOST, scene.attacker.udp_port))
-        for size in range(0, 28):
+        for size in range(28):
             body = (scene.reth(8) + bytes(8))[:size]
             scene.attacker.send(scene.number, Opcode.WRITE_ONLY, scene.psn + 5, body)
         await scene.settle()
@@ -286,7 +298,11 @@ def test_fragments_of_packets() -> None:
 def a_request(local_id: int, port: int, **changes: Any) -> bytes:
     cma = CMA.pack(CmaHeader(0, 0x40, 1000, bytes(12) + bytes([127, 0, 0, 9]), bytes(12) + bytes([127, 0, 0, 1])))
     request = Req(
-        local_id=local_id, service_id=0x1060000 | port, qpn=(local_id + 100) << 8, path_mtu=0x30, private_data=cma + bytes(56)
+        local_id=local_id,
+        service_id=0x1060000 | port,
+        qpn=(local_id + 100) << 8,
+        path_mtu=0x30,
+        private_data=cma + bytes(56),
     )
     return mad_bytes(Attribute.REQ, local_id, REQ.pack(request._replace(**changes)))
 
