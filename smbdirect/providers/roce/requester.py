@@ -42,10 +42,18 @@ NO_RNR_LIMIT = 7
 class Path(Protocol):
     """Where packets go. ``ready`` turns false when the network takes no more for now."""
 
-    ready: bool
+    @property
+    def ready(self) -> bool: ...
 
     def send(
-        self, opcode: int, flags: int, psn: int, ack_request: bool, extension: bytes, segments: Sequence[Buffer], size: int
+        self,
+        opcode: int,
+        flags: int,
+        psn: int,
+        ack_request: bool,
+        extension: bytes,
+        segments: Sequence[Buffer],
+        size: int,
     ) -> None:
         """Send one packet; ``size`` is that of the concatenated ``segments``, which may change once this returned."""
         ...
