@@ -24,15 +24,16 @@ class Served:
 def serve(folder: Path, *options: str) -> Served:
     share = folder / "share"
     share.mkdir()
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "smb3server", "--share", f"share={share}", "--user", "u:pw"),
-            *("--listen", "127.0.0.1", "--port", "0", *options),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=(folder / "log").open("w"),
-        text=True,
-    )
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "smb3server", "--share", f"share={share}", "--user", "u:pw"),
+                *("--listen", "127.0.0.1", "--port", "0", *options),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
     assert process.stdout is not None
     watchdog = threading.Timer(30, process.kill)
     watchdog.start()
