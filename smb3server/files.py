@@ -82,10 +82,20 @@ class File:
             self.caching.drop(holder)
         if closing.delete_on_close:
             self.delete_pending = True
-        if not self.opens:
-            if self.delete_pending:
-                self._remove(closing)
-            self.table.release(self)
+            if self.opens and closing.is_directory and closing.handle is not None:
+                notify.directory_deleted(closing.tree.share, closing.handle.path)
+        if self.opens:
+            return
+        if self.delete_pending and (self.stream or not self.table.streams_open(self)):
+            self._remove(closing)
+        elif self.delete_pending:
+            # A file lives as long as one of its streams is open; until then its name can do nothing any more.
+            self.table.doomed[self.key] = closing
+        elif self.stream and not self.table.streams_open(self):
+            doomed = self.table.doomed.pop(self.key, None)
+            if doomed is not None and doomed.file is not None:
+                doomed.file._remove(closing)
+        self.table.release(self)
 
     def _remove(self, last: Open) -> None:
         if last.handle is None:

@@ -51,7 +51,9 @@ class Server:
         self.global_open_table: dict[int, Open] = {}
         """Keyed by the persistent half of the FileId."""
         self.create_guids: dict[tuple[bytes, bytes], Open] = {}
-        """Durable opens of version 2 by (ClientGuid, CreateGuid)."""
+        """Opens whose CREATE may be replayed, by (ClientGuid, CreateGuid)."""
+        self.pending_creates: set[tuple[bytes, bytes]] = set()
+        """The same of CREATEs that wait for an oplock break."""
         self.connection_list: set[Connection] = set()
         self.max_transact_size = self.settings.max_io_size
         self.max_read_size = self.settings.max_io_size
@@ -176,7 +178,7 @@ class Server:
             connection.preauth_session_table.pop(session.session_id, None)
             connection.cancel_requests(session)
         for entry in list(session.open_table.values()):
-            entry.close()
+            entry.disconnect()
         session.tree_connect_table.clear()
         session.state = SessionState.EXPIRED
 
@@ -184,8 +186,6 @@ class Server:
         """3.3.7.1: a session lost a connection; without its last channel it ends."""
         session.channel_list.pop(connection, None)
         if not session.channel_list:
-            for entry in list(session.open_table.values()):
-                entry.disconnect()
             self.remove_session(session)
         elif session.connection is connection:
             session.connection = next(iter(session.channel_list))
@@ -197,8 +197,6 @@ class Server:
             return
         if previous.identity.name.casefold() == identity.name.casefold():
             log.info("session of %s superseded", previous.identity)
-            for entry in list(previous.open_table.values()):
-                entry.disconnect()
             self.remove_session(previous)
 
     # End
@@ -216,6 +214,8 @@ class Server:
             await asyncio.sleep(0.01)
         for session in list(self.global_session_table.values()):
             self.remove_session(session)
+        for entry in list(self.global_open_table.values()):
+            entry.close()
         for connection in list(self.connection_list):
             connection.transport.close("server shutdown")
         while self.connection_list and asyncio.get_running_loop().time() < deadline:
