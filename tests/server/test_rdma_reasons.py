@@ -24,8 +24,11 @@ from smb3server.report import collect
 from smb3server.service import Service
 from smb3server.settings import Settings
 from smb3server.wire.negotiate import Capability
+from smbdirect.providers.base import Provider
 from smbdirect.providers.iwarp import IwarpProvider
+from smbdirect.providers.roce import RoceProvider
 from smbdirect.pump import SmbDirectTransport
+from tests.providers.conftest import free_udp_port
 
 UNLISTED = "127.44.55.66"
 """A local address that is on no interface, so that no list of interfaces has it."""
@@ -266,11 +269,19 @@ def test_used(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_steady_state_costs_nothing(tmp_path: Path) -> None:
-    """After warm-up a connection registers and allocates nothing more."""
+@pytest.mark.parametrize("fabric", ["iwarp", "roce"])
+def test_steady_state_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fabric: str) -> None:
+    """After warm-up a connection registers and allocates nothing more, and the report has its counters."""
+    provider: Provider = IwarpProvider()
+    if fabric == "roce":
+        # Its own UDP port may be taken on this machine; both ends must agree on another.
+        provider = RoceProvider(free_udp_port())
+    monkeypatch.setattr("smb3server.fabrics.make_provider", lambda name: provider)
 
     async def scene(acted: Scene) -> None:
-        client = await acted.rdma()
+        port = acted.service.fabrics.listeners[0][1].address[1]
+        client = await Client.connect(await open_rdma(provider, acted.host, port))
+        acted.clients.append(client)
         session = await log_on(client)
         for _ in range(3):
             await move(client, session)
@@ -280,9 +291,12 @@ def test_steady_state_costs_nothing(tmp_path: Path) -> None:
         (steady,) = acted.report()
         for counter in ("registrations", "allocations"):
             assert steady[counter] == warm[counter], counter
-        assert steady["rdma_read_bytes"] == 23 * SIZE
+        assert steady["fabric"] == fabric
+        assert steady["rdma_read_bytes"] == steady["rdma_write_bytes"] == 23 * SIZE
+        assert steady["errors"] == 0
+        assert steady["send_credits"] > 0
 
-    play(tmp_path, scene)
+    play(tmp_path, scene, fabric)
 
 
 def test_session_encrypted(tmp_path: Path) -> None:
