@@ -24,7 +24,7 @@ from smbdirect.providers.roce.headers import (
     Syndrome,
     extend_psn,
 )
-from smbdirect.providers.roce.retry import RetryTimer, Window
+from smbdirect.providers.roce.retry import MAX_WINDOW, RetryTimer, Window
 
 READ_CHUNK = 16
 """Packets asked for by one RDMA Read request, small enough that several are in flight within the window. Requests begin
@@ -42,10 +42,18 @@ NO_RNR_LIMIT = 7
 class Path(Protocol):
     """Where packets go. ``ready`` turns false when the network takes no more for now."""
 
-    ready: bool
+    @property
+    def ready(self) -> bool: ...
 
     def send(
-        self, opcode: int, flags: int, psn: int, ack_request: bool, extension: bytes, segments: Sequence[Buffer], size: int
+        self,
+        opcode: int,
+        flags: int,
+        psn: int,
+        ack_request: bool,
+        extension: bytes,
+        segments: Sequence[Buffer],
+        size: int,
     ) -> None:
         """Send one packet; ``size`` is that of the concatenated ``segments``, which may change once this returned."""
         ...

@@ -211,9 +211,7 @@ class Responder:
             return self._wrong_length()
         position = self._filled
         if position + size > len(self._buffer):
-            self._refuse(
-                Syndrome.INVALID_REQUEST, CloseReason(CloseCause.PROTOCOL, "message longer than its receive")
-            )
+            self._refuse(Syndrome.INVALID_REQUEST, CloseReason(CloseCause.PROTOCOL, "message longer than its receive"))
             return False
         if invalidate is not None:
             try:
@@ -228,9 +226,7 @@ class Responder:
             self.starved = False
             self.receives.popleft()
             self._counters["bytes_received"] += self._filled
-            self._completions.append(
-                Completion(Operation.RECEIVE, Status.OK, self._context, self._filled, invalidate)
-            )
+            self._completions.append(Completion(Operation.RECEIVE, Status.OK, self._context, self._filled, invalidate))
             self._buffer, self._context = memoryview(b""), None
         return self._complete_packet(part)
 
