@@ -72,7 +72,7 @@ def owner_of(entry: Open) -> str:
 
 def covers(holder: Oplock | Lease | None) -> bool:
     """A batch oplock or handle caching: without it nobody would be told to let go of the open."""
-    return holder is not None and not (holder.breaking and isinstance(holder, Oplock)) and bool(holder.state & HANDLE)
+    return holder is not None and not holder.breaking and bool(holder.state & HANDLE)
 
 
 def check_contexts(found: dict[bytes, Any], dialect: int) -> None:
@@ -129,10 +129,8 @@ def reconnect(request: Request, found: dict[bytes, Any], path: tuple[str, ...], 
     durable = entry.durable if entry is not None else None
     if entry is None or durable is None or not durable.disconnected:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
-    if isinstance(wanted, contexts.DurableReconnectV2):
-        if wanted.create_guid != durable.create_guid:
-            raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
-    elif durable.create_guid is not None:
+    # Open.CreateGuid is zero for a version 1 open, and version 1 reconnects do not ask for it.
+    if isinstance(wanted, contexts.DurableReconnectV2) and wanted.create_guid != (durable.create_guid or bytes(16)):
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
     _check_lease(request, found, entry, leased)
     if durable.owner != str(session.identity).casefold():

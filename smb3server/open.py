@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from smb3server import write_times
 from smb3server.leases import Lease, Oplock
 from smb3server.replay import Replayable, check_sequence
 from smb3server.request import RELATED_FILE_ID, FileId, Request
@@ -75,6 +76,7 @@ class Open:
         "share_access",
         "tree",
         "watcher",
+        "wrote",
     )
 
     def __init__(self, file_id: FileId, session: Session, tree: TreeConnect) -> None:
@@ -93,6 +95,8 @@ class Open:
         """``handle.fileno()``, for the data path."""
         self.may_block = True
         """Reads may have to wait for a disk."""
+        self.wrote = False
+        """Whether data was written through it (change notification)."""
         self.position = 0
         """CurrentByteOffset: behind the last byte read or written."""
         self.in_flight = 0
@@ -144,10 +148,18 @@ class Open:
             self.pipe.close()
         file, handle = self.file, self.handle
         if file is not None and handle is not None:
+            self.settle_write_time()
             file.close_open(self)
             self.handle = self.descriptor = None
             self._closing = handle
             self._close_handle()
+
+    def settle_write_time(self) -> None:
+        """The last write time as this open leaves it."""
+        try:
+            write_times.closing(self)
+        except OSError as error:
+            log.warning("last write time of %s: %s", "/".join(self.path), error)
 
     def disconnect(self) -> None:
         """The connection is lost (3.3.7.1): a durable open stays for its client to come back to, others are closed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from smb3server import access, durable, granting, replay
+from smb3server import access, durable, granting, replay, write_times
 from smb3server.backends import names
 from smb3server.backends.base import FileInfo
 from smb3server.errors import as_status_error
@@ -45,16 +45,12 @@ def create(request: Request) -> Response | Pending:
     tree, session = request.tree, request.session
     if tree is None or session is None:
         raise StatusError(NtStatus.NETWORK_NAME_DELETED)
-    if record.impersonation_level > _DELEGATION:
-        raise StatusError(NtStatus.BAD_IMPERSONATION_LEVEL)
     if tree.share.type == ShareType.PIPE:
         return _open_pipe(request, record, name)
     found = contexts.decode_requests(raw_contexts)
     durable.check_contexts(found, request.connection.dialect)
     if durable.wants_reconnect(found):
-        opening = _prepare(request, record, name, found)
-        leased = opening.wanted_lease is not None
-        return _respond_again(opening, durable.reconnect(request, found, opening.path, leased))
+        return _reconnect(request, record, name, found)
     earlier = request.connection.server.replays.find(request, found)
     if earlier is not None:
         return _respond_to_replay(earlier, record)
@@ -62,6 +58,20 @@ def create(request: Request) -> Response | Pending:
     opening = _prepare(request, record, name, found)
     _close_same_application(request, found)
     return _attempt(opening)
+
+
+def _reconnect(request: Request, record: CreateRequest, name: str, found: dict[bytes, Any]) -> Response:
+    """3.3.5.9.7, 3.3.5.9.12: but for name and oplock level, the fixed part does not count."""
+    tree = request.tree
+    if tree is None or tree.share.backend is None:
+        raise StatusError(NtStatus.NETWORK_NAME_DELETED)
+    try:
+        path, stream, _ = names.split_path(name)
+    except names.InvalidName:
+        raise StatusError(NtStatus.OBJECT_NAME_INVALID) from None
+    opening = Opening(request, record, tree.share.backend, path, stream, None, None, found, 0)
+    leased = opening.wanted_lease is not None
+    return _respond_again(opening, durable.reconnect(request, found, path, leased))
 
 
 def _close_same_application(request: Request, found: dict[bytes, Any]) -> None:
@@ -82,6 +92,8 @@ def _close_same_application(request: Request, found: dict[bytes, Any]) -> None:
 
 def _check_fields(record: CreateRequest) -> None:
     """What can be told from the request alone (MS-SMB2 3.3.5.9, then MS-FSA 2.1.5.1 phase 1)."""
+    if record.impersonation_level > _DELEGATION:
+        raise StatusError(NtStatus.BAD_IMPERSONATION_LEVEL)
     options, desired = record.create_options, record.desired_access
     if desired & access.INVALID_BITS or desired == 0:
         raise StatusError(NtStatus.ACCESS_DENIED)
@@ -129,6 +141,8 @@ def _prepare(request: Request, record: CreateRequest, name: str, found: dict[byt
     if contexts.EA_BUFFER in found and record.create_options & CreateOptions.NO_EA_KNOWLEDGE:
         raise StatusError(NtStatus.ACCESS_DENIED)
     trailing = name.endswith("\\")
+    # A POSIX name has no slash: like Samba, take it for what the client means.
+    name = name.replace("/", "\\")
     try:
         path, stream, said = names.split_path(name[:-1] if trailing else name)
     except names.InvalidName:
@@ -249,9 +263,9 @@ def _respond_again(opening: Opening, opened: Open) -> Response:
 
 def _answers(opening: Opening, opened: Open, level: int) -> tuple[CreateResponse, list[contexts.RawContext]]:
     """The response's fixed part, and the contexts that say something about the file."""
-    info = opening.info
-    if info is None:
+    if opening.info is None:
         raise StatusError(NtStatus.INTERNAL_ERROR)
+    info = write_times.visible(opened.file, opening.info)
     found = opening.asked
     answers: list[contexts.RawContext] = []
     if contexts.MAXIMAL_ACCESS in found:
@@ -291,6 +305,8 @@ def _open_pipe(request: Request, record: CreateRequest, name: str) -> Response:
     session, tree = request.session, request.tree
     if session is None or tree is None:
         raise StatusError(NtStatus.NETWORK_NAME_DELETED)
+    if record.impersonation_level > _DELEGATION:
+        raise StatusError(NtStatus.BAD_IMPERSONATION_LEVEL)
     pipes = importlib.import_module("smb3server.rpc.pipes")
     server = request.connection.server
     pipe = pipes.open_pipe(request, name)

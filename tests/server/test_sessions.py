@@ -235,7 +235,7 @@ def test_logoff_ends_the_session_with_a_signed_reply() -> None:
     drive(test)
 
 
-def test_reauthentication_keeps_opens() -> None:
+def test_reauthentication_keeps_opens_and_ends_the_session_when_it_fails() -> None:
     async def test(harness: Harness) -> None:
         client = await harness.connect()
         await client.login()
