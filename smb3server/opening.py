@@ -133,6 +133,11 @@ class Opening:
             return self._open_by(disposition, read, write)
         except FileExistsError:
             raise StatusError(self._collision()) from None
+        except (NotADirectoryError, IsADirectoryError):
+            # It exists and is of the other kind.
+            if disposition == Disposition.CREATE and self._exists():
+                raise StatusError(self._collision()) from None
+            raise
 
     def _open_by(self, disposition: Disposition, read: bool, write: bool) -> Handle:
         try:

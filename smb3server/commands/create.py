@@ -146,9 +146,13 @@ def _prepare(request: Request, record: CreateRequest, name: str, found: dict[byt
     try:
         path, stream, said = names.split_path(name[:-1] if trailing else name)
     except names.InvalidName:
-        raise StatusError(NtStatus.OBJECT_NAME_INVALID) from None
+        above = ".." in name.split("\\")
+        raise StatusError(NtStatus.OBJECT_PATH_SYNTAX_BAD if above else NtStatus.OBJECT_NAME_INVALID) from None
     directory = _directory(record, trailing, said, stream)
     desired = access.map_generic(record.desired_access)
+    if desired & Access.ACCESS_SYSTEM_SECURITY:
+        # SeSecurityPrivilege, which nobody has here.
+        raise StatusError(NtStatus.PRIVILEGE_NOT_HELD)
     if desired & ~int(Access.MAXIMUM_ALLOWED) & ~tree.maximal_access:
         raise StatusError(NtStatus.ACCESS_DENIED)
     user = tree.share.user or session.user

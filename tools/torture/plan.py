@@ -48,7 +48,8 @@ def normal(name: str) -> str:
 
 
 def _list(option: str) -> list[str]:
-    return subprocess.run(["smbtorture", option], capture_output=True, text=True, check=True).stdout.split()
+    """One name per line; names may have spaces."""
+    return subprocess.run(["smbtorture", option], capture_output=True, text=True, check=True).stdout.splitlines()
 
 
 def make_plan(wanted: list[str] | None) -> Plan:

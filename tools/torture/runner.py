@@ -23,7 +23,7 @@ _SOLO_BUDGET = 600.0
 @dataclass(slots=True)
 class Runner:
     plan: Plan
-    ports: dict[str, int]
+    addresses: dict[str, tuple[str, int]]
     """By share."""
     paths: dict[str, Path]
     """Shares on this machine."""
@@ -111,8 +111,9 @@ class Runner:
         return Outcome(suite, test, result, time.monotonic() - started, how, f"exit {code}: {output.strip()[-160:]}")
 
     def _run(self, name: str, share: str, timeout: float, arguments: list[str] | None = None) -> tuple[int, str]:
-        command = ["timeout", "-k", "2", f"{timeout:.0f}", "smbtorture", f"//127.0.0.1/{share}"]
-        command += ["-p", str(self.ports[share]), "-U", f"{USER}%{PASSWORD}", f"--extra-user={SECOND_USER}%{PASSWORD}"]
+        host, port = self.addresses[share]
+        command = ["timeout", "-k", "2", f"{timeout:.0f}", "smbtorture", f"//{host}/{share}"]
+        command += ["-p", str(port), "-U", f"{USER}%{PASSWORD}", f"--extra-user={SECOND_USER}%{PASSWORD}"]
         command += ["--fullname", "--format=subunit", *self.extra, *(arguments or []), name]
         started = time.monotonic()
         done = subprocess.run(

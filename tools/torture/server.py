@@ -19,11 +19,13 @@ class ServerError(Exception):
 
 
 def configuration(
-    shares: dict[str, Path], share_options: dict[str, dict[str, object]], server: dict[str, object]
+    shares: dict[str, Path],
+    share_options: dict[str, dict[str, object]],
+    server: dict[str, object],
 ) -> str:
     """TOML with two users and ``shares`` by name."""
-    lines = ["[server]", 'listen = ["127.0.0.1"]', "port = 0", "test_fsctls = true", "anonymous = true"]
-    lines += [f"{key} = {_toml(value)}" for key, value in server.items()]
+    options = {"listen": ["127.0.0.1"], "port": 0, "test_fsctls": True, "anonymous": True, **server}
+    lines = ["[server]", *(f"{key} = {_toml(value)}" for key, value in options.items())]
     for name, path in shares.items():
         lines += ["[[share]]", f'name = "{name}"', f'path = "{path}"']
         lines += [f"{key} = {_toml(value)}" for key, value in share_options.get(name, {}).items()]
@@ -37,15 +39,15 @@ def _toml(value: object) -> str:
 
 
 @contextlib.contextmanager
-def running_server(folder: Path, config: str) -> Iterator[int]:
-    """Its port. What it writes is in ``folder``/server.log."""
+def running_server(folder: Path, config: str) -> Iterator[tuple[str, int]]:
+    """Its address. What it writes is in ``folder``/server.log."""
     file, log = folder / "server.toml", folder / "server.log"
     file.write_text(config, encoding="utf-8")
     command = [sys.executable, "-m", "smb3server", "--config", str(file), "--state", str(folder / "state")]
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
     try:
-        yield _port(process, log)
+        yield _address(process, log)
     finally:
         process.terminate()
         try:
@@ -55,11 +57,12 @@ def running_server(folder: Path, config: str) -> Iterator[int]:
             process.wait()
 
 
-def _port(process: subprocess.Popen[bytes], log: Path) -> int:
+def _address(process: subprocess.Popen[bytes], log: Path) -> tuple[str, int]:
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
         for line in log.read_text(errors="replace").splitlines():
             if line.startswith("ready "):
-                return int(line.split(",")[0].rsplit(":", 1)[1])
+                host, _, port = line.split(",")[0].split()[-1].rpartition(":")
+                return host, int(port)
         time.sleep(0.1)
     raise ServerError(f"the server did not start:\n{log.read_text(errors='replace')[-2000:]}")

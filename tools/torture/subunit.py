@@ -16,7 +16,8 @@ _RESULTS = {
     "error": "error",
     "skip": "skip",
 }
-_RESULT_LINE = re.compile(rf"({'|'.join(_RESULTS)}): (\S+)(.*)$")
+_RESULT_LINE = re.compile(rf"({'|'.join(_RESULTS)}): (.+?)( \[)?$")
+"""A name may have spaces."""
 _REASON_LINES, _REASON_LENGTH = 4, 300
 
 
@@ -46,7 +47,7 @@ def parse(output: str) -> dict[str, Verdict]:
         else:
             match = _RESULT_LINE.match(line)
             if match is not None:
-                reason = _reason(lines[number + 1 :]) if match[3].strip().startswith("[") else ""
+                reason = _reason(lines[number + 1 :]) if match[3] else ""
                 verdicts[match[2]] = Verdict(_RESULTS[match[1]], max(0.0, now - started), reason)
     return verdicts
 
