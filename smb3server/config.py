@@ -24,6 +24,9 @@ guest = false
 users = ["alice"]
 remark = "..."
 access_based_enumeration = false   # folders list only what the user may read
+hide_files = ["*.tmp"]             # shown as hidden
+hide_dot_files = false             # .profile and the like shown as hidden
+keep_inherited_flag = false        # store DACL_AUTO_INHERITED as clients send it, not by Windows' rule
 
 [[user]]
 name = "alice"
@@ -65,6 +68,9 @@ class ShareConfig:
     remark: str = ""
     hidden: bool = False
     access_based_enumeration: bool = False
+    hide_files: tuple[str, ...] = ()
+    hide_dot_files: bool = False
+    keep_inherited_flag: bool = False
 
 
 @dataclass(slots=True)
@@ -232,6 +238,9 @@ def _read_share(table: _Table, config: Config) -> None:
         remark=table.take("remark", str, ""),
         hidden=table.take("hidden", bool, False),
         access_based_enumeration=table.take("access_based_enumeration", bool, False),
+        hide_files=tuple(table.strings("hide_files") or ()),
+        keep_inherited_flag=table.take("keep_inherited_flag", bool, False),
+        hide_dot_files=table.take("hide_dot_files", bool, False),
     )
     table.finish()
     config.shares.append(_checked(share))

@@ -14,6 +14,7 @@ from smb3server.auth.users import UserDatabase
 from smb3server.backends.local import LocalBackend, LocalOptions
 from smb3server.config import Config, ConfigError
 from smb3server.fabrics import Fabrics
+from smb3server.presentation import hider
 from smb3server.report import collect
 from smb3server.server import Server
 from smb3server.transports.listener import TcpListener
@@ -110,6 +111,8 @@ class Service:
                     guest_ok=share.guest,
                     users=share.users,
                     hidden=share.hidden or share.name.endswith("$"),
+                    keep_inherited_flag=share.keep_inherited_flag,
+                    hides=hider(share.hide_files, share.hide_dot_files),
                     flags=ShareFlags.ACCESS_BASED_DIRECTORY_ENUM if share.access_based_enumeration else 0,
                 )
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from smb3server import access, durable, granting, replay, write_times
+from smb3server import access, durable, granting, presentation, replay
 from smb3server.backends import names
 from smb3server.backends.base import FileInfo
 from smb3server.errors import as_status_error
@@ -269,7 +269,7 @@ def _answers(opening: Opening, opened: Open, level: int) -> tuple[CreateResponse
     """The response's fixed part, and the contexts that say something about the file."""
     if opening.info is None:
         raise StatusError(NtStatus.INTERNAL_ERROR)
-    info = write_times.visible(opened.file, opening.info)
+    info = presentation.shown(opened, opening.info)
     found = opening.asked
     answers: list[contexts.RawContext] = []
     if contexts.MAXIMAL_ACCESS in found:
