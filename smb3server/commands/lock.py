@@ -154,7 +154,9 @@ def _wait(request: Request, record: LockRequest, found: Open, file: File, elemen
 
     def again() -> None:
         """Nobody tells when a program of the host lets go."""
-        if not pending.done:
+        if found.handle is None:
+            closed()
+        elif not pending.done:
             queue()
             file.locks.grant_waiters()
 
