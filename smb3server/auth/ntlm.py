@@ -160,6 +160,11 @@ class NtlmAcceptor(NTLMProxy):  # type: ignore[misc]
         self.identity = identity
 
     @property
+    def extended_session_security(self) -> bool:
+        """Of the completed authentication."""
+        return bool(self._context_attr & NegotiateFlags.extended_session_security)
+
+    @property
     def _requires_mech_list_mic(self) -> bool:
         """A mechListMIC is verified and answered where it comes; only a change of mechanism makes it a must (RFC 4178
         5). impacket: sends a MIC of NTLM's own and no mechListMIC."""

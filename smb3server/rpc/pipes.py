@@ -64,7 +64,7 @@ class RpcPipe:
         return sum(map(len, messages)), len(messages), len(messages[0]) if messages else 0
 
     def close(self) -> None:
-        self._endpoint.broken = True
+        self._endpoint.close()
         self._endpoint.output.clear()
         self._rest = memoryview(b"")
 
@@ -82,4 +82,4 @@ def open_pipe(request: Request, name: str) -> RpcPipe:
     if request.session is None:
         raise StatusError(NtStatus.USER_SESSION_DELETED)
     interfaces = factory(request.connection.server, request.session)
-    return RpcPipe(RpcEndpoint(normalize(name), interfaces))
+    return RpcPipe(RpcEndpoint(f"\\PIPE\\{normalize(name)}", interfaces))

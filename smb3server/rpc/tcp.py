@@ -1,0 +1,150 @@
+"""DCE/RPC over TCP (ncacn_ip_tcp, MS-RPCE 2.1.1.1): listeners and their connections on asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+
+from smb3server.auth.acceptor import Acceptor
+from smb3server.rpc.association import Association, AssociationGroups
+from smb3server.rpc.dcerpc import Interface
+
+log = logging.getLogger(__name__)
+
+AUTHENTICATION_TIMEOUT = 30.0
+"""Seconds from connecting to the end of the authentication, or to the end of all that goes without."""
+MAX_UNSENT = 4 << 20
+"""Bytes of answers that a client may leave unread."""
+_KEEPALIVE_IDLE, _KEEPALIVE_INTERVAL, _KEEPALIVE_COUNT = 60, 10, 3
+"""Seconds, seconds, probes: a client that waits for a notification says nothing, maybe because it is gone."""
+
+InterfaceFactory = Callable[[Association], list[Interface]]
+
+
+class RpcConnection(asyncio.Protocol):
+    """Feeds an ``Association`` and sends what comes out of it, also when answers come later."""
+
+    def __init__(self, listener: RpcListener) -> None:
+        self.listener = listener
+        self.association: Association | None = None
+        self._transport: asyncio.Transport | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if not isinstance(transport, asyncio.Transport):
+            raise TypeError("a stream transport is needed")
+        self._transport = transport
+        listener = self.listener
+        if len(listener.connections) >= listener.max_connections:
+            log.warning("too many RPC connections")
+            transport.abort()
+            return
+        handle = transport.get_extra_info("socket")
+        if handle is not None:
+            _keep_alive(handle)
+        listener.connections.add(self)
+        transport.set_write_buffer_limits(high=64 << 10)
+        port = str(transport.get_extra_info("sockname")[1])
+        self.association = association = Association(
+            port, listener.interfaces, listener.new_acceptor, listener.groups
+        )
+        association.local_host = transport.get_extra_info("sockname")[0]
+        association.peer_host = transport.get_extra_info("peername")[0]
+        association.flush = self.flush
+        self._deadline = asyncio.get_running_loop().call_later(AUTHENTICATION_TIMEOUT, self._check_progress)
+
+    def _check_progress(self) -> None:
+        if self.association is not None and not self.association.authenticated and self._transport is not None:
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self.association is not None:
+            self.association.feed(data)
+            self.flush()
+
+    def flush(self) -> None:
+        """Send the fragments that are ready."""
+        association, transport = self.association, self._transport
+        if association is None or transport is None:
+            return
+        if association.output:
+            fragments, association.output = association.output, []
+            transport.writelines(fragments)
+            if transport.get_write_buffer_size() > MAX_UNSENT:
+                log.warning("%s does not read RPC answers", association.peer_host)
+                transport.abort()
+        if association.broken:
+            transport.close()
+
+    def pause_writing(self) -> None:
+        """Who does not read answers may not ask for more."""
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._transport = None
+        if self.association is not None:
+            self.association.close()
+            self.association = None
+        self.listener.connections.discard(self)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+
+def _keep_alive(handle: socket.socket) -> None:
+    handle.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_IDLE)
+    handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_INTERVAL)
+    handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _KEEPALIVE_COUNT)
+
+
+class RpcListener:
+    """One endpoint: the interfaces that are served on a port."""
+
+    def __init__(
+        self, interfaces: InterfaceFactory, new_acceptor: Callable[[], Acceptor], max_connections: int = 32768
+    ) -> None:
+        self.interfaces = interfaces
+        self.new_acceptor = new_acceptor
+        self.max_connections = max_connections
+        self.groups = AssociationGroups()
+        self.connections: set[RpcConnection] = set()
+        self._servers: list[asyncio.Server] = []
+
+    async def listen(self, host: str, port: int) -> tuple[str, int]:
+        """Also listen here; port 0: any. The address in use. Raises ``OSError``."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        handle = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            handle.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                handle.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            handle.bind((host, port))
+            loop = asyncio.get_running_loop()
+            server = await loop.create_server(lambda: RpcConnection(self), sock=handle, backlog=1024)
+        except OSError:
+            handle.close()
+            raise
+        self._servers.append(server)
+        address = handle.getsockname()
+        return address[0], address[1]
+
+    async def close(self) -> None:
+        """Stop listening and drop every connection."""
+        for server in self._servers:
+            server.close()
+        for connection in list(self.connections):
+            connection.close()
+        for server in self._servers:
+            await server.wait_closed()
+        self._servers.clear()
