@@ -1,7 +1,6 @@
 """Connection-oriented DCE/RPC (C706 chapter 12, MS-RPCE): bind, alter context, requests, faults.
 
-On a named pipe the authentication is the session's, and binds with a security trailer of their own are refused;
-``smb3server.rpc.association`` adds security for transports that bring none.
+Binds with a security trailer are refused here; ``smb3server.rpc.association`` accepts them.
 """
 
 from __future__ import annotations
