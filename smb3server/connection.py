@@ -64,6 +64,10 @@ class Connection:
         self.is_authenticated = False
         """A session was valid on it once."""
         self.closed = False
+        self.interfaces_asked = False
+        """The client asked for the list of interfaces (FSCTL_QUERY_NETWORK_INTERFACE_INFO)."""
+        self.rdma_interfaces_told = 0
+        """Interfaces flagged RDMA_CAPABLE in the answer."""
         self.dispatcher = Dispatcher(self)
 
     def start(self) -> None:
@@ -138,6 +142,8 @@ class Connection:
         if self.closed:
             return
         self.closed = True
+        if self.transport.rdma is not None and error is not None:
+            self.server.rdma_lost(self.client_guid, str(error))
         if error is not None:
             log.info("%s: connection lost: %s", self.client_name, error)
         for request in list(self.request_list.values()):

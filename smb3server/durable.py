@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from smb3server.leases import HANDLE, Lease, Oplock, Timer
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire import create_contexts as contexts
+from smb3server.wire.header import HeaderFlags
 from smb3server.wire.oplock_break import OplockLevel
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ _RECONNECTS = (contexts.DURABLE_RECONNECT, contexts.DURABLE_RECONNECT_V2)
 class Durability:
     """What makes one open durable (Open.IsDurable, DurableOpenTimeout, CreateGuid, DurableOwner)."""
 
-    __slots__ = ("client_guid", "create_guid", "disconnected", "open", "owner", "response", "timeout", "timer")
+    __slots__ = ("client_guid", "create_guid", "disconnected", "open", "owner", "timeout", "timer")
 
     def __init__(self, entry: Open, client_guid: bytes, create_guid: bytes | None, timeout: float) -> None:
         self.open = entry
@@ -42,11 +43,7 @@ class Durability:
         self.timeout = timeout
         self.owner = owner_of(entry)
         self.disconnected = False
-        self.response = b""
-        """The body of the CREATE response, for a replayed request."""
         self.timer: Timer | None = None
-        if create_guid is not None:
-            entry.session.server.create_guids[client_guid, create_guid] = entry
 
     def disconnect(self) -> bool:
         """The connection is lost: keep the open if its caching rights still cover it, and start the clock."""
@@ -64,8 +61,6 @@ class Durability:
     def forget(self) -> None:
         """The open is closed."""
         self._stop_timer()
-        if self.create_guid is not None:
-            self.open.session.server.create_guids.pop((self.client_guid, self.create_guid), None)
 
     def _stop_timer(self) -> None:
         timer, self.timer = self.timer, None
@@ -79,7 +74,7 @@ def owner_of(entry: Open) -> str:
 
 def covers(holder: Oplock | Lease | None) -> bool:
     """A batch oplock or handle caching: without it nobody would be told to let go of the open."""
-    return holder is not None and not (holder.breaking and isinstance(holder, Oplock)) and bool(holder.state & HANDLE)
+    return holder is not None and not holder.breaking and bool(holder.state & HANDLE)
 
 
 def check_contexts(found: dict[bytes, Any], dialect: int) -> None:
@@ -95,9 +90,23 @@ def check_contexts(found: dict[bytes, Any], dialect: int) -> None:
         raise StatusError(NtStatus.INVALID_PARAMETER)
 
 
+def context_of(entry: Open) -> contexts.RawContext | None:
+    """What a response to a replayed request says about durability."""
+    durable = entry.durable
+    if durable is None or durable.create_guid is None:
+        return None
+    answer = contexts.DurableResponseV2(timeout=int(durable.timeout * 1000))
+    return contexts.RawContext(contexts.DURABLE_REQUEST_V2, contexts.DURABLE_RESPONSE_V2_CODEC.pack(answer))
+
+
 def grant(opening: Opening, entry: Open) -> contexts.RawContext | None:
     """Make a new open durable if it was asked for and may be; the response's context."""
     found = opening.asked
+    entry.create_key = pending_key(opening)
+    entry.create_action = opening.action
+    if entry.create_key is not None:
+        # Also of an open that does not become durable: a replay finds it.
+        entry.session.server.create_guids[entry.create_key] = entry
     if entry.is_directory or not covers(entry.caching):
         return None
     client_guid = opening.request.connection.client_guid
@@ -110,8 +119,7 @@ def grant(opening: Opening, entry: Open) -> contexts.RawContext | None:
         return None
     timeout = min(wanted.timeout / 1000, MAX_TIMEOUT) if wanted.timeout else DEFAULT_TIMEOUT
     entry.durable = Durability(entry, client_guid, wanted.create_guid, timeout)
-    answer = contexts.DurableResponseV2(timeout=int(timeout * 1000))
-    return contexts.RawContext(contexts.DURABLE_REQUEST_V2, contexts.DURABLE_RESPONSE_V2_CODEC.pack(answer))
+    return context_of(entry)
 
 
 def wants_reconnect(found: dict[bytes, Any]) -> bool:
@@ -131,10 +139,8 @@ def reconnect(request: Request, found: dict[bytes, Any], path: tuple[str, ...], 
     durable = entry.durable if entry is not None else None
     if entry is None or durable is None or not durable.disconnected:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
-    if isinstance(wanted, contexts.DurableReconnectV2):
-        if wanted.create_guid != durable.create_guid:
-            raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
-    elif durable.create_guid is not None:
+    # Open.CreateGuid is zero for a version 1 open, and version 1 reconnects do not ask for it.
+    if isinstance(wanted, contexts.DurableReconnectV2) and wanted.create_guid != (durable.create_guid or bytes(16)):
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
     _check_lease(request, found, entry, leased)
     if durable.owner != str(session.identity).casefold():
@@ -189,21 +195,31 @@ def replayed(request: Request, found: dict[bytes, Any], server: Server) -> Open 
     wanted: contexts.DurableRequestV2 | None = found.get(contexts.DURABLE_REQUEST_V2)
     if wanted is None:
         return None
-    entry = server.create_guids.get((request.connection.client_guid, wanted.create_guid))
+    key = (request.connection.client_guid, wanted.create_guid)
+    if key in server.pending_creates:
+        # The first one still waits for an oplock break.
+        replay = request.header.flags & HeaderFlags.REPLAY_OPERATION
+        raise StatusError(NtStatus.FILE_NOT_AVAILABLE if replay else NtStatus.DUPLICATE_OBJECTID)
+    entry = server.create_guids.get(key)
     if entry is None:
         return None
-    if not request.header.flags & 0x20000000:
+    if not request.header.flags & HeaderFlags.REPLAY_OPERATION:
         raise StatusError(NtStatus.DUPLICATE_OBJECTID)
-    durable = entry.durable
-    if durable is None or durable.owner != str(getattr(request.session, "identity", None)).casefold():
+    if owner_of(entry) != str(getattr(request.session, "identity", None)).casefold():
         raise StatusError(NtStatus.ACCESS_DENIED)
     asked = found.get(contexts.REQUEST_LEASE)
     lease = entry.caching if isinstance(entry.caching, Lease) else None
     if (asked.lease_key if asked is not None else None) != (lease.key if lease is not None else None):
         raise StatusError(NtStatus.ACCESS_DENIED)
-    if durable.disconnected or entry.session is not request.session:
+    if entry.session is not request.session or (entry.durable is not None and entry.durable.disconnected):
         raise StatusError(NtStatus.FILE_NOT_AVAILABLE)
     return entry
+
+
+def pending_key(opening: Opening) -> tuple[bytes, bytes] | None:
+    """Under what a waiting CREATE is known, so that a replay of it does not open a second time."""
+    wanted: contexts.DurableRequestV2 | None = opening.asked.get(contexts.DURABLE_REQUEST_V2)
+    return None if wanted is None else (opening.request.connection.client_guid, wanted.create_guid)
 
 
 def oplock_level(entry: Open) -> int:

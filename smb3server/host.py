@@ -193,7 +193,10 @@ def kernel_owner(owner: PortOwner, devices: Sequence[RdmaDevice], root: Path = R
     if owner.pid is None and owner.protocol == "udp" and owner.port == ROCE_UDP_PORT:
         if rxe:
             names = ", ".join(device.name for device in rxe)
-            return f"the kernel's rdma_rxe ({names})", f"serve it there with --rdma=verbs, or `rdma link delete {rxe[0].name}`"
+            return (
+                f"the kernel's rdma_rxe ({names})",
+                f"serve it there with --rdma=verbs, or `rdma link delete {rxe[0].name}`",
+            )
         if module_loaded("rdma_rxe", root):
             return "the kernel's rdma_rxe", "`rdma link` shows its devices; delete them or `rmmod rdma_rxe`"
     if owner.pid is None and owner.protocol == "tcp" and module_loaded("ksmbd", root):

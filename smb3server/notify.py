@@ -25,6 +25,7 @@ from smb3server.wire.query_info import build_output_response
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Change, Path
+    from smb3server.open import Open
     from smb3server.tree import Share
 
 Key = tuple[str, ...]
@@ -87,9 +88,6 @@ class Watcher:
         if self._final is not None or self._overflow:
             return
         for notification in notifications:
-            # A second identical modification that nobody was told of yet says nothing new.
-            if self._queue and notification.action == Action.MODIFIED and notification == self._queue[-1]:
-                continue
             self._size += encoded_notification_size(notification.name)
             self._queue.append(notification)
         if self._size > self.limit:
@@ -208,6 +206,11 @@ class NotifyHub:
             self.report(new, Action.ADDED, kind)
         if directory:
             self._follow(old, new)
+        else:
+            # A rename sets FILE_ATTRIBUTE_ARCHIVE: that is what those see who do not ask for names.
+            for watcher, depth in self._interested(new):
+                if watcher.completion_filter & (kind | NotifyFilter.ATTRIBUTES) == NotifyFilter.ATTRIBUTES:
+                    watcher.add([Notification(Action.MODIFIED, relative_name(new, depth))])
 
     def _follow(self, old: Path, new: Path) -> None:
         prefix = fold(old)
@@ -260,3 +263,25 @@ def report_rename(share: Share, old: Path, new: Path, directory: bool) -> None:
 
 def directory_deleted(share: Share, path: Path) -> None:
     share.notify.directory_deleted(path)
+
+
+def report_write(opened: Open) -> None:
+    """Called with the first WRITE of an open: that the file changes is told now and once more when it is closed."""
+    opened.wrote = True
+    _report_data(opened)
+    opened.on_close.append(lambda: _report_data(opened))
+
+
+def _report_data(opened: Open) -> None:
+    share, handle = opened.tree.share, opened.handle
+    if handle is None or not len(share.notify):
+        return
+    try:
+        path = handle.path
+    except FileNotFoundError:
+        return
+    if handle.stream:
+        which = NotifyFilter.STREAM_SIZE | NotifyFilter.STREAM_WRITE
+        share.notify.report(path, Action.MODIFIED_STREAM, which, handle.stream)
+    else:
+        share.notify.report(path, Action.MODIFIED, NotifyFilter.SIZE | NotifyFilter.LAST_WRITE)

@@ -42,6 +42,8 @@ class Open:
         "_closing",
         "app_instance_id",
         "caching",
+        "create_action",
+        "create_key",
         "create_options",
         "delete_on_close",
         "descriptor",
@@ -67,6 +69,7 @@ class Open:
         "share_access",
         "tree",
         "watcher",
+        "wrote",
     )
 
     def __init__(self, file_id: FileId, session: Session, tree: TreeConnect) -> None:
@@ -77,6 +80,9 @@ class Open:
         self.maximal_access = 0
         self.share_access = 0
         self.create_options = 0
+        self.create_action = 0
+        self.create_key: tuple[bytes, bytes] | None = None
+        """(ClientGuid, CreateGuid) of a CREATE that can be replayed."""
         self.path: Path = ()
         """As it was opened; ``handle.path`` knows about renames."""
         self.is_directory = False
@@ -85,6 +91,8 @@ class Open:
         """``handle.fileno()``, for the data path."""
         self.may_block = True
         """Reads may have to wait for a disk."""
+        self.wrote = False
+        """Whether data was written through it (change notification)."""
         self.position = 0
         """CurrentByteOffset: behind the last byte read or written."""
         self.in_flight = 0
@@ -121,6 +129,8 @@ class Open:
             return
         if self.durable is not None:
             self.durable.forget()
+        if self.create_key is not None:
+            server.create_guids.pop(self.create_key, None)
         on_close, self.on_close = self.on_close, []
         for callback in on_close:
             callback()

@@ -9,6 +9,7 @@ import secrets
 import time
 import uuid
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from smb3server.auth.acceptor import Acceptor, hint_token
@@ -25,10 +26,14 @@ from smb3server.status import NtStatus, StatusError
 from smb3server.tree import IPC_SHARE_NAME, Share, ShareType
 
 if TYPE_CHECKING:
+    from smb3server.fabric_choice import Choice
     from smb3server.open import Open
     from smbdirect.message_transport import MessageTransport
 
 log = logging.getLogger(__name__)
+
+
+MAX_LOST_RDMA = 256
 
 
 class Server:
@@ -46,7 +51,9 @@ class Server:
         self.global_open_table: dict[int, Open] = {}
         """Keyed by the persistent half of the FileId."""
         self.create_guids: dict[tuple[bytes, bytes], Open] = {}
-        """Durable opens of version 2 by (ClientGuid, CreateGuid)."""
+        """Opens whose CREATE may be replayed, by (ClientGuid, CreateGuid)."""
+        self.pending_creates: set[tuple[bytes, bytes]] = set()
+        """The same of CREATEs that wait for an oplock break."""
         self.connection_list: set[Connection] = set()
         self.max_transact_size = self.settings.max_io_size
         self.max_read_size = self.settings.max_io_size
@@ -61,6 +68,12 @@ class Server:
         self.interfaces = InterfaceList()
         self.rdma_addresses: set[str] = set()
         """Local addresses on which SMB Direct is served; clients are told so (FSCTL_QUERY_NETWORK_INTERFACE_INFO)."""
+        self.rdma = "off"
+        """The fabrics asked for."""
+        self.rdma_choices: Sequence[Choice] = ()
+        """What became of them."""
+        self.lost_rdma: dict[bytes, str] = {}
+        """How a client's last RDMA connection failed, by ClientGuid; the latest ones only."""
         self._strangers: Counter[str] = Counter()
         """Connections without a session, by the peer's address."""
         self.add_share(Share(IPC_SHARE_NAME, ShareType.PIPE, remark="Remote IPC", hidden=True))
@@ -114,6 +127,13 @@ class Server:
         if not connection.is_authenticated:
             self._forget_stranger(connection)
 
+    def rdma_lost(self, client_guid: bytes, reason: str) -> None:
+        """Remember for the report why a client's RDMA connection is gone."""
+        self.lost_rdma.pop(client_guid, None)
+        if len(self.lost_rdma) >= MAX_LOST_RDMA:
+            del self.lost_rdma[next(iter(self.lost_rdma))]
+        self.lost_rdma[client_guid] = reason
+
     def _forget_stranger(self, connection: Connection) -> None:
         address = connection.client_name
         self._strangers[address] -= 1
@@ -162,7 +182,7 @@ class Server:
             connection.preauth_session_table.pop(session.session_id, None)
             connection.cancel_requests(session)
         for entry in list(session.open_table.values()):
-            entry.close()
+            entry.disconnect()
         session.tree_connect_table.clear()
         session.state = SessionState.EXPIRED
 
@@ -170,8 +190,6 @@ class Server:
         """3.3.7.1: a session lost a connection; without its last channel it ends."""
         session.channel_list.pop(connection, None)
         if not session.channel_list:
-            for entry in list(session.open_table.values()):
-                entry.disconnect()
             self.remove_session(session)
         elif session.connection is connection:
             session.connection = next(iter(session.channel_list))
@@ -183,8 +201,6 @@ class Server:
             return
         if previous.identity.name.casefold() == identity.name.casefold():
             log.info("session of %s superseded", previous.identity)
-            for entry in list(previous.open_table.values()):
-                entry.disconnect()
             self.remove_session(previous)
 
     # End
@@ -202,6 +218,8 @@ class Server:
             await asyncio.sleep(0.01)
         for session in list(self.global_session_table.values()):
             self.remove_session(session)
+        for entry in list(self.global_open_table.values()):
+            entry.close()
         for connection in list(self.connection_list):
             connection.transport.close("server shutdown")
         while self.connection_list and asyncio.get_running_loop().time() < deadline:

@@ -103,10 +103,13 @@ class Client:
         dialects: Sequence[int] = tuple(d for d in Dialect if d != Dialect.WILDCARD),
         offer: negotiation.Offer | None = None,
         credits_wanted: int = 256,
+        client_guid: bytes | None = None,
     ) -> Client:
-        """Negotiate on a fresh transport (3.2.4.2.2.2). Raises ``ServerError``, ``ConnectionLost`` or ``ProtocolError``
+        """Negotiate on a fresh transport (3.2.4.2.2.2). ``client_guid``: that of the connection whose session is to get
+        one more channel here. Raises ``ServerError``, ``ConnectionLost`` or ``ProtocolError``
         (the server chose what was not offered)."""
         client = cls(transport, credits_wanted)
+        client.client_guid = client_guid or client.client_guid
         try:
             await client._negotiate(dialects, offer or negotiation.Offer())
         except BaseException:

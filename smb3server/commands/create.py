@@ -45,23 +45,34 @@ def create(request: Request) -> Response | Pending:
     tree, session = request.tree, request.session
     if tree is None or session is None:
         raise StatusError(NtStatus.NETWORK_NAME_DELETED)
-    if record.impersonation_level > _DELEGATION:
-        raise StatusError(NtStatus.BAD_IMPERSONATION_LEVEL)
     if tree.share.type == ShareType.PIPE:
         return _open_pipe(request, record, name)
     found = contexts.decode_requests(raw_contexts)
     durable.check_contexts(found, request.connection.dialect)
     if durable.wants_reconnect(found):
-        opening = _prepare(request, record, name, found)
-        leased = opening.wanted_lease is not None
-        return _respond_again(opening, durable.reconnect(request, found, opening.path, leased))
+        return _reconnect(request, record, name, found)
     earlier = durable.replayed(request, found, request.connection.server)
-    if earlier is not None and earlier.durable is not None:
-        return Response([earlier.durable.response], file_id=earlier.file_id)
     _check_fields(record)
     opening = _prepare(request, record, name, found)
+    if earlier is not None:
+        opening.action = CreateAction(earlier.create_action)
+        return _respond_again(opening, earlier, replay=True)
     _close_same_application(request, found)
     return _attempt(opening)
+
+
+def _reconnect(request: Request, record: CreateRequest, name: str, found: dict[bytes, Any]) -> Response:
+    """3.3.5.9.7, 3.3.5.9.12: but for name and oplock level, the fixed part does not count."""
+    tree = request.tree
+    if tree is None or tree.share.backend is None:
+        raise StatusError(NtStatus.NETWORK_NAME_DELETED)
+    try:
+        path, stream, _ = names.split_path(name)
+    except names.InvalidName:
+        raise StatusError(NtStatus.OBJECT_NAME_INVALID) from None
+    opening = Opening(request, record, tree.share.backend, path, stream, None, None, found, 0)
+    leased = opening.wanted_lease is not None
+    return _respond_again(opening, durable.reconnect(request, found, path, leased))
 
 
 def _close_same_application(request: Request, found: dict[bytes, Any]) -> None:
@@ -82,6 +93,8 @@ def _close_same_application(request: Request, found: dict[bytes, Any]) -> None:
 
 def _check_fields(record: CreateRequest) -> None:
     """What can be told from the request alone (MS-SMB2 3.3.5.9, then MS-FSA 2.1.5.1 phase 1)."""
+    if record.impersonation_level > _DELEGATION:
+        raise StatusError(NtStatus.BAD_IMPERSONATION_LEVEL)
     options, desired = record.create_options, record.desired_access
     if desired & access.INVALID_BITS or desired == 0:
         raise StatusError(NtStatus.ACCESS_DENIED)
@@ -174,17 +187,26 @@ def _wait(opening: Opening, wait: MustWait) -> Pending:
     """Pending until the break is over, told to the client at once, as Windows does; then try again."""
     caching = wait.file.caching
 
+    key = durable.pending_key(opening)
+    waiting = opening.request.connection.server.pending_creates
+
     def on_cancel() -> None:
+        if key is not None:
+            waiting.discard(key)
         caching.unwait(again)
         pending.fail(StatusError(NtStatus.CANCELLED))
 
     def again() -> None:
         nonlocal caching
+        if key is not None:
+            waiting.discard(key)
         try:
             response = _respond(opening, opening.attempt())
         except MustWait as longer:
             caching = longer.file.caching
             caching.wait(again)
+            if key is not None:
+                waiting.add(key)
         except StatusError as error:
             pending.fail(error)
         except OSError as error:
@@ -194,6 +216,8 @@ def _wait(opening: Opening, wait: MustWait) -> Pending:
 
     pending = opening.request.pend(Interim.AT_ONCE, on_cancel)
     caching.wait(again)
+    if key is not None:
+        waiting.add(key)
     return pending
 
 
@@ -203,18 +227,18 @@ def _respond(opening: Opening, opened: Open) -> Response:
     if asked is not None:
         opened.app_instance_id = asked.app_instance_id
     more = [context for context in (lease_context, durable.grant(opening, opened)) if context is not None]
-    response = _build(opening, opened, level, more)
-    if opened.durable is not None:
-        opened.durable.response = bytes(response.segments[0])
-    return response
+    return _build(opening, opened, level, more)
 
 
-def _respond_again(opening: Opening, opened: Open) -> Response:
-    """To a reconnect: the open as it is now."""
+def _respond_again(opening: Opening, opened: Open, replay: bool = False) -> Response:
+    """To a reconnect or a replay: the open as it is now."""
     if opened.handle is None:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
     opening.info = opened.handle.info()
     more = [granting.lease_context(opened.caching)] if isinstance(opened.caching, Lease) else []
+    durable_context = durable.context_of(opened) if replay else None
+    if durable_context is not None:
+        more.append(durable_context)
     return _build(opening, opened, durable.oplock_level(opened), more)
 
 
@@ -265,6 +289,8 @@ def _open_pipe(request: Request, record: CreateRequest, name: str) -> Response:
     session, tree = request.session, request.tree
     if session is None or tree is None:
         raise StatusError(NtStatus.NETWORK_NAME_DELETED)
+    if record.impersonation_level > _DELEGATION:
+        raise StatusError(NtStatus.BAD_IMPERSONATION_LEVEL)
     pipes = importlib.import_module("smb3server.rpc.pipes")
     server = request.connection.server
     pipe = pipes.open_pipe(request, name)

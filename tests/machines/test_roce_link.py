@@ -106,7 +106,13 @@ class Link:
     """Both directions and the clock."""
 
     def __init__(
-        self, seed: int, loss: float = 0, repeat: float = 0, reorder: float = 0, damage: float = 0, psn: int | None = None
+        self,
+        seed: int,
+        loss: float = 0,
+        repeat: float = 0,
+        reorder: float = 0,
+        damage: float = 0,
+        psn: int | None = None,
     ) -> None:
         print(f"seed {seed}")
         self.rng = random.Random(seed)
@@ -383,4 +389,6 @@ def test_window_bounds_what_is_in_flight() -> None:
     link.near.pump()
     assert link.near.counters["retransmissions"] == 0
     assert len(link._events) <= 128
-    assert any(event[2].__defaults__[0][8] & 0x80 for event in link._events[:-1]), "acknowledgement asked for on the way"
+    assert any(event[2].__defaults__[0][8] & 0x80 for event in link._events[:-1]), (
+        "acknowledgement asked for on the way"
+    )

@@ -122,11 +122,23 @@ def test_management_datagrams_round_trip() -> None:
         seen[header.attribute] += 1
         if header.attribute == Attribute.REQ:
             assert record.service_id >> 16 == 0x106
-            assert (record.qpn & 0xFF, record.local_eecn & 0xFF, record.path_mtu >> 4, record.path_mtu & 7) == (32, 0, 3, 0)
+            assert (record.qpn & 0xFF, record.local_eecn & 0xFF, record.path_mtu >> 4, record.path_mtu & 7) == (
+                32,
+                0,
+                3,
+                0,
+            )
             cma = CMA.unpack(record.private_data)
             assert (cma.version, cma.ip_version) == (0, 0x40)
             assert cma.source == bytes(12) + bytes([10, 9, 0, 2])
-    assert seen == {Attribute.REQ: 2, Attribute.REJ: 1, Attribute.REP: 1, Attribute.RTU: 1, Attribute.DREQ: 1, Attribute.DREP: 1}
+    assert seen == {
+        Attribute.REQ: 2,
+        Attribute.REJ: 1,
+        Attribute.REP: 1,
+        Attribute.RTU: 1,
+        Attribute.DREQ: 1,
+        Attribute.DREP: 1,
+    }
 
 
 class Recorder:
@@ -194,9 +206,7 @@ def test_our_queue_pair_in_the_servers_place() -> None:
                 write.append(packet.data)
             elif bth.opcode == Opcode.WRITE_LAST:
                 whole = b"".join([*write, packet.data])
-                work = Work(
-                    Operation.WRITE, [memoryview(whole)], len(whole), None, True, reth.token, reth.address
-                )
+                work = Work(Operation.WRITE, [memoryview(whole)], len(whole), None, True, reth.token, reth.address)
             if work is not None:
                 posted += 1
                 server.requester.post(work)

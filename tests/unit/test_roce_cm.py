@@ -347,7 +347,7 @@ def request_bytes_fast(local_id: int) -> bytes:
 def test_random_datagrams_change_nothing(seed: int) -> None:
     print(f"seed {seed}")
     rng = random.Random(seed)
-    pair, client, server = established(seed)
+    pair, _client, server = established(seed)
     templates = [request_bytes()]
     for _ in range(2000):
         mad = bytearray(rng.choice(templates) if rng.random() < 0.5 else rng.randbytes(256))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,8 @@ from smbdirect.providers.roce.sockets import PacketPath
 
 if TYPE_CHECKING:
     from smbdirect.providers.roce.provider import RoceProvider
+
+log = logging.getLogger(__name__)
 
 BUDGET = 128
 """Packets one connection sends before other work of the event loop gets its turn."""
@@ -192,6 +195,8 @@ class RoceEndpoint:
         if self._ended is not None:
             return
         self._ended = reason
+        used = {name: value for name, value in self.counters.items() if value}
+        log.info("%s port %d: %s (%s) %s", *self.peer_address, reason.cause.value, reason.detail, used)
         if self._timer is not None:
             self._timer.cancel()
         self.queue_pair.flush()

@@ -64,9 +64,8 @@ async def lab(root: Path, settings: Settings | None = None) -> AsyncIterator[Lab
     listener = TcpListener("127.0.0.1", 0, server.buffers, server.accept, limit)
     fabric = LoopbackProvider()
     rdma = await listen(fabric, "127.0.0.1", 0, server.accept)
-    (rdma_port,) = fabric.listeners
     try:
-        yield Lab(server, listener.address[1], fabric, rdma_port)
+        yield Lab(server, listener.address[1], fabric, rdma.address[1])
     finally:
         await listener.close()
         await rdma.close()
