@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 from typing import Any, NamedTuple
 
 from impacket.dcerpc.v5 import epm, transport
@@ -46,6 +47,16 @@ class Notice(NamedTuple):
 _INTERFACE = uuidtup_to_bin((ndr.UUID_TEXT, f"{ndr.MAJOR}.{ndr.MINOR}"))
 
 
+_FAILURES = (OSError, DCERPCException, struct.error, KeyError, IndexError, ValueError, TypeError)
+"""What impacket raises for answers that it cannot read, connections that end in mid-answer among them."""
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, OSError | DCERPCException):
+        return str(error) or type(error).__name__
+    return "the server's answer cannot be read, or it hung up"
+
+
 class WitnessClient:
     """Use it in a ``with`` statement. Every method raises ``WitnessClientError``."""
 
@@ -74,8 +85,8 @@ class WitnessClient:
             self._rpc.connect()
             self._socket: socket.socket = rpc.get_socket()
             self._rpc.bind(_INTERFACE)
-        except (OSError, DCERPCException) as error:
-            raise WitnessClientError(f"{host}: {error}") from error
+        except _FAILURES as error:
+            raise WitnessClientError(f"{host}: {_reason(error)}") from error
 
     def __enter__(self) -> WitnessClient:
         return self
@@ -92,8 +103,8 @@ class WitnessClient:
         try:
             # checkError off: return values are looked at here.
             return self._rpc.request(request, checkError=False)
-        except (OSError, DCERPCException) as error:
-            raise WitnessClientError(str(error) or type(error).__name__) from error
+        except _FAILURES as error:
+            raise WitnessClientError(_reason(error)) from error
 
     def interfaces(self) -> list[ndr.InterfaceInfo]:
         """WitnessrGetInterfaceList."""
@@ -167,7 +178,7 @@ class WitnessClient:
 
 
 def find_port(host: str, endpoint_mapper_port: int, timeout: float) -> int:
-    """Ask the endpoint mapper. Raises ``OSError`` or ``DCERPCException``."""
+    """Ask the endpoint mapper. Raises what impacket raises, see ``_FAILURES``."""
     rpc = transport.DCERPCTransportFactory(f"ncacn_ip_tcp:{host}[{endpoint_mapper_port}]")
     rpc.set_connect_timeout(timeout)
     connection = rpc.get_dce_rpc()

@@ -95,7 +95,10 @@ class ManualCluster:
     list_shares: Callable[[], Collection[str]] = field(default=lambda: ())
     virtual_addresses: list[Address] = field(default_factory=list)
     """Of the net names, beyond those of the nodes."""
+    list_local_addresses: Callable[[], Collection[Address]] = field(default=lambda: ())
+    """Of this machine, as they are now."""
     _listeners: list[Listener] = field(default_factory=list)
+    _seen: frozenset[Address] | None = None
 
     def net_names(self) -> Collection[str]:
         return self.names
@@ -104,14 +107,22 @@ class ManualCluster:
         return self.list_shares()
 
     def addresses(self, net_name: str) -> Collection[Address]:
-        return [address for node in self.nodes for address in node.addresses] + self.virtual_addresses
+        of_nodes = [address for node in self.nodes for address in self._addresses_of(node)]
+        return {*of_nodes, *self.virtual_addresses, *self.list_local_addresses()}
+
+    def _addresses_of(self, node: Node) -> list[Address]:
+        """This node's are known without being configured."""
+        if node.local and not node.addresses:
+            return [entry for entry in self.list_local_addresses() if not entry.is_loopback]
+        return node.addresses
 
     def interfaces(self) -> Sequence[InterfaceInfo]:
         found = []
         for node in self.nodes:
             state = InterfaceState.AVAILABLE if node.available else InterfaceState.UNAVAILABLE
-            ipv4 = [address for address in node.addresses if isinstance(address, ipaddress.IPv4Address)]
-            ipv6 = [address for address in node.addresses if isinstance(address, ipaddress.IPv6Address)]
+            addresses = self._addresses_of(node)
+            ipv4 = [address for address in addresses if isinstance(address, ipaddress.IPv4Address)]
+            ipv6 = [address for address in addresses if isinstance(address, ipaddress.IPv6Address)]
             # One entry holds one address of each family.
             for index in range(max(len(ipv4), len(ipv6))):
                 first = ipv4[index] if index < len(ipv4) else None
@@ -135,6 +146,14 @@ class ManualCluster:
                 return entry
         raise KeyError(name)
 
+    def check_local_addresses(self) -> None:
+        """Call it now and then: addresses of this machine that came or went since the last time are told."""
+        now = frozenset(entry for entry in self.list_local_addresses() if not entry.is_loopback)
+        before, self._seen = self._seen, now
+        if before is not None and now != before:
+            for net_name in self.names:
+                self.ip_change(net_name, sorted(now - before, key=str), sorted(before - now, key=str))
+
     def resource_changed(self, name: str, available: bool) -> None:
         """A net name or a share."""
         self.emit(ResourceChanged(name, available))
@@ -144,7 +163,7 @@ class ManualCluster:
         node = self.node(name)
         node.available = available
         for net_name in self.names:
-            self.emit(ResourceChanged(net_name, available, frozenset(node.addresses)))
+            self.emit(ResourceChanged(net_name, available, frozenset(self._addresses_of(node))))
 
     def move_client(self, client: str, addresses: Sequence[Address]) -> None:
         self.emit(ClientMove(client, online(addresses)))

@@ -187,7 +187,7 @@ class ContextHandle(NDRSTRUCT):  # type: ignore[misc]
     align = 4
     structure = (("Data", "20s=b''"),)
 
-    def getAlignment(self) -> int:  # noqa: N802  (impacket's name)
+    def getAlignment(self) -> int:
         return 4
 
 
@@ -196,14 +196,14 @@ class WideName(NDRSTRUCT):  # type: ignore[misc]
 
     structure = (("Data", f"{2 * GROUP_NAME_SIZE}s=b''"),)
 
-    def getAlignment(self) -> int:  # noqa: N802
+    def getAlignment(self) -> int:
         return 2
 
 
 class Packed4(NDRSTRUCT):  # type: ignore[misc]
     structure = (("Data", "4s=b''"),)
 
-    def getAlignment(self) -> int:  # noqa: N802
+    def getAlignment(self) -> int:
         return 4
 
 
@@ -212,7 +212,7 @@ class Packed16(NDRSTRUCT):  # type: ignore[misc]
 
     structure = (("Data", "16s=b''"),)
 
-    def getAlignment(self) -> int:  # noqa: N802
+    def getAlignment(self) -> int:
         return 2
 
 
@@ -367,7 +367,7 @@ def notification_stub(kind: MessageType, messages: bytes, count: int) -> bytes:
     response["pResp"]["MessageType"] = int(kind)
     response["pResp"]["Length"] = len(messages)
     response["pResp"]["NumberOfMessages"] = count
-    response["pResp"]["MessageBuffer"] = list(messages[at : at + 1] for at in range(len(messages)))
+    response["pResp"]["MessageBuffer"] = [messages[at : at + 1] for at in range(len(messages))]
     response["ErrorCode"] = Win32.SUCCESS
     return bytes(response.getData())
 

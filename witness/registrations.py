@@ -284,7 +284,9 @@ class Registrations:
             return self._resource_changed(event)
         if isinstance(event, ClientMove):
             found = self._by_client.get(event.client.casefold(), {}).values()
-            matching = [e for e in found if event.net_name is None or e.net_name.casefold() == event.net_name.casefold()]
+            matching = [
+                e for e in found if event.net_name is None or e.net_name.casefold() == event.net_name.casefold()
+            ]
             return self._tell(matching, MessageType.CLIENT_MOVE, pack_address_list(event.addresses), "move")
         entries = self._by_name.get(event.net_name.casefold(), {}).values()
         if isinstance(event, ShareMove):
@@ -310,9 +312,7 @@ class Registrations:
         if event.addresses is not None:
             matching = [entry for entry in matching if entry.ip_address in event.addresses]
         state = InterfaceState.AVAILABLE if event.available else InterfaceState.UNAVAILABLE
-        return self._tell(
-            matching, MessageType.RESOURCE_CHANGE, pack_resource_change(event.name, state), (name, state)
-        )
+        return self._tell(matching, MessageType.RESOURCE_CHANGE, pack_resource_change(event.name, state), (name, state))
 
     def _tell(self, entries: list[Registration], kind: MessageType, messages: bytes, about: Hashable) -> int:
         if not entries:

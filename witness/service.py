@@ -56,6 +56,8 @@ class WitnessService:
         self.mapper_port: int | None = None
         self.notes: list[str] = []
         """What the operator should know."""
+        self.events_told = 0
+        """Notifications made, of all events and registrations."""
         self._interface = WitnessInterface(
             cluster, self.registrations, self.settings.require_privacy, self._now, self._set_timer
         )
@@ -78,9 +80,7 @@ class WitnessService:
         """Raises ``OSError`` if the port is taken; that of the endpoint mapper being taken is a note only."""
         settings = self.settings
         self.port = await _listen_all(self._listener, settings.listen, settings.port)
-        self.mapper.mappings.append(
-            Mapping(ndr.UUID, ndr.MAJOR, ndr.MINOR, self.port, "Service Witness Protocol")
-        )
+        self.mapper.mappings.append(Mapping(ndr.UUID, ndr.MAJOR, ndr.MINOR, self.port, "Service Witness Protocol"))
         if settings.endpoint_mapper_port is not None:
             try:
                 self.mapper_port = await _listen_all(
@@ -104,6 +104,7 @@ class WitnessService:
     def notify(self, event: Event) -> None:
         """Tell who registered for it."""
         count = self.registrations.notify(event)
+        self.events_told += count
         log.info("%s: %d clients told", event, count)
         self._set_timer()
 

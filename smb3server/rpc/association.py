@@ -9,9 +9,9 @@ from collections.abc import Callable, Hashable
 from smb3server.auth.acceptor import Acceptor
 from smb3server.rpc.dcerpc import (
     ALTER,
+    ALTER_RESPONSE,
     BIND,
     BIND_ACK,
-    ALTER_RESPONSE,
     COMMON,
     FAULT_ACCESS_DENIED,
     FIRST_FRAGMENT,
@@ -289,4 +289,3 @@ class Association(RpcEndpoint):
             self.broken = True
             return
         self.output.append(b"".join((header, body, protected, trailer, verifier)))
-

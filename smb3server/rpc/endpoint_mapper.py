@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from impacket.dcerpc.v5 import epm
-from impacket.dcerpc.v5.ndr import NULL, NDRCALL
+from impacket.dcerpc.v5.ndr import NDRCALL, NULL
 
 from smb3server.rpc.association import Association
 from smb3server.rpc.dcerpc import NDR, Interface
@@ -48,7 +48,9 @@ def tower(mapping: Mapping, host: str) -> bytes:
     address = ipaddress.ip_address(host.partition("%")[0] or "0.0.0.0")
     packed = address.packed if address.version == 4 else bytes(4)
     floors = (
-        _floor(bytes((_FLOOR_UUID,)) + mapping.uuid + struct.pack("<H", mapping.version), struct.pack("<H", mapping.minor)),
+        _floor(
+            bytes((_FLOOR_UUID,)) + mapping.uuid + struct.pack("<H", mapping.version), struct.pack("<H", mapping.minor)
+        ),
         _floor(bytes((_FLOOR_UUID,)) + NDR[:18], NDR[18:]),
         _floor(bytes((_FLOOR_RPC,)), bytes(2)),
         _floor(bytes((_FLOOR_TCP,)), struct.pack(">H", mapping.port)),
@@ -108,7 +110,7 @@ class _Sized:
         self._response = response
         self._size = size
 
-    def getData(self) -> bytes:  # noqa: N802  (impacket's name)
+    def getData(self) -> bytes:
         data = bytearray(self._response.getData())
         data[self._OFFSET : self._OFFSET + 4] = self._size.to_bytes(4, "little")
         return bytes(data)
@@ -179,4 +181,3 @@ class EndpointMapper:
 def _fill(item: Any, data: bytes) -> None:
     item["tower_length"] = len(data)
     item["tower_octet_string"] = data
-

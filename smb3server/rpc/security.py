@@ -101,8 +101,8 @@ class SecurityContext:
         if self.private and not given & ContextReq.confidentiality:
             raise SecurityError("confidentiality was not negotiated")
 
-        # NTLM's signatures cover all buffers with extended session security and the stub without, whatever the bind said
-        # of header signing; impacket and Windows rely on it.
+        # NTLM's signatures cover all buffers with extended session security and the stub without, whatever the bind
+        # said of header signing; impacket and Windows rely on it.
         extended = self._acceptor.extended_session_security
         if extended is not None:
             self._header_signing = extended

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
+from typing import cast
 
 from smb3server.auth.acceptor import Acceptor
 from smb3server.rpc.association import Association, AssociationGroups
@@ -33,9 +34,8 @@ class RpcConnection(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if not isinstance(transport, asyncio.Transport):
-            raise TypeError("a stream transport is needed")
-        self._transport = transport
+        # uvloop's transports are none of asyncio's classes.
+        self._transport = transport = cast(asyncio.Transport, transport)
         listener = self.listener
         if len(listener.connections) >= listener.max_connections:
             log.warning("too many RPC connections")
@@ -47,9 +47,7 @@ class RpcConnection(asyncio.Protocol):
         listener.connections.add(self)
         transport.set_write_buffer_limits(high=64 << 10)
         port = str(transport.get_extra_info("sockname")[1])
-        self.association = association = Association(
-            port, listener.interfaces, listener.new_acceptor, listener.groups
-        )
+        self.association = association = Association(port, listener.interfaces, listener.new_acceptor, listener.groups)
         association.local_host = transport.get_extra_info("sockname")[0]
         association.peer_host = transport.get_extra_info("peername")[0]
         association.flush = self.flush

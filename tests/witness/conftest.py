@@ -36,6 +36,15 @@ def manual_cluster() -> ManualCluster:
     )
 
 
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """What the server uses."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()  # type: ignore[no-any-return]
+
+
 class Running:
     """A started service."""
 
@@ -46,7 +55,7 @@ class Running:
         users.add(Account(USER, nt_hash(PASSWORD)))
         users.add(Account("other", nt_hash(PASSWORD)))
         self.cluster = manual_cluster()
-        self.loop = asyncio.new_event_loop()
+        self.loop = new_event_loop()
         self.service = WitnessService(self.cluster, lambda: Acceptor(users, NET_NAME), settings, extra)
         self._thread = threading.Thread(target=self.loop.run_forever)
         self._thread.start()
