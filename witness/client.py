@@ -84,8 +84,12 @@ class WitnessClient:
             self._rpc.set_auth_level(RPC_C_AUTHN_LEVEL_PKT_PRIVACY if privacy else RPC_C_AUTHN_LEVEL_PKT_INTEGRITY)
             self._rpc.connect()
             self._socket: socket.socket = rpc.get_socket()
+        except _FAILURES as error:
+            raise WitnessClientError(f"{host}: {_reason(error)}") from error
+        try:
             self._rpc.bind(_INTERFACE)
         except _FAILURES as error:
+            self._socket.close()
             raise WitnessClientError(f"{host}: {_reason(error)}") from error
 
     def __enter__(self) -> WitnessClient:

@@ -148,7 +148,7 @@ class Registrations:
         except ValueError:
             raise WitnessError(Win32.INVALID_PARAMETER) from None
         known = self._known_name(net_name)
-        if request.flags & ~RegisterFlags.IP_NOTIFICATION:
+        if request.flags not in (RegisterFlags.NONE, RegisterFlags.IP_NOTIFICATION):
             raise WitnessError(Win32.INVALID_PARAMETER)
         share = self._known_share(known, request.share_name)
         addresses = self._cluster.addresses(known)
