@@ -21,6 +21,7 @@ from smb3server.transports.listener import TcpListener
 from smb3server.tree import Share, ShareType
 
 if TYPE_CHECKING:
+    from witness.cluster import ClusterEvents
     from witness.setup import Witness
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,8 @@ class Service:
         self.fabrics = Fabrics(self.server)
         self.admin: AdminSocket | None = None
         self.witness: Witness | None = None
+        self.cluster_events: ClusterEvents | None = None
+        """What the Witness service speaks for; set before ``start``. None: the administrator speaks."""
         self.server.rdma = config.rdma
         self.server.rdma_choices = self.fabrics.choices
         self.notes: list[str] = []
@@ -72,6 +75,7 @@ class Service:
             server.new_rpc_acceptor,
             lambda: [share.name for share in server.share_list.values() if share.type == ShareType.DISK],
             lambda: [entry.address for entry in server.interfaces.interfaces],
+            self.cluster_events,
         )
         await self.witness.start()
         self.notes += self.witness.service.notes

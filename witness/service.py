@@ -67,7 +67,10 @@ class WitnessService:
             self.settings.max_connections,
         )
         self._mapper_listener = RpcListener(
-            lambda association: [self.mapper.interface(association)], new_acceptor, self.settings.max_connections
+            lambda association: [self.mapper.interface(association)],
+            new_acceptor,
+            self.settings.max_connections,
+            max_stub=4096,
         )
         self._unsubscribe: Callable[[], None] = lambda: None
         self._timer: asyncio.TimerHandle | None = None

@@ -111,6 +111,11 @@ class Acceptor:
         return self._context
 
     @property
+    def ntlm(self) -> NtlmAcceptor | None:
+        """None if the mechanism is another."""
+        return self._ntlm if self._ntlm.complete else None
+
+    @property
     def extended_session_security(self) -> bool | None:
         """Whether NTLM's was negotiated (MS-NLMP 2.2.2.5); None if the mechanism is another."""
         return self._ntlm.extended_session_security if self._ntlm.complete else None

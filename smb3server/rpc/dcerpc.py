@@ -170,6 +170,7 @@ class RpcEndpoint:
         self.broken = False
         """The peer broke the protocol: nothing more is answered."""
         self.max_fragment = MIN_FRAGMENT
+        self.max_stub = MAX_STUB
         self._address = address.encode("ascii") + b"\0"
         self._interfaces = {(entry.uuid, entry.version): entry for entry in interfaces}
         self._contexts: dict[int, Interface] = {}
@@ -316,7 +317,7 @@ class RpcEndpoint:
         call = self._partial.get(call_id)
         if call is None or call.security is not security:
             raise DecodeError("fragment of no call")
-        if sum(len(entry.stub) for entry in self._partial.values()) + len(stub) > MAX_STUB:
+        if sum(len(entry.stub) for entry in self._partial.values()) + len(stub) > self.max_stub:
             self._partial.clear()
             raise DecodeError("request too long")
         call.stub += stub

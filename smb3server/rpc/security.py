@@ -13,6 +13,7 @@ from spnego.exceptions import SpnegoError
 from spnego.iov import BufferType
 
 from smb3server.auth.acceptor import Acceptor
+from smb3server.auth.ntlm import NtlmAcceptor
 from smb3server.session import Identity
 from smb3server.status import StatusError
 from smbdirect.codec import Codec
@@ -66,6 +67,8 @@ class SecurityContext:
         self._acceptor = acceptor
         self._header_signing = header_signing
         self._verifier_size = 0
+        self._ntlm: NtlmAcceptor | None = None
+        """With extended session security."""
 
     @property
     def identity(self) -> Identity | None:
@@ -106,6 +109,8 @@ class SecurityContext:
         extended = self._acceptor.extended_session_security
         if extended is not None:
             self._header_signing = extended
+        if extended:
+            self._ntlm = self._acceptor.ntlm
 
     def verifier_size(self) -> int:
         """Bytes of a verifier; known before the fragment is signed, whose header tells it."""
@@ -131,6 +136,8 @@ class SecurityContext:
             raise SecurityError(str(error)) from error
 
     def _seal(self, header: bytes, stub: bytes, trailer: bytes) -> tuple[bytes, bytes]:
+        if self._ntlm is not None:
+            return self._ntlm.seal_between(header, stub, trailer)
         iov: list[Any] = [BufferType.header, stub]
         if self._header_signing:
             iov = [BufferType.header, (BufferType.sign_only, header), stub, (BufferType.sign_only, trailer)]

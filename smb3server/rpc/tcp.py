@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections import Counter
 from collections.abc import Callable
 from typing import cast
 
@@ -16,6 +17,7 @@ log = logging.getLogger(__name__)
 
 AUTHENTICATION_TIMEOUT = 30.0
 """Seconds from connecting to the end of the authentication, or to the end of all that goes without."""
+MAX_STRANGERS_PER_ADDRESS = 128
 MAX_UNSENT = 4 << 20
 """Bytes of answers that a client may leave unread."""
 _KEEPALIVE_IDLE, _KEEPALIVE_INTERVAL, _KEEPALIVE_COUNT = 60, 10, 3
@@ -32,15 +34,23 @@ class RpcConnection(asyncio.Protocol):
         self.association: Association | None = None
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
+        self._stranger = ""
+        """The peer's address while it counts as one that has not authenticated."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are none of asyncio's classes.
         self._transport = transport = cast(asyncio.Transport, transport)
         listener = self.listener
-        if len(listener.connections) >= listener.max_connections:
-            log.warning("too many RPC connections")
+        peer = transport.get_extra_info("peername")[0]
+        if (
+            len(listener.connections) >= listener.max_connections
+            or listener.strangers[peer] >= MAX_STRANGERS_PER_ADDRESS
+        ):
+            log.warning("%s: too many RPC connections", peer)
             transport.abort()
             return
+        listener.strangers[peer] += 1
+        self._stranger = peer
         handle = transport.get_extra_info("socket")
         if handle is not None:
             _keep_alive(handle)
@@ -49,7 +59,8 @@ class RpcConnection(asyncio.Protocol):
         port = str(transport.get_extra_info("sockname")[1])
         self.association = association = Association(port, listener.interfaces, listener.new_acceptor, listener.groups)
         association.local_host = transport.get_extra_info("sockname")[0]
-        association.peer_host = transport.get_extra_info("peername")[0]
+        association.peer_host = peer
+        association.max_stub = listener.max_stub
         association.flush = self.flush
         self._deadline = asyncio.get_running_loop().call_later(AUTHENTICATION_TIMEOUT, self._check_progress)
 
@@ -60,7 +71,16 @@ class RpcConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.association is not None:
             self.association.feed(data)
+            if self._stranger and self.association.authenticated:
+                self._forget_stranger()
             self.flush()
+
+    def _forget_stranger(self) -> None:
+        peer, self._stranger = self._stranger, ""
+        strangers = self.listener.strangers
+        strangers[peer] -= 1
+        if not strangers[peer]:
+            del strangers[peer]
 
     def flush(self) -> None:
         """Send the fragments that are ready."""
@@ -89,6 +109,8 @@ class RpcConnection(asyncio.Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
         self._transport = None
+        if self._stranger:
+            self._forget_stranger()
         if self.association is not None:
             self.association.close()
             self.association = None
@@ -110,8 +132,16 @@ class RpcListener:
     """One endpoint: the interfaces that are served on a port."""
 
     def __init__(
-        self, interfaces: InterfaceFactory, new_acceptor: Callable[[], Acceptor], max_connections: int = 32768
+        self,
+        interfaces: InterfaceFactory,
+        new_acceptor: Callable[[], Acceptor],
+        max_connections: int = 32768,
+        max_stub: int = 1 << 16,
     ) -> None:
+        """``max_stub``: bytes of request stubs under way, of one connection. NDR takes a second per megabyte."""
+        self.max_stub = max_stub
+        self.strangers: Counter[str] = Counter()
+        """Connections that have not authenticated, by the peer's address."""
         self.interfaces = interfaces
         self.new_acceptor = new_acceptor
         self.max_connections = max_connections

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 from impacket.dcerpc.v5 import epm, transport
+from impacket.dcerpc.v5.rpcrt import DCERPCException
+from impacket.uuid import uuidtup_to_bin
 
 from smb3server.config import Config, ConfigError, WitnessConfig, read_file
 from smb3server.rpc import tcp
@@ -108,6 +110,31 @@ def test_strangers_are_dropped_in_time(monkeypatch: pytest.MonkeyPatch, running:
     with running.client() as client:
         running.wait_for(lambda: True)
         client.interfaces()
+
+
+def test_strangers_are_bounded_by_address(monkeypatch: pytest.MonkeyPatch, running: Running) -> None:
+    monkeypatch.setattr(tcp, "MAX_STRANGERS_PER_ADDRESS", 2)
+    with running.client(), running.client():
+        strangers = [socket.create_connection(("127.0.0.1", running.service.port)) for _ in range(2)]
+        with pytest.raises(WitnessClientError):
+            running.client()
+        for sock in strangers:
+            sock.close()
+        running.wait_for(lambda: not running.service._listener.strangers)
+        running.client().close()
+
+
+def test_endpoint_mapper_takes_small_requests_only(running: Running) -> None:
+    rpc = transport.DCERPCTransportFactory(f"ncacn_ip_tcp:127.0.0.1[{running.service.mapper_port}]")
+    connection = rpc.get_dce_rpc()
+    connection.connect()
+    connection.bind(epm.MSRPC_UUID_PORTMAP)
+    connection.call(3, bytes(5000))
+    with pytest.raises(DCERPCException):
+        connection.recv()
+    with pytest.raises(DCERPCException):
+        epm.hept_map("127.0.0.1", uuidtup_to_bin((ndr.UUID_TEXT, "2.0")), protocol="ncacn_ip_tcp", dce=connection)
+    connection.disconnect()
 
 
 def test_noise_ends_the_connection_only(running: Running) -> None:
