@@ -16,6 +16,7 @@ from smb3server.host import (
     overlapping,
 )
 from smb3server.multichannel import Interface
+from smbdirect.errors import ProviderError
 
 FABRICS = ("verbs", "iwarp", "roce")
 SOFTWARE = ("iwarp", "roce")
@@ -201,11 +202,13 @@ def fatal(choices: Sequence[Choice], fabrics: Sequence[str], hosts: Sequence[str
     return None
 
 
-def explain(error: OSError, choice: Choice, port: int, owners: Callable[[], Machine]) -> Choice:
+def explain(error: OSError | ProviderError, choice: Choice, port: int, owners: Callable[[], Machine]) -> Choice:
     """``choice`` after listening failed: who has the port, if anybody, and what to do."""
     blocked = obstacle(choice.fabric, choice.host, port, owners())
     if blocked is not None:
         return choice.failed(*blocked)
+    if isinstance(error, ProviderError):
+        return choice.failed(str(error))
     remedies = {
         errno.EACCES: f"ports below 1024 need root or CAP_NET_BIND_SERVICE (port {port})",
         errno.EPERM: "run as root, or grant the missing capability",

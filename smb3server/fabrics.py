@@ -100,14 +100,13 @@ class Fabrics:
         for port in choice.ports:
             try:
                 listener = await self._listen(choice.fabric, choice.host, port)
-            except ProviderError as error:
-                failure = failure or choice.failed(str(error))
-            except OSError as error:
+            except (OSError, ProviderError) as error:
                 failure = failure or explain(error, choice, port, self._machine)
             else:
                 served.append(listener.address[1])
         if served:
-            return choice._replace(ports=tuple(served))
+            notices: list[str] = getattr(self._providers[choice.fabric], "notices", [])
+            return choice._replace(ports=tuple(served), reason="; ".join([choice.reason, *notices]))
         return failure or choice.failed("nothing to listen on")
 
     async def _listen(self, name: str, host: str, port: int) -> SmbDirectListener:

@@ -113,10 +113,10 @@ def port_owners(wanted: Iterable[tuple[str, int]], root: Path = ROOT) -> list[Po
 
 
 def overlapping(owners: Sequence[PortOwner], protocol: str, host: str, port: int) -> PortOwner | None:
-    """The owner that keeps ``host`` from being bound to ``port``; this process's own sockets do not count."""
+    """The owner that keeps ``host`` from being bound to ``port``."""
     family = 6 if ":" in host else 4
     for owner in owners:
-        if (owner.protocol, owner.port) != (protocol, port) or owner.pid == os.getpid():
+        if (owner.protocol, owner.port) != (protocol, port):
             continue
         theirs = 6 if ":" in owner.address else 4
         # A socket on :: may take IPv4, too; whether it does is not told.

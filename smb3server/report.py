@@ -34,8 +34,18 @@ DIALECT_NAMES = {
     0x0311: "3.1.1",
 }
 _NO_REAL_DIALECT = 0x02FF
-_RETRANSMISSIONS = ("retransmissions", "packets_retransmitted", "resent", "retries")
-_ERRORS = ("errors", "error", "terminates_sent", "terminates_received", "damaged", "dropped", "naks", "timeouts")
+_RETRANSMISSIONS = ("retransmissions",)
+_ERRORS = (
+    "errors",
+    "malformed",
+    "timeouts",
+    "naks_sent",
+    "naks_received",
+    "terminates_sent",
+    "terminates_received",
+    "dropped_requests",
+)
+"""Provider counters that end in these words."""
 
 
 def dialect_name(dialect: int) -> str:

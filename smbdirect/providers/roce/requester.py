@@ -24,7 +24,7 @@ from smbdirect.providers.roce.headers import (
     Syndrome,
     extend_psn,
 )
-from smbdirect.providers.roce.retry import RetryTimer, Window
+from smbdirect.providers.roce.retry import MAX_WINDOW, RetryTimer, Window
 
 READ_CHUNK = 16
 """Packets asked for by one RDMA Read request, small enough that several are in flight within the window. Requests begin

@@ -151,8 +151,11 @@ class VerbsEndpoint:
         self.counters["registrations"] += 1
         registration = self._domain.register(memory, access)
         self._regions.add(registration)
-        registration.on_gone = self._regions.discard
+        registration.on_gone = self._forget
         return registration
+
+    def _forget(self, registration: Registration) -> None:
+        self._regions.discard(registration)
 
     # ------------------------------------------------------------------ posting
 
