@@ -19,6 +19,9 @@ from smb3server.status import NtStatus, StatusError
 
 log = logging.getLogger(__name__)
 
+_AP_REQ = b"\x6e"
+"""Tag of KRB_AP_REQ (RFC 4120 5.5.1)."""
+
 
 class _Negotiate(NegotiateProxy):  # type: ignore[misc]
     """pyspnego's SPNEGO with the mechanisms given, and no others."""
@@ -75,13 +78,20 @@ class Acceptor:
             contexts[GSSMech.kerberos] = spnego.server(protocol="kerberos", service=service)
         contexts[GSSMech.ntlm] = self._ntlm
         self._users = users
-        self._context = _Negotiate(contexts)
+        self._kerberos = contexts.get(GSSMech.kerberos)
+        self._context: Any = _Negotiate(contexts)
+        self._begun = False
         self.identity: Identity | None = None
         self.expiration_time: float | None = None
         """When the credentials expire, seconds since the epoch; None: never."""
 
     def step(self, token: bytes) -> bytes:
         """The answer to the client's token. Raises LOGON_FAILURE, or INVALID_PARAMETER for a token that is none."""
+        if not self._begun and self._kerberos is not None and token[:1] == _AP_REQ:
+            # RPC's Kerberos (GSS_C_DCE_STYLE) comes without the mechanism that GSS tokens begin with.
+            self._context = self._kerberos
+            self._context._is_wrapped = False
+        self._begun = True
         try:
             answer = self._context.step(token)
         except LogonError as error:

@@ -49,14 +49,19 @@ class Running:
     """A started service."""
 
     def __init__(
-        self, settings: WitnessSettings, extra: Callable[[Association], list[Interface]] = lambda association: []
+        self,
+        settings: WitnessSettings,
+        extra: Callable[[Association], list[Interface]] = lambda association: [],
+        new_acceptor: Callable[[], Acceptor] | None = None,
     ) -> None:
         users = UserDatabase()
         users.add(Account(USER, nt_hash(PASSWORD)))
         users.add(Account("other", nt_hash(PASSWORD)))
         self.cluster = manual_cluster()
         self.loop = new_event_loop()
-        self.service = WitnessService(self.cluster, lambda: Acceptor(users, NET_NAME), settings, extra)
+        self.service = WitnessService(
+            self.cluster, new_acceptor or (lambda: Acceptor(users, NET_NAME)), settings, extra
+        )
         self._thread = threading.Thread(target=self.loop.run_forever)
         self._thread.start()
         asyncio.run_coroutine_threadsafe(self.service.start(), self.loop).result(10)
