@@ -18,7 +18,7 @@ from smb3server.fabrics import Fabrics
 from smb3server.report import collect
 from smb3server.server import Server
 from smb3server.transports.listener import TcpListener
-from smb3server.tree import Share, ShareType
+from smb3server.tree import Share, ShareCapabilities, ShareType
 
 if TYPE_CHECKING:
     from witness.cluster import ClusterEvents
@@ -79,6 +79,11 @@ class Service:
         )
         await self.witness.start()
         self.notes += self.witness.service.notes
+        if config.nodes or self.cluster_events is not None:
+            # MS-SMB2 2.2.10: what has clients look for a Witness service.
+            for share in server.share_list.values():
+                if share.type == ShareType.DISK:
+                    share.capabilities |= ShareCapabilities.CLUSTER
 
     async def _open_admin(self) -> None:
         """A server that nobody can ask still serves."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from smb3server.admin import ask
 from smb3server.status_view import find_socket
-from witness.client import Registered, WitnessClient, WitnessClientError
+from witness.client import Registered, WitnessClient, WitnessClientError, choose_witness
 from witness.ndr import V1, InterfaceInfo, InterfaceState
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
@@ -43,6 +43,11 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("--share", help="share to watch, too (version 2)")
             command.add_argument("--client", default=socket.gethostname().split(".")[0], help="this client's name")
             command.add_argument("--v1", action="store_true", help="version 1 of the protocol")
+            command.add_argument(
+                "--elsewhere",
+                action="store_true",
+                help="ask HOST for another node's service and use that, as clients do",
+            )
             command.add_argument("--keepalive", type=int, default=60, metavar="SECONDS")
             command.add_argument("--ip-changes", action="store_true", help="also when addresses come and go")
         if name == "watch":
@@ -63,14 +68,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _connect(options: argparse.Namespace) -> WitnessClient:
+def _connect(options: argparse.Namespace, host: str) -> WitnessClient:
     name, separator, password = options.user.partition(":")
     domain, backslash, user = name.rpartition("\\")
     if not separator:
         password = os.environ.get("PASSWD", "")
         if not password and sys.stdin.isatty():
             password = getpass.getpass(f"password of {name}: ")
-    host = options.host.strip("/").partition("/")[0]
     return WitnessClient(
         host,
         user,
@@ -92,10 +96,25 @@ def _describe(entry: InterfaceInfo) -> str:
     return f"{entry.group_name}  {addresses}  {state}  version {version}{'  witness' if entry.witness else ''}"
 
 
+def _host(options: argparse.Namespace) -> str:
+    return str(options.host).strip("/").partition("/")[0]
+
+
+def _witness(options: argparse.Namespace) -> WitnessClient:
+    """A client of the service to register with."""
+    client = _connect(options, _host(options))
+    if options.command == "list" or not options.elsewhere:
+        return client
+    with client:
+        chosen = choose_witness(client.interfaces())
+    print(f"witness: {_describe(chosen)}", flush=True)
+    return _connect(options, str(chosen.ipv4 or chosen.ipv6))
+
+
 def _register(client: WitnessClient, options: argparse.Namespace) -> Registered:
     address = options.address
     if address is None:
-        host = options.host.strip("/").partition("/")[0]
+        host = _host(options)
         try:
             address = str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
         except OSError as error:
@@ -165,7 +184,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.command in ("notify", "status"):
         return _ask_running(options)
     try:
-        with _connect(options) as client:
+        with _witness(options) as client:
             if options.command == "list":
                 for entry in client.interfaces():
                     print(_describe(entry))

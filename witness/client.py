@@ -181,6 +181,15 @@ class WitnessClient:
         _check(self._call(request, self._timeout)["ErrorCode"])
 
 
+def choose_witness(interfaces: list[ndr.InterfaceInfo]) -> ndr.InterfaceInfo:
+    """Where to register (3.2.4.1): on a node that clients can register with and that is there, in the highest version.
+    Raises ``WitnessClientError`` if there is none."""
+    fit = [entry for entry in interfaces if entry.witness and entry.state == ndr.InterfaceState.AVAILABLE]
+    if not fit:
+        raise WitnessClientError("no other node has a Witness service")
+    return max(fit, key=lambda entry: entry.version)
+
+
 def find_port(host: str, endpoint_mapper_port: int, timeout: float) -> int:
     """Ask the endpoint mapper. Raises what impacket raises, see ``_FAILURES``."""
     rpc = transport.DCERPCTransportFactory(f"ncacn_ip_tcp:{host}[{endpoint_mapper_port}]")

@@ -104,7 +104,7 @@ class WitnessInterface:
             key = self._registrations.register(wanted, owner, owner[1], self._clock())
             handle = bytes(4) + key
             self._watch_group(association)
-            log.info("%s (%s) registered for %s", wanted.client, association.peer_host, wanted.net_name)
+            log.debug("%s (%s) registered for %s", wanted.client, association.peer_host, wanted.net_name)
         except WitnessError as error:
             status = error.status
         response["ppContext"] = handle
@@ -123,7 +123,7 @@ class WitnessInterface:
     def _rundown(self, owner: tuple[int, str]) -> None:
         count = self._registrations.owner_gone(owner)
         if count:
-            log.info("%s disconnected: %d registrations ended", owner[1], count)
+            log.debug("%s disconnected: %d registrations ended", owner[1], count)
 
     def _unregister(self, association: Association, request: Any) -> Any:
         """3.1.4.3."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import ipaddress
 import os
 import re
 import shutil
@@ -20,8 +22,11 @@ from impacket.dcerpc.v5 import epm, transport
 from impacket.dcerpc.v5.rpcrt import DCERPCException
 from impacket.uuid import uuidtup_to_bin
 
-from smb3server.config import Config, ConfigError, WitnessConfig, read_file
+from smb3server.auth.users import Account, nt_hash
+from smb3server.config import Config, ConfigError, ShareConfig, WitnessConfig, read_file
 from smb3server.rpc import tcp
+from smb3server.service import Service
+from smb3server.tree import ShareCapabilities
 from tests.witness.conftest import ADDRESS_A, ADDRESS_B, NET_NAME, PASSWORD, USER, Running, settings
 from witness import ndr
 from witness.client import WitnessClient, WitnessClientError
@@ -323,3 +328,24 @@ def test_client_reports_what_it_cannot_reach() -> None:
         WitnessClient("127.0.0.1", USER, PASSWORD, port=port)
     with pytest.raises(WitnessClientError):
         WitnessClient("127.0.0.1", USER, PASSWORD, endpoint_mapper_port=port)
+
+
+@pytest.mark.parametrize("nodes", [[], [("NODE-B", [ipaddress.ip_address(ADDRESS_B)])]])
+def test_shares_are_clustered_where_there_are_other_nodes(
+    tmp_path: Path, nodes: list[tuple[str, list[ndr.Address]]]
+) -> None:
+    witness = WitnessConfig(["127.0.0.1"], endpoint_mapper_port=None, nodes=nodes)
+    account = Account(USER, nt_hash(PASSWORD))
+    config = Config([ShareConfig("data", tmp_path)], [account], listen=["127.0.0.1"], port=0, witness=witness)
+    config.state = tmp_path / "state"
+
+    async def run() -> int:
+        service = Service(config)
+        await service.start()
+        try:
+            assert service.witness is not None and service.witness.service.port
+            return service.server.share_list["data"].capabilities
+        finally:
+            await service.stop()
+
+    assert asyncio.run(run()) == (ShareCapabilities.CLUSTER if nodes else 0)
