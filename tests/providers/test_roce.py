@@ -122,7 +122,7 @@ def test_a_port_that_is_taken_is_named_with_the_remedy() -> None:
     async def main() -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as owner:
             owner.bind(("127.0.0.1", 0))
-            with pytest.raises(ProviderError, match="rdma_rxe owns it .* stop it"):
+            with pytest.raises(ProviderError, match=r"rdma_rxe owns it .* stop it"):
                 await RoceProvider(owner.getsockname()[1]).listen("127.0.0.1", 5445, lambda request: None)
 
     asyncio.run(main())
