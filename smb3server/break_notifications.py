@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
+from smb3server.durable import close_if_disconnected
 from smb3server.leases import Lease, Oplock, Timer
 from smb3server.wire.oplock_break import (
     ACK_REQUIRED,
@@ -27,6 +28,18 @@ def live_connection(session: Session) -> Connection | None:
     return next((connection for connection in candidates if not connection.closed), None)
 
 
+def oldest_connection(session: Session, client_guid: bytes) -> Connection | None:
+    """The client's oldest connection with a session."""
+    connections = [
+        connection
+        for connection in session.server.connection_list
+        if connection.client_guid == client_guid and connection.session_table and not connection.closed
+    ]
+    if client_guid == bytes(16) or not connections:
+        return live_connection(session)
+    return min(connections, key=lambda connection: connection.creation_time)
+
+
 class BreakNotifications:
     """``leases.Breaks`` of a server."""
 
@@ -34,7 +47,7 @@ class BreakNotifications:
         return asyncio.get_running_loop().call_later(delay, callback)
 
     def notify_lease(self, lease: Lease, current: int, new: int, ack_required: bool) -> bool:
-        """On any connection of any open of the lease; the client knows the lease by its key alone."""
+        """The client knows the lease by its key alone, so any of its connections will do; Windows takes the oldest."""
         body = LEASE_BREAK_NOTIFICATION.pack(
             LeaseBreakNotification(
                 new_epoch=lease.epoch if lease.version == 2 else 0,
@@ -44,14 +57,28 @@ class BreakNotifications:
                 new_lease_state=new,
             )
         )
-        return any(self._send(cast("Open", entry).session, body) for entry in lease.opens)
+        for entry in lease.opens:
+            session = cast("Open", entry).session
+            if session.session_id not in session.server.global_session_table:
+                continue
+            connection = oldest_connection(session, lease.client_guid)
+            if connection is not None:
+                own = connection.session_table.get(session.session_id) or next(iter(connection.session_table.values()))
+                connection.notify(own, [body])
+                return True
+        for entry in list(lease.opens):
+            close_if_disconnected(cast("Open", entry))
+        return False
 
     def notify_oplock(self, oplock: Oplock, level: int) -> bool:
         entry = cast("Open", oplock.open)
         body = OPLOCK_BREAK.pack(
             OplockBreak(oplock_level=level, persistent=entry.file_id[0], volatile=entry.file_id[1])
         )
-        return self._send(entry.session, body)
+        if self._send(entry.session, body):
+            return True
+        close_if_disconnected(entry)
+        return False
 
     def _send(self, session: Session, body: bytes) -> bool:
         connection = live_connection(session)

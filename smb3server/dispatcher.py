@@ -47,7 +47,12 @@ _NEGOTIATE = int(Command.NEGOTIATE)
 _SESSION_SETUP = int(Command.SESSION_SETUP)
 _CANCEL = int(Command.CANCEL)
 _CREATE = int(Command.CREATE)
+_SESSIONLESS = frozenset((_NEGOTIATE, _SESSION_SETUP))
 _ERROR = 0xC0000000
+_MESSAGE_OVERHEAD = 128
+"""Transform header and tag."""
+_TOO_MANY = "too many"
+"""Marks a request that may not wait because too many do (3.3.4.2)."""
 
 
 class Disconnect(Exception):
@@ -66,6 +71,7 @@ class Chain(CompoundState):
         "pending",
         "replies",
         "result",
+        "size",
         "view",
     )
 
@@ -80,6 +86,8 @@ class Chain(CompoundState):
         self.last_command_seen = False
         """A command came before: only then can one be related."""
         self.replies: list[Reply] = []
+        self.size = 0
+        """Bytes of ``replies``."""
         self.executing = False
         """A handler is on the stack: what it completes at once waits in ``result``."""
         self.result: Response | StatusError | None = None
@@ -168,7 +176,7 @@ class Dispatcher:
             result = self._run(request, chain)
             if isinstance(result, Pending):
                 chain.pending = request
-                self._wait(request, result)
+                self._wait(request, chain, result)
                 return
             self._take(request, chain, result)
         self._flush(chain)
@@ -176,7 +184,7 @@ class Dispatcher:
 
     def _flush(self, chain: Chain) -> None:
         if chain.replies:
-            replies, chain.replies = chain.replies, []
+            replies, chain.replies, chain.size = chain.replies, [], 0
             self.writer.send(replies, chain.cipher_session)
 
     def _next_request(self, chain: Chain) -> Request:
@@ -252,7 +260,7 @@ class Dispatcher:
         request.session = session
         if header.flags & _SIGNED and not request.encrypted:
             self._verify(request, session)
-        if command == _NEGOTIATE or command == _SESSION_SETUP:
+        if command in _SESSIONLESS:
             return
         checks.check_body(request)
         if session is None:
@@ -318,17 +326,25 @@ class Dispatcher:
         elif request.header.command == _CREATE:
             chain.status = result.status
             chain.file_id = None
-        chain.replies.append(self.writer.reply(request, result))
+        reply = self.writer.reply(request, result)
+        if chain.replies:
+            # Replies that do not fit one message of the transport's go out in several.
+            limit = self.connection.transport.max_outbound_message_size - _MESSAGE_OVERHEAD
+            if chain.size + reply.size > limit:
+                self._flush(chain)
+        chain.size += reply.size
+        chain.replies.append(reply)
 
-    def _wait(self, request: Request, pending: Pending) -> None:
+    def _wait(self, request: Request, chain: Chain, pending: Pending) -> None:
         """The handler left ``request`` pending: make it known to CANCEL and, in time, to the client."""
         connection = self.connection
         if len(connection.request_list) >= connection.server.settings.max_async_requests:
             connection.request_list[request.header.message_id] = request
+            request.extra[_TOO_MANY] = True
             pending.cancel()
             return
         connection.request_list[request.header.message_id] = request
-        if pending.interim is Interim.AT_ONCE and request.compound.offset < 0:
+        if pending.interim is Interim.AT_ONCE and chain.offset < 0:
             self._send_interim(request)
         elif pending.interim is not Interim.NEVER:
             delay = connection.server.settings.interim_delay
@@ -377,6 +393,8 @@ class Dispatcher:
         if request.async_id:
             connection.async_command_list.pop(request.async_id, None)
         chain.pending = None
+        if _TOO_MANY in request.extra and isinstance(result, StatusError):
+            result = StatusError(NtStatus.INSUFFICIENT_RESOURCES)
         if connection.closed:
             if isinstance(result, Response) and result.on_sent is not None:
                 result.on_sent()

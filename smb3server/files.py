@@ -6,16 +6,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from smb3server import share_modes
+from smb3server import notify, share_modes
 from smb3server.leases import Breaks, Caching, Lease, LeaseTables
 from smb3server.locks import LockTable
+from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import Access
 
 if TYPE_CHECKING:
-    from smb3server.backends.base import FileKey, Path
+    from smb3server.backends.base import FileKey, Handle
     from smb3server.open import Open
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ def is_stat_open(access: int) -> bool:
 class File:
     """One stream."""
 
-    __slots__ = ("caching", "delete_pending", "key", "locks", "opens", "stream", "table")
+    __slots__ = ("caching", "delete_pending", "key", "last_closed", "locks", "opens", "stream", "table")
 
     def __init__(self, table: FileTable, key: FileKey, stream: str) -> None:
         self.table = table
@@ -42,6 +42,8 @@ class File:
         self.delete_pending = False
         """Removed at the last close; until then new opens fail with DELETE_PENDING (FileDispositionInformation sets
         and clears it)."""
+        self.last_closed: tuple[Open, Handle] | None = None
+        """The last open of a file to be deleted, while other streams of it are still open."""
         self.locks = LockTable()
         self.caching = Caching(table.breaks, table.break_timeout)
 
@@ -82,22 +84,50 @@ class File:
             self.caching.drop(holder)
         if closing.delete_on_close:
             self.delete_pending = True
-        if not self.opens:
-            if self.delete_pending:
-                self._remove(closing)
-            self.table.release(self)
-
-    def _remove(self, last: Open) -> None:
-        if last.handle is None:
+            if self.opens and closing.is_directory and closing.handle is not None:
+                notify.directory_deleted(closing.tree.share, closing.handle.path)
+        if self.opens:
             return
+        if self.delete_pending and closing.handle is not None:
+            if not self.stream and self._other_streams_open():
+                # Gone with the last handle of any of its streams; the name stays taken until then.
+                self.last_closed = (closing, closing.handle)
+                closing.begin_io()
+                return
+            self._remove(closing, closing.handle)
+        self.table.release(self)
+        base = self.table.find(self.key) if self.stream else None
+        if base is not None:
+            base.stream_closed()
+
+    def stream_closed(self) -> None:
+        """Another stream of this file has no open any more: what waited for that happens."""
+        if self.last_closed is None or self._other_streams_open():
+            return
+        (last, handle), self.last_closed = self.last_closed, None
+        self._remove(last, handle)
+        last.end_io()
+        self.table.release(self)
+
+    def _other_streams_open(self) -> bool:
+        return any(other is not self and other.opens for other in self.table.streams(self.key))
+
+    def _remove(self, last: Open, handle: Handle) -> None:
         try:
-            path = last.handle.path
-            last.handle.unlink()
+            path = handle.path
+            handle.unlink()
         except OSError as error:
             # Not empty, or somebody behind the server was faster: there is no reply left to tell it in.
             log.info("delete on close: %s", error)
             return
-        self.table.on_removed(last, path)
+        share = last.tree.share
+        if last.is_directory:
+            notify.directory_deleted(share, path)
+        if self.stream:
+            notify.report(share, path, Action.REMOVED_STREAM, NotifyFilter.STREAM_NAME, self.stream)
+        else:
+            kind = NotifyFilter.DIR_NAME if last.is_directory else NotifyFilter.FILE_NAME
+            notify.report(share, path, Action.REMOVED, kind)
 
     def data_changes(self, by: Open | None) -> None:
         """Tell other clients' caches (write, truncation, byte-range lock). Cheap when nobody caches."""
@@ -110,8 +140,6 @@ class FileTable:
         self.breaks = breaks
         self.break_timeout = break_timeout
         self.leases = LeaseTables()
-        self.on_removed: Callable[[Open, Path], None] = lambda last, path: None
-        """Told of each deletion at a last close, with the path the file had (change notification)."""
         self._files: dict[FileKey, dict[str, File]] = {}
 
     def find(self, key: FileKey, stream: str = "") -> File | None:
@@ -132,7 +160,7 @@ class FileTable:
 
     def release(self, file: File) -> None:
         """Forget the file if nothing is open any more."""
-        if file.opens:
+        if file.opens or file.last_closed is not None:
             return
         streams = self._files.get(file.key)
         if streams is not None and streams.get(file.stream.upper()) is file:

@@ -6,16 +6,8 @@ from smb3server.files import File
 from smb3server.leases import Lease
 from smb3server.open import Open
 from smb3server.opening import Opening
-from smb3server.status import NtStatus, StatusError
 from smb3server.wire import create_contexts as contexts
 from smb3server.wire.oplock_break import OplockLevel
-
-
-def check_lease_key(opening: Opening, file: File) -> None:
-    """One key names one file per client: INVALID_PARAMETER for a second one (3.3.5.9.8)."""
-    lease = opening.own_lease()
-    if lease is not None and lease.caching is not file.caching:
-        raise StatusError(NtStatus.INVALID_PARAMETER)
 
 
 def grant(opening: Opening, opened: Open) -> tuple[int, contexts.RawContext | None]:
@@ -24,6 +16,8 @@ def grant(opening: Opening, opened: Open) -> tuple[int, contexts.RawContext | No
     if file is None:
         return OplockLevel.NONE, None
     if opening.wanted_lease is not None:
+        if opened.is_directory and not may_lease_directories(opening):
+            return OplockLevel.NONE, None
         return OplockLevel.LEASE, _grant_lease(opening, opened, file, opening.wanted_lease)
     level = opening.record.requested_oplock_level
     if level not in (OplockLevel.II, OplockLevel.EXCLUSIVE, OplockLevel.BATCH) or opened.is_directory:
@@ -31,6 +25,16 @@ def grant(opening: Opening, opened: Open) -> tuple[int, contexts.RawContext | No
     oplock = file.caching.grant_oplock(opened, level, file.other_opens(opened, None), bool(file.locks.locks))
     opened.caching = oplock
     return (oplock.level if oplock is not None else OplockLevel.NONE), None
+
+
+def may_lease_directories(opening: Opening) -> bool:
+    """From dialect 3.0 on, with version 2 contexts, where the server says so in its capabilities."""
+    connection = opening.request.connection
+    return (
+        connection.dialect >= 0x0300
+        and connection.server.settings.directory_leases
+        and isinstance(opening.wanted_lease, contexts.LeaseV2)
+    )
 
 
 def _grant_lease(
@@ -50,10 +54,14 @@ def _grant_lease(
     opened.caching = lease
     if opened.is_directory:
         table.leases.directory_leases += 1
-    if not opened.is_directory or lease.version == 2:
-        file.caching.grant_lease(
-            lease, wanted.lease_state, file.other_opens(opened, lease), bool(file.locks.locks), opened.is_directory
-        )
+    file.caching.grant_lease(
+        lease, wanted.lease_state, file.other_opens(opened, lease), bool(file.locks.locks), opened.is_directory
+    )
+    return lease_context(lease)
+
+
+def lease_context(lease: Lease) -> contexts.RawContext:
+    """What a response says about a lease."""
     flags = int(contexts.LeaseFlags.BREAK_IN_PROGRESS) if lease.breaking else 0
     if lease.version == 1:
         data = contexts.LEASE_CODEC.pack(contexts.Lease(lease.key, lease.state, flags))

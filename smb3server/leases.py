@@ -63,6 +63,9 @@ class Holder:
     def _notify(self, current: int, new: int, ack_required: bool) -> bool:
         raise NotImplementedError
 
+    def _count_break(self) -> None:
+        """A new break begins; its further steps do not count (Lease.Epoch)."""
+
     def lower(self, to: int) -> None:
         """Start taking away everything not in ``to``; or, during a break, ask for more in its next step."""
         to = self._limit(self.state & to)
@@ -72,14 +75,17 @@ class Holder:
             self.required = to
             self._start(to)
 
-    def _start(self, to: int) -> bool:
-        """Tell the client; True if the break now waits for its acknowledgment."""
+    def _start(self, to: int, further: bool = False) -> bool:
+        """Tell the client; True if the break now waits for its acknowledgment. ``further``: the next step of a break
+        that was acknowledged."""
         current = self.state
         ack = self._ack_needed()
         self.requested = to
         self.breaking = ack
         if not ack:
             self.state = to
+        if not further:
+            self._count_break()
         delivered = self._notify(current, to, ack)
         if not ack:
             self.caching.prune()
@@ -99,7 +105,7 @@ class Holder:
             self.state = state
             # From handle caching to nothing Windows goes by way of read caching.
             step = self.required | (READ if state & (HANDLE | WRITE) and self.required == NONE else NONE)
-            if not self._start(self._limit(state & step)):
+            if not self._start(self._limit(state & step), further=True):
                 self.caching.finished()
             return True
         self.end_break(state)
@@ -169,9 +175,11 @@ class Lease(Holder):
     def _limit(self, state: int) -> int:
         return state if state & READ else NONE
 
-    def _notify(self, current: int, new: int, ack_required: bool) -> bool:
+    def _count_break(self) -> None:
         if self.version == 2:
             self.epoch = (self.epoch + 1) & 0xFFFF
+
+    def _notify(self, current: int, new: int, ack_required: bool) -> bool:
         return self.caching.breaks.notify_lease(self, current, new, ack_required)
 
 
@@ -221,15 +229,19 @@ class Caching:
         for callback in waiters:
             callback()
 
-    def break_for_open(self, own: Holder | None, overwrite: bool, sharing_violation: bool, first: bool) -> bool:
+    def break_for_open(
+        self, own: Holder | None, overwrite: bool, sharing_violation: bool, first: bool, spare_leases: bool = False
+    ) -> bool:
         """Break what an open by somebody else cannot live with; True if it must wait for an acknowledgment.
 
         Write caching always goes; handle caching goes only if that may resolve a sharing violation; overwriting takes
-        everything.
+        everything. ``spare_leases``: the open is one that only oplocks mind.
         """
         mask = HANDLE if sharing_violation else WRITE
         wait = False
         for holder in self.others(own):
+            if spare_leases and isinstance(holder, Lease):
+                continue
             state = holder.state
             to = NONE if overwrite and not sharing_violation else state & ~mask
             limited = holder._limit(to)
@@ -243,9 +255,13 @@ class Caching:
         return wait
 
     def break_for_write(self, own: Holder | None) -> None:
-        """Data changes (write, truncation, a byte-range lock): nobody else may cache any. Nobody is waited for."""
-        for holder in self.others(own):
-            holder.lower(NONE)
+        """Data changes (write, truncation, a byte-range lock): nobody else may cache any. Nobody is waited for.
+
+        A level II oplock has no key to know its owner by, so even the owner's goes.
+        """
+        for holder in list(self.holders):
+            if holder is not own or (isinstance(holder, Oplock) and not holder.state & WRITE):
+                holder.lower(NONE)
 
     def break_handles(self, own: Holder | None) -> bool:
         """Others shall close what they hold open only for caching; True if that needs waiting for."""
@@ -259,7 +275,9 @@ class Caching:
     def grant_oplock(self, owner: object, level: int, other_opens: bool, locked: bool) -> Oplock | None:
         """The best oplock at or below ``level`` (MS-FSA 2.1.5.18.1); None if that is none."""
         state = LEVEL_STATES.get(level, NONE)
-        if any(isinstance(holder, Lease) and holder.state & HANDLE for holder in self.holders):
+        if any(
+            holder.state & WRITE or (isinstance(holder, Lease) and holder.state & HANDLE) for holder in self.holders
+        ):
             state = NONE
         if (other_opens or self.holders) and state:
             state, level = READ, OplockLevel.II
@@ -275,6 +293,7 @@ class Caching:
         """Give ``lease`` as much of ``wanted`` as possible (MS-FSA 2.1.5.18.2); never takes anything away."""
         if wanted not in VALID_LEASES:
             wanted = NONE
+        asked = wanted
         others = self.others(lease)
         if other_opens or others or directory:
             wanted &= ~WRITE
@@ -282,6 +301,9 @@ class Caching:
             wanted &= ~HANDLE
         if locked and not wanted & WRITE:
             wanted = NONE
+        if asked != wanted and lease.state:
+            # An upgrade is granted whole or not at all.
+            return
         if not lease.breaking and lease.state != wanted and not lease.state & ~wanted:
             lease.state = lease.requested = lease.required = wanted
             if lease.version == 2:

@@ -28,7 +28,8 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 class Interface(NamedTuple):
     """One address of one interface."""
 
-    index: int
+    number: int
+    """IfIndex."""
     name: str
     address: Address
     speed: int
@@ -61,9 +62,7 @@ def read_interfaces() -> list[Interface]:
             if address.is_link_local:
                 continue
             name = link.get_attr("IFLA_IFNAME")
-            found.append(
-                Interface(entry["index"], name, address, _speed(name), bool(link["flags"] & _IFF_LOOPBACK))
-            )
+            found.append(Interface(entry["index"], name, address, _speed(name), bool(link["flags"] & _IFF_LOOPBACK)))
     return found
 
 
@@ -111,6 +110,11 @@ def _serves(addresses: Collection[str], address: Address) -> bool:
     return str(address) in addresses or wildcard in addresses
 
 
+def rdma_capable(interfaces: Iterable[Interface], rdma_addresses: Collection[str]) -> int:
+    """How many of them ``pack_interfaces`` flags RDMA_CAPABLE."""
+    return sum(_serves(rdma_addresses, entry.address) for entry in interfaces)
+
+
 def pack_interfaces(interfaces: Iterable[Interface], rdma_addresses: Collection[str]) -> bytes:
     """NETWORK_INTERFACE_INFO structures, linked; RDMA_CAPABLE where SMB Direct listens."""
     packed: list[bytes] = []
@@ -121,7 +125,7 @@ def pack_interfaces(interfaces: Iterable[Interface], rdma_addresses: Collection[
             sockaddr = _IPV6.pack(FAMILY_IPV6, 0, 0, entry.address.packed, 0)
         # RSS would have clients open several connections per interface; one event loop gains nothing by that.
         capability = RDMA_CAPABLE if _serves(rdma_addresses, entry.address) else 0
-        packed.append(_INFO.pack(_INFO.size, entry.index, capability, 0, entry.speed, sockaddr))
+        packed.append(_INFO.pack(_INFO.size, entry.number, capability, 0, entry.speed, sockaddr))
     if packed:
         packed[-1] = bytes(4) + packed[-1][4:]
     return b"".join(packed)

@@ -11,11 +11,11 @@ from smb3server.request import RELATED_FILE_ID, FileId, Request
 from smb3server.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
-    from smb3server.commands.query_directory import Enumeration
-    from smb3server.notify import Watcher
     from smb3server.backends.base import Handle, Path
+    from smb3server.commands.query_directory import Enumeration
     from smb3server.durable import Durability
     from smb3server.files import File
+    from smb3server.notify import Watcher
     from smb3server.session import Session
     from smb3server.tree import TreeConnect
 
@@ -40,7 +40,10 @@ class Open:
     __slots__ = (
         "__dict__",
         "_closing",
+        "app_instance_id",
         "caching",
+        "create_action",
+        "create_key",
         "create_options",
         "delete_on_close",
         "descriptor",
@@ -60,11 +63,13 @@ class Open:
         "path",
         "pipe",
         "position",
+        "position",
         "resume_key",
         "session",
         "share_access",
         "tree",
         "watcher",
+        "wrote",
     )
 
     def __init__(self, file_id: FileId, session: Session, tree: TreeConnect) -> None:
@@ -75,6 +80,9 @@ class Open:
         self.maximal_access = 0
         self.share_access = 0
         self.create_options = 0
+        self.create_action = 0
+        self.create_key: tuple[bytes, bytes] | None = None
+        """(ClientGuid, CreateGuid) of a CREATE that can be replayed."""
         self.path: Path = ()
         """As it was opened; ``handle.path`` knows about renames."""
         self.is_directory = False
@@ -83,6 +91,10 @@ class Open:
         """``handle.fileno()``, for the data path."""
         self.may_block = True
         """Reads may have to wait for a disk."""
+        self.wrote = False
+        """Whether data was written through it (change notification)."""
+        self.position = 0
+        """CurrentByteOffset: behind the last byte read or written."""
         self.in_flight = 0
         """Worker threads and RDMA transfers that use the handle: it stays open for them."""
         self.pipe: Pipe | None = None
@@ -94,6 +106,7 @@ class Open:
         self.lock_sequences: dict[int, int] = {}
         """LockSequenceArray: index to number, valid entries only."""
         self.durable: Durability | None = None
+        self.app_instance_id: bytes | None = None
         self.on_close: list[Callable[[], None]] = []
         """Called before the handle is closed (change notification, directory scans)."""
         self.enumeration: Enumeration | None = None
@@ -116,6 +129,8 @@ class Open:
             return
         if self.durable is not None:
             self.durable.forget()
+        if self.create_key is not None:
+            server.create_guids.pop(self.create_key, None)
         on_close, self.on_close = self.on_close, []
         for callback in on_close:
             callback()
@@ -127,6 +142,13 @@ class Open:
             self.handle = self.descriptor = None
             self._closing = handle
             self._close_handle()
+
+    def disconnect(self) -> None:
+        """The connection is lost (3.3.7.1): a durable open stays for its client to come back to, others are closed."""
+        if self.durable is not None and self.durable.disconnect():
+            self.session.open_table.pop(self.file_id[1], None)
+        else:
+            self.close()
 
     def begin_io(self) -> None:
         """Keep the handle's descriptor from being closed (and its number reused) until ``end_io``."""

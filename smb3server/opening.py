@@ -10,13 +10,15 @@ import errno
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from smb3server import access
-from smb3server.backends.base import Disposition, FileInfo, Handle, Kind, OpenRequest, Path, User
+from smb3server import access, notify, tokens
+from smb3server.backends.base import Disposition, FileInfo, Handle, Kind, OpenRequest, Path, PathNotFound, User
 from smb3server.files import LEASE_STAT_ACCESS, STAT_ACCESS, File, FileTable
 from smb3server.leases import Lease
 from smb3server.open import Open
+from smb3server.security.access import Token
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire import create_contexts as contexts
+from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import Access, CreateAction, CreateDisposition, CreateOptions, CreateRequest
 from smb3server.wire.oplock_break import OplockLevel
 
@@ -67,7 +69,9 @@ class Opening:
     info: FileInfo | None = None
     action: CreateAction = CreateAction.OPENED
     lease: Lease | None = None
-    maximal: int = field(default=0)
+    maximal: int = 0
+    _descriptor: bytes | None = field(default=None, init=False)
+    """Security descriptor for the case that the file is created."""
 
     @property
     def overwrites(self) -> bool:
@@ -102,7 +106,7 @@ class Opening:
             self.directory,
             bool(self.record.create_options & CreateOptions.OPEN_REPARSE_POINT),
             attributes,
-            self.asked.get(contexts.SD_BUFFER),
+            self._descriptor,
             [(name, value) for name, value, _ in self.asked.get(contexts.EA_BUFFER, ())],
             self.user,
             bool(self.record.create_options & CreateOptions.NO_INTERMEDIATE_BUFFERING),
@@ -115,17 +119,73 @@ class Opening:
         if self.directory is True:
             read = write = False
         disposition = _DISPOSITIONS[CreateDisposition(record.create_disposition)]
+        if disposition == Disposition.OPEN_IF:
+            # The parent matters only if the file has to be created.
+            try:
+                return self._open_by(Disposition.OPEN, read, write)
+            except PathNotFound:
+                raise
+            except FileNotFoundError:
+                pass
+        if disposition != Disposition.OPEN:
+            self._ask_parent()
+        try:
+            return self._open_by(disposition, read, write)
+        except FileExistsError:
+            raise StatusError(self._collision()) from None
+
+    def _open_by(self, disposition: Disposition, read: bool, write: bool) -> Handle:
         try:
             if self.desired & Access.MAXIMUM_ALLOWED and self.directory is not True:
                 return self._open_as_much_as_possible(disposition)
             return self.backend.open(self._backend_request(disposition, read, write))
-        except FileExistsError:
-            raise StatusError(self._collision()) from None
         except IsADirectoryError:
             # Data access asked of what turns out to be a directory, where the options allow one.
             if self.directory is False:
                 raise
             return self.backend.open(self._backend_request(disposition, False, False))
+
+    def _ask_parent(self) -> None:
+        """May something be created there, and which descriptor does it inherit (MS-FSA 2.1.5.1.1)?"""
+        if self.stream or not self.path:
+            return
+        try:
+            parent = self.backend.open(OpenRequest(self.path[:-1], directory=True, user=self.user))
+        except FileNotFoundError as error:
+            raise PathNotFound(*error.args) from None
+        except NotADirectoryError:
+            raise StatusError(NtStatus.OBJECT_PATH_NOT_FOUND) from None
+        try:
+            directory = self.directory is True
+            needed = int(Access.APPEND_DATA if directory else Access.WRITE_DATA)
+            if needed & ~tokens.maximal_access(parent, parent.info(), self._token, self.user):
+                if self._exists():
+                    raise StatusError(self._collision())
+                raise StatusError(NtStatus.ACCESS_DENIED)
+            above = self._table.find(parent.key)
+            if above is not None and above.delete_pending:
+                raise StatusError(NtStatus.DELETE_PENDING)
+            self._descriptor = tokens.new_descriptor(
+                parent.security_descriptor(), self.asked.get(contexts.SD_BUFFER), directory, self._token
+            )
+        except ValueError:
+            raise StatusError(NtStatus.INVALID_SECURITY_DESCR) from None
+        finally:
+            parent.close()
+
+    def _exists(self) -> bool:
+        try:
+            self.backend.stat(self.path, self.user)
+        except OSError:
+            return False
+        return True
+
+    @property
+    def _token(self) -> Token:
+        session = self.request.session
+        if session is None:
+            raise StatusError(NtStatus.USER_SESSION_DELETED)
+        return tokens.token_of(session, self.user)
 
     def _open_as_much_as_possible(self, disposition: Disposition) -> Handle:
         for read, write in ((True, True), (True, False)):
@@ -156,8 +216,14 @@ class Opening:
         self.info = info = handle.info()
         file = self._table.get(handle.key, self.stream)
         try:
+            own = self.own_lease()
+            if own is not None and own.caching is not file.caching:
+                # One key names one file per client (3.3.5.9.8).
+                raise StatusError(NtStatus.INVALID_PARAMETER)
             if handle.created:
                 self.maximal = self._maximal_access(handle, info)
+                if info.attributes & READONLY and self.record.create_options & CreateOptions.DELETE_ON_CLOSE:
+                    raise StatusError(NtStatus.CANNOT_DELETE)
                 # Whoever may create a file may do with this first handle what was asked for.
                 granted = self.desired & ~int(Access.MAXIMUM_ALLOWED)
                 if self.desired & Access.MAXIMUM_ALLOWED:
@@ -177,7 +243,25 @@ class Opening:
         tree = self.request.tree
         if tree is None:
             raise StatusError(NtStatus.NETWORK_NAME_DELETED)
-        return tree.maximal_access
+        return tree.maximal_access & self._file_access(handle, info)
+
+    def _file_access(self, handle: Handle, info: FileInfo) -> int:
+        """The file's descriptor, and what its parent's adds: who may delete children there may delete this one, who may
+        list it may see this one's attributes (MS-FSA 2.1.5.1.2.1)."""
+        granted = tokens.maximal_access(handle, info, self._token, self.user)
+        extra = int(Access.DELETE | Access.READ_ATTRIBUTES) & ~granted
+        if not extra or not self.path:
+            return granted
+        parent = self.backend.open(OpenRequest(self.path[:-1], directory=True, user=self.user))
+        try:
+            above = tokens.maximal_access(parent, parent.info(), self._token, self.user)
+        finally:
+            parent.close()
+        if above & Access.DELETE_CHILD:
+            granted |= int(Access.DELETE)
+        if above & Access.READ_DATA:
+            granted |= int(Access.READ_ATTRIBUTES)
+        return granted
 
     def _check_existing(self, handle: Handle, info: FileInfo, file: File) -> int:
         """MS-FSA 2.1.5.1.2; the granted access."""
@@ -282,4 +366,26 @@ class Opening:
         file.opens.append(opened)
         session.open_table[opened.file_id[1]] = opened
         server.global_open_table[opened.file_id[0]] = opened
+        self._report(opened)
         return opened
+
+    def _report(self, opened: Open) -> None:
+        """Change notification, and what leases on the directory promise (MS-FSA 2.1.4.1)."""
+        share = opened.tree.share
+        if self.action == CreateAction.OPENED or not len(share.notify):
+            return
+        if self.stream:
+            created = self.action == CreateAction.CREATED
+            notify.report(
+                share,
+                self.path,
+                Action.ADDED_STREAM if created else Action.MODIFIED_STREAM,
+                NotifyFilter.STREAM_NAME if created else NotifyFilter.STREAM_SIZE,
+                self.stream,
+            )
+        elif self.action == CreateAction.CREATED:
+            kind = NotifyFilter.DIR_NAME if opened.is_directory else NotifyFilter.FILE_NAME
+            notify.report(share, self.path, Action.ADDED, kind)
+        else:
+            changed = NotifyFilter.ATTRIBUTES | NotifyFilter.SIZE | NotifyFilter.LAST_WRITE
+            notify.report(share, self.path, Action.MODIFIED, changed)

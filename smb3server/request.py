@@ -57,7 +57,7 @@ class Pending:
     waits and then calls ``fail``, at once or later. The default only fails with CANCELLED.
     """
 
-    __slots__ = ("_finish", "interim", "on_cancel", "request")
+    __slots__ = ("_finish", "closing", "interim", "on_cancel", "request")
 
     def __init__(
         self,
@@ -69,6 +69,8 @@ class Pending:
         self.request = request
         self.interim = interim
         self.on_cancel = on_cancel
+        self.closing = False
+        """Cancelled because session or tree connect goes away, not by the client's CANCEL."""
         self._finish: Callable[[Request, Response | StatusError], None] | None = finish
 
     @property
@@ -91,7 +93,8 @@ class Pending:
         """The handler raised after it had called ``pend``: nothing it completes later counts."""
         self._finish = self.on_cancel = None
 
-    def cancel(self) -> None:
+    def cancel(self, closing: bool = False) -> None:
+        self.closing = closing
         on_cancel, self.on_cancel = self.on_cancel, None
         if on_cancel is not None:
             on_cancel()

@@ -9,6 +9,7 @@ import secrets
 import time
 import uuid
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from smb3server.auth.acceptor import Acceptor, hint_token
@@ -25,10 +26,14 @@ from smb3server.status import NtStatus, StatusError
 from smb3server.tree import IPC_SHARE_NAME, Share, ShareType
 
 if TYPE_CHECKING:
+    from smb3server.fabric_choice import Choice
     from smb3server.open import Open
     from smbdirect.message_transport import MessageTransport
 
 log = logging.getLogger(__name__)
+
+
+MAX_LOST_RDMA = 256
 
 
 class Server:
@@ -45,6 +50,10 @@ class Server:
         self.global_session_table: dict[int, Session] = {}
         self.global_open_table: dict[int, Open] = {}
         """Keyed by the persistent half of the FileId."""
+        self.create_guids: dict[tuple[bytes, bytes], Open] = {}
+        """Opens whose CREATE may be replayed, by (ClientGuid, CreateGuid)."""
+        self.pending_creates: set[tuple[bytes, bytes]] = set()
+        """The same of CREATEs that wait for an oplock break."""
         self.connection_list: set[Connection] = set()
         self.max_transact_size = self.settings.max_io_size
         self.max_read_size = self.settings.max_io_size
@@ -59,9 +68,14 @@ class Server:
         self.interfaces = InterfaceList()
         self.rdma_addresses: set[str] = set()
         """Local addresses on which SMB Direct is served; clients are told so (FSCTL_QUERY_NETWORK_INTERFACE_INFO)."""
+        self.rdma = "off"
+        """The fabrics asked for."""
+        self.rdma_choices: Sequence[Choice] = ()
+        """What became of them."""
+        self.lost_rdma: dict[bytes, str] = {}
+        """How a client's last RDMA connection failed, by ClientGuid; the latest ones only."""
         self._strangers: Counter[str] = Counter()
         """Connections without a session, by the peer's address."""
-        self._next_file_id = 0
         self.add_share(Share(IPC_SHARE_NAME, ShareType.PIPE, remark="Remote IPC", hidden=True))
 
     def add_share(self, share: Share) -> None:
@@ -70,8 +84,11 @@ class Server:
 
     def new_file_id(self) -> tuple[int, int]:
         """An unused (persistent, volatile) FileId; never all zeros or all ones."""
-        self._next_file_id += 1
-        return self._next_file_id, self._next_file_id
+        while True:
+            # Unpredictable: whoever guesses a persistent id could try to take over a durable open.
+            persistent = secrets.randbits(63) or 1
+            if persistent not in self.global_open_table:
+                return persistent, secrets.randbits(63) or 1
 
     # Connections
 
@@ -110,6 +127,13 @@ class Server:
         if not connection.is_authenticated:
             self._forget_stranger(connection)
 
+    def rdma_lost(self, client_guid: bytes, reason: str) -> None:
+        """Remember for the report why a client's RDMA connection is gone."""
+        self.lost_rdma.pop(client_guid, None)
+        if len(self.lost_rdma) >= MAX_LOST_RDMA:
+            del self.lost_rdma[next(iter(self.lost_rdma))]
+        self.lost_rdma[client_guid] = reason
+
     def _forget_stranger(self, connection: Connection) -> None:
         address = connection.client_name
         self._strangers[address] -= 1
@@ -120,9 +144,7 @@ class Server:
 
     def new_acceptor(self) -> Acceptor:
         settings = self.settings
-        return Acceptor(
-            self.users, settings.server_name, settings.allow_guest, settings.allow_anonymous, self.kerberos
-        )
+        return Acceptor(self.users, settings.server_name, settings.allow_guest, settings.allow_anonymous, self.kerberos)
 
     def new_session(self, connection: Connection) -> Session:
         """3.3.5.5.1. Raises INSUFFICIENT_RESOURCES when the client has too many under way."""
@@ -156,7 +178,7 @@ class Server:
             connection.preauth_session_table.pop(session.session_id, None)
             connection.cancel_requests(session)
         for entry in list(session.open_table.values()):
-            entry.close()
+            entry.disconnect()
         session.tree_connect_table.clear()
         session.state = SessionState.EXPIRED
 
@@ -192,6 +214,8 @@ class Server:
             await asyncio.sleep(0.01)
         for session in list(self.global_session_table.values()):
             self.remove_session(session)
+        for entry in list(self.global_open_table.values()):
+            entry.close()
         for connection in list(self.connection_list):
             connection.transport.close("server shutdown")
         while self.connection_list and asyncio.get_running_loop().time() < deadline:

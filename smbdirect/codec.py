@@ -65,7 +65,8 @@ class Codec(Generic[R]):
         self.layout = construct.Struct(*fields)
         self._struct = struct.Struct((orders.pop() if orders else "<") + "".join(codes))
         self.size = self._struct.size
-        self._unpack_from = self._struct.unpack_from
+        self._unpack_from = self.fields_from = self._struct.unpack_from
+        """``fields_from``: the bare tuple of fields, for loops that have checked the bounds."""
         self._make = record._make  # type: ignore[attr-defined]
 
     def unpack(self, buffer: Buffer, offset: int = 0) -> R:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 from typing import Any
 
@@ -25,6 +26,7 @@ class _Negotiate(NegotiateProxy):  # type: ignore[misc]
     def __init__(self, contexts: dict[GSSMech, Any]) -> None:
         super().__init__(usage="accept", _negotiate_contexts=contexts)
         self._mechanisms = list(contexts)
+        self._context_list: dict[GSSMech, Any] = {}
         for context in contexts.values():
             context._is_wrapped = True
 
@@ -119,8 +121,8 @@ def hint_token(kerberos: bool = False) -> bytes:
 def kerberos_available() -> str | None:
     """None if Kerberos can be accepted, else why not."""
     try:
-        import gssapi  # noqa: F401
-        import krb5  # noqa: F401
+        importlib.import_module("gssapi")
+        importlib.import_module("krb5")
     except ImportError as error:
         return f"{error}: install smb3server[kerberos]"
     return None

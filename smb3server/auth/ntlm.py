@@ -57,9 +57,7 @@ class NtlmAcceptor(NTLMProxy):  # type: ignore[misc]
 
     def __init__(self, users: UserDatabase, server_name: str, allow_guest: bool, allow_anonymous: bool) -> None:
         # Not NTLMProxy's own: it insists on the credential file.
-        ContextProxy.__init__(
-            self, [], None, None, None, ContextReq.default, "accept", "ntlm", NegotiateOptions.none
-        )
+        ContextProxy.__init__(self, [], None, None, None, ContextReq.default, "accept", "ntlm", NegotiateOptions.none)
         self._users = users
         self._server_name = server_name
         self._allow_guest = allow_guest
@@ -131,7 +129,6 @@ class NtlmAcceptor(NTLMProxy):  # type: ignore[misc]
         flags = NTClientChallengeV2.unpack(blob).av_pairs.get(AvId.flags, AvFlags(0))
         if flags & AvFlags.mic:
             self._verify_mic(token)
-            self._mic_required = True
         self._context_attr = auth.flags
         self._complete = True
         self.identity = Identity(account.name, domain, user=account.user)
@@ -161,6 +158,12 @@ class NtlmAcceptor(NTLMProxy):  # type: ignore[misc]
         self._context_attr = auth.flags
         self._complete = True
         self.identity = identity
+
+    @property
+    def _requires_mech_list_mic(self) -> bool:
+        """A mechListMIC is verified and answered where it comes; only a change of mechanism makes it a must (RFC 4178
+        5). impacket: sends a MIC of NTLM's own and no mechListMIC."""
+        return False
 
     def verify(self, data: bytes, mic: bytes) -> int:
         """A guest's mechListMIC comes of a password that nobody here knows; there is nothing to verify it with."""

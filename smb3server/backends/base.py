@@ -242,11 +242,12 @@ class Handle(ABC):
 
 
 class Change(NamedTuple):
-    """A change that did not come through this server."""
+    """A change that did not come through this backend's handles."""
 
     action: int
-    """FILE_ACTION_* (MS-FSCC 2.7.1)."""
+    """FILE_ACTION_* (MS-FSCC 2.7.1); 0: changes were lost, anything below ``path`` may have changed."""
     path: Path
+    """Below the share's root, like all paths."""
     filter: int
     """FILE_NOTIFY_CHANGE_* it counts as (MS-SMB2 2.2.35)."""
 
@@ -268,7 +269,7 @@ class Backend(ABC):
     def open(self, request: OpenRequest) -> Handle:
         """FileNotFoundError: last component (or the stream) missing; PathNotFound: an ancestor is missing or no
         directory; NotADirectoryError, IsADirectoryError: against ``directory``; FileExistsError: CREATE on an existing
-        one; PermissionError; EINVAL: no possible name; EROFS; ELOOP: a symlink that leads outside or is not allowed."""
+        one; PermissionError; EILSEQ: no possible name; EROFS; ELOOP: a symlink that leads outside or is not allowed."""
 
     @abstractmethod
     def stat(self, path: Path, user: User | None = None) -> FileInfo:

@@ -19,15 +19,26 @@ MAX_RANGES = 65536
 """Bound on the list ``allocated_ranges`` returns; what is behind the last one counts as data."""
 
 
+MAX_OFFSET = (1 << 63) - 1
+"""Of a byte in a file (off_t); SMB's 64 bits reach further."""
+
+
+def check_range(offset: int, length: int = 0) -> None:
+    """EINVAL for what no file can hold."""
+    if offset < 0 or length < 0 or offset + length > MAX_OFFSET:
+        raise OSError(errno.EINVAL, "offset out of range")
+
+
 def read_into(descriptor: int, buffers: Sequence[memoryview], offset: int) -> int:
     """Fill the buffers; short only at end of file."""
+    wanted = len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers))
+    if offset > MAX_OFFSET - wanted:
+        return 0
     if len(buffers) == 1:
-        wanted = len(buffers[0])
         done = os.preadv(descriptor, buffers, offset)
         if done in (wanted, 0):
             return done
     else:
-        wanted = sum(map(len, buffers))
         done = os.preadv(descriptor, buffers[:_IOV_MAX], offset)
     while done < wanted:
         count = os.preadv(descriptor, _rest(buffers, done), offset + done)
@@ -39,6 +50,7 @@ def read_into(descriptor: int, buffers: Sequence[memoryview], offset: int) -> in
 
 def write_from(descriptor: int, buffers: Sequence[Buffer], offset: int) -> int:
     wanted = sum(map(len, buffers))
+    check_range(offset, wanted)
     done = os.pwritev(descriptor, buffers[:_IOV_MAX], offset) if wanted else 0
     while done < wanted:
         count = os.pwritev(descriptor, _rest(buffers, done), offset + done)
@@ -66,6 +78,7 @@ def zero_range(descriptor: int, offset: int, length: int, sparse: bool) -> None:
     length = min(length, os.fstat(descriptor).st_size - offset)
     if length <= 0:
         return
+    check_range(offset, length)
     modes = [syscalls.FALLOC_PUNCH_HOLE | syscalls.FALLOC_KEEP_SIZE]
     if not sparse:
         modes.insert(0, syscalls.FALLOC_ZERO_RANGE | syscalls.FALLOC_KEEP_SIZE)
@@ -84,7 +97,13 @@ def zero_range(descriptor: int, offset: int, length: int, sparse: bool) -> None:
         length -= count
 
 
+def truncate(descriptor: int, size: int) -> None:
+    check_range(size)
+    os.ftruncate(descriptor, size)
+
+
 def allocate(descriptor: int, size: int) -> None:
+    check_range(size)
     current = os.fstat(descriptor).st_size
     if size < current:
         os.ftruncate(descriptor, size)
@@ -123,6 +142,9 @@ def allocated_ranges(descriptor: int, offset: int, length: int) -> list[tuple[in
 def copy_range(source: int, source_offset: int, target: int, offset: int, length: int) -> int:
     """Bytes copied, short at the source's end. Overlapping ranges of one file behave like memmove."""
     length = min(length, os.fstat(source).st_size - source_offset)
+    if length <= 0:
+        return 0
+    check_range(offset, length)
     done = 0
     while done < length:
         try:
@@ -134,7 +156,7 @@ def copy_range(source: int, source_offset: int, target: int, offset: int, length
         if count == 0:
             break
         done += count
-    return max(done, 0)
+    return done
 
 
 def _copy_by_hand(source: int, source_offset: int, target: int, offset: int, length: int) -> int:
@@ -154,6 +176,8 @@ def _copy_by_hand(source: int, source_offset: int, target: int, offset: int, len
 def clone_range(source: int, source_offset: int, target: int, offset: int, length: int) -> None:
     if length == 0:
         return
+    check_range(source_offset, length)
+    check_range(offset, length)
     try:
         fcntl.ioctl(target, _FICLONERANGE, _CLONE_RANGE.pack(source, source_offset, length, offset))
     except OSError as error:

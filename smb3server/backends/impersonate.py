@@ -14,34 +14,36 @@ class ActAs:
 
     Does nothing for None, and when the server is not root (then the kernel checks the server's own rights, and nothing
     can be done about it). CAP_DAC_OVERRIDE and its like leave the effective set with the fsuid, CAP_SYS_ADMIN does not.
+    No thread may be started inside: it would keep the user's credentials. Does not nest.
     """
 
-    __slots__ = ("_active", "_gid", "_groups", "_uid", "_user")
+    __slots__ = ("_groups", "_user")
 
     def __init__(self, user: User | None) -> None:
-        self._user = user
-        self._active = False
+        self._user = user if user is not None and os.geteuid() == 0 else None
 
     def __enter__(self) -> None:
         user = self._user
-        if user is None or os.geteuid() != 0:
+        if user is None:
             return
-        self._uid, self._gid, self._groups = os.geteuid(), os.getegid(), tuple(os.getgroups())
-        self._active = True
+        self._groups = tuple(os.getgroups())
         try:
-            syscalls.set_thread_groups(user.groups)
+            if user.groups != self._groups:
+                syscalls.set_thread_groups(user.groups)
             syscalls.set_fsgid(user.gid)
             syscalls.set_fsuid(user.uid)
         except BaseException:
-            self.__exit__(None, None, None)
+            self._restore(user)
             raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if not self._active:
-            return
-        self._active = False
-        syscalls.set_fsuid(self._uid)
-        syscalls.set_fsgid(self._gid)
-        syscalls.set_thread_groups(self._groups)
+        if self._user is not None:
+            self._restore(self._user)
+
+    def _restore(self, user: User) -> None:
+        syscalls.set_fsuid(os.geteuid())
+        syscalls.set_fsgid(os.getegid())
+        if user.groups != self._groups:
+            syscalls.set_thread_groups(self._groups)

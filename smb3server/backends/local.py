@@ -26,10 +26,12 @@ from smb3server.backends.impersonate import ActAs
 from smb3server.backends.local_handle import LocalHandle
 from smb3server.backends.metadata import Blob, Metadata, MetadataStore, file_info, kind_of, may_use_trusted
 from smb3server.backends.namespace import Namespace
+from smb3server.backends.own_changes import OwnChanges
 from smb3server.backends.resolve import Resolver
 from smb3server.backends.sidecar import SideCar
 from smb3server.backends.streams import StreamStore
 from smb3server.backends.syscalls import Statx
+from smb3server.backends.watch import CREATE, Watcher
 
 _OPEN_FLAGS = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _TRIES = 16
@@ -79,7 +81,9 @@ class LocalBackend(Backend):
             self._sidecar = self._make_sidecar(options.sidecar)
             self.store = MetadataStore(self._sidecar, None if namespace == "none" else namespace)
             self.streams = StreamStore(self._sidecar)
-            self.namespace = Namespace(self.resolver, self.store, self.read_only)
+            self.own = OwnChanges()
+            self._watcher = Watcher(self.resolver, self.own)
+            self.namespace = Namespace(self.resolver, self.store, self.own, self.read_only)
             self.supports_reflink = not self.read_only and self._probe_reflink()
         except BaseException:
             os.close(self._root)
@@ -115,6 +119,7 @@ class LocalBackend(Backend):
 
     def close(self) -> None:
         if self._root >= 0:
+            self._watcher.close()
             os.close(self._root)
             self._root = -1
             self._sidecar.close()
@@ -128,8 +133,10 @@ class LocalBackend(Backend):
     def open(self, request: OpenRequest) -> Handle:
         for _ in range(_TRIES):
             try:
+                # Once for both: changing credentials costs more than opening does.
                 with ActAs(request.user):
-                    descriptor, stat = self.resolver.open_path(request.path, not request.open_reparse_point)
+                    found, stat = self.resolver.open_path(request.path, not request.open_reparse_point)
+                    descriptor, kind, data = self._open_data(request, found, stat)
             except FileNotFoundError as error:
                 if request.disposition == Disposition.OPEN or error.errno != errno.ENOENT:
                     raise
@@ -137,46 +144,55 @@ class LocalBackend(Backend):
                 if handle is not None:
                     return handle
                 continue
-            return self._open_found(request, descriptor, stat)
+            if request.stream:
+                try:
+                    return self._open_stream(request, descriptor, stat, kind)
+                except BaseException:
+                    os.close(descriptor)
+                    raise
+            return LocalHandle(
+                self,
+                descriptor,
+                stat,
+                kind,
+                is_path=data is None,
+                data=data if kind == Kind.FILE else None,
+                writable=request.write,
+                stream="",
+                created=False,
+                user=request.user,
+            )
         # Somebody keeps creating and removing it, or a dangling symlink has the name.
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), "/".join(request.path))
 
-    def _open_found(self, request: OpenRequest, descriptor: int, stat: Statx) -> Handle:
-        """Takes over ``descriptor`` (O_PATH)."""
+    def _open_data(self, request: OpenRequest, descriptor: int, stat: Statx) -> tuple[int, Kind, int | None]:
+        """Takes over ``descriptor`` (O_PATH); gives it or the one for data access instead, as the same user.
+
+        What is opened is the very file that was checked, by /proc/self/fd: a name could lead to a device by now.
+        """
+        data = None
         try:
             kind = kind_of(stat.mode)
             self._check_kind(request, kind)
+            reference = f"/proc/self/fd/{descriptor}"
             if request.stream:
-                return self._open_stream(request, descriptor, stat, kind, False)
+                wanted = (os.R_OK if request.read else 0) | (os.W_OK if request.write else 0)
+                if wanted and not os.access(reference, wanted, effective_ids=True):
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/".join(request.path))
+                return descriptor, kind, None
             if request.disposition == Disposition.CREATE:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), "/".join(request.path))
-            data = None
-            is_path = True
             if kind == Kind.FILE and (request.read or request.write):
-                with ActAs(request.user):
-                    data = os.open(f"/proc/self/fd/{descriptor}", _data_flags(request) | _OPEN_FLAGS)
+                data = os.open(reference, _data_flags(request) | _OPEN_FLAGS)
             elif kind == Kind.DIRECTORY and request.read:
-                with ActAs(request.user):
-                    data = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=descriptor)
-            if data is not None:
-                os.close(descriptor)
-                descriptor = data
-                is_path = False
+                data = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=descriptor)
         except BaseException:
             os.close(descriptor)
             raise
-        return LocalHandle(
-            self,
-            descriptor,
-            stat,
-            kind,
-            is_path=is_path,
-            data=data if kind == Kind.FILE else None,
-            writable=request.write,
-            stream="",
-            created=False,
-            user=request.user,
-        )
+        if data is None:
+            return descriptor, kind, None
+        os.close(descriptor)
+        return data, kind, data
 
     def _check_kind(self, request: OpenRequest, kind: Kind) -> None:
         name = "/".join(request.path)
@@ -190,16 +206,9 @@ class LocalBackend(Backend):
         if request.write and self.read_only and kind == Kind.FILE:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), name)
 
-    def _open_stream(
-        self, request: OpenRequest, descriptor: int, stat: Statx, kind: Kind, base_created: bool
-    ) -> Handle:
-        """Takes over ``descriptor`` on success only."""
+    def _open_stream(self, request: OpenRequest, descriptor: int, stat: Statx, kind: Kind) -> Handle:
+        """Takes over ``descriptor`` (O_PATH) on success only."""
         reference = f"/proc/self/fd/{descriptor}"
-        if not base_created:
-            wanted = (os.R_OK if request.read else 0) | (os.W_OK if request.write else 0)
-            with ActAs(request.user):
-                if wanted and not os.access(reference, wanted, effective_ids=True):
-                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/".join(request.path))
         metadata = self.store.load(reference, stat)
         created = False
         name = request.stream
@@ -260,6 +269,7 @@ class LocalBackend(Backend):
                 if names.is_private(name):
                     raise PermissionError(errno.EACCES, "reserved name", name)
                 before = self.resolver.cache.before(parent)
+                self.own.expect(parent, name, CREATE)
                 try:
                     descriptor = self._make(request, parent, name)
                 except FileExistsError:
@@ -310,7 +320,7 @@ class LocalBackend(Backend):
     def _open_new_stream(self, request: OpenRequest, base: int, stat: Statx, kind: Kind) -> Handle:
         descriptor = os.open(f"/proc/self/fd/{base}", os.O_PATH | os.O_CLOEXEC)
         try:
-            return self._open_stream(request, descriptor, stat, kind, True)
+            return self._open_stream(request, descriptor, stat, kind)
         except BaseException:
             os.close(descriptor)
             raise
@@ -376,7 +386,10 @@ class LocalBackend(Backend):
         )
 
     def watch(self, handle: Handle, recursive: bool, on_change: Callable[[Change], None]) -> Callable[[], None] | None:
-        return None
+        """Through inotify, in the running event loop."""
+        if not isinstance(handle, LocalHandle) or handle.kind != Kind.DIRECTORY:
+            return None
+        return self._watcher.subscribe(handle.disk_path, recursive, on_change)
 
 
 def _data_flags(request: OpenRequest) -> int:

@@ -37,7 +37,19 @@ class LocalHandle(Handle):
     """``_fd`` stands for the file itself, O_PATH unless data access was asked for; ``_data`` is what bytes go through:
     ``_fd``, or an alternate stream's descriptor, or None."""
 
-    __slots__ = ("_backend", "_data", "_fd", "_ref", "_user", "_writable", "created", "key", "kind", "stream")
+    __slots__ = (
+        "_backend",
+        "_data",
+        "_fd",
+        "_name_synced",
+        "_ref",
+        "_user",
+        "_writable",
+        "created",
+        "key",
+        "kind",
+        "stream",
+    )
 
     def __init__(
         self,
@@ -59,10 +71,15 @@ class LocalHandle(Handle):
         self._data = data
         self._writable = writable
         self._user = user
+        self._name_synced = False
         self.key = FileKey(stat.dev, stat.ino)
         self.kind = kind
         self.stream = stream
         self.created = created
+        if writable:
+            backend.own.opened(self.key)
+        elif created:
+            backend.own.touch(self.key)
 
     # -- names
 
@@ -104,21 +121,20 @@ class LocalHandle(Handle):
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-        if self.created and not self.stream:
+        if self.created and not self.stream and not self._name_synced:
             with contextlib.suppress(FileNotFoundError):
                 self._backend.sync_parent(self.disk_path())
+            self._name_synced = True
 
     @contextlib.contextmanager
     def _for_writing(self) -> Iterator[int]:
         """The data descriptor, or a new one if this handle cannot write (a server truncates when it supersedes)."""
-        self._backend.check_writable()
+        self._changing()
         if self._writable and self._data is not None:
             yield self._data
             return
         if self.stream:
-            stat = syscalls.statx(self._descriptor())
-            key = self._backend.store.key(stat, self._backend.store.load(self._ref, stat))
-            descriptor, _ = self._backend.streams.open(key, self.stream, os.O_WRONLY)
+            descriptor = os.open(f"/proc/self/fd/{self._data_descriptor()}", os.O_WRONLY | os.O_CLOEXEC)
         elif self.kind == Kind.FILE:
             with ActAs(self._user):
                 descriptor = os.open(
@@ -133,7 +149,7 @@ class LocalHandle(Handle):
 
     def truncate(self, size: int) -> None:
         with self._for_writing() as descriptor:
-            os.ftruncate(descriptor, size)
+            file_io.truncate(descriptor, size)
 
     def allocate(self, size: int) -> None:
         with self._for_writing() as descriptor:
@@ -174,8 +190,9 @@ class LocalHandle(Handle):
         change: int | None = None,
     ) -> None:
         """POSIX has no way to set the change time: ``change`` is ignored (it becomes now, as any change makes it)."""
-        self._backend.check_writable()
+        self._changing()
         stat = syscalls.statx(self._descriptor())
+        filetime.check(creation, last_access, last_write, change)
         if creation is not None:
             self._change(lambda metadata: setattr(metadata, "creation", creation))
         if last_access is not None or last_write is not None:
@@ -187,8 +204,12 @@ class LocalHandle(Handle):
         settable = attr.DIRECTORY_SETTABLE if self.kind == Kind.DIRECTORY else attr.SETTABLE
         self._change(lambda metadata: setattr(metadata, "attributes", attributes & settable))
 
-    def _change(self, change: _Change) -> None:
+    def _changing(self) -> None:
         self._backend.check_writable()
+        self._backend.own.touch(self.key)
+
+    def _change(self, change: _Change) -> None:
+        self._changing()
         self._backend.store.change(self._ref, syscalls.statx(self._descriptor()), change)
 
     def eas(self) -> list[tuple[bytes, bytes]]:
@@ -230,7 +251,7 @@ class LocalHandle(Handle):
         return self._backend.store.blob(self._ref, syscalls.statx(self._descriptor()), kind)
 
     def _set_blob(self, kind: Blob, value: bytes | None, change: _Change | None = None) -> None:
-        self._backend.check_writable()
+        self._changing()
         self._backend.store.set_blob(self._ref, syscalls.statx(self._descriptor()), kind, value, change)
 
     # -- streams
@@ -246,6 +267,11 @@ class LocalHandle(Handle):
             found.extend(self._backend.streams.list(self._backend.store.key(stat, metadata)))
         return found
 
+    def _current_stream(self, key: str) -> str:
+        """The stream's name now: another handle may have renamed it."""
+        self.stream = self._backend.streams.name_of(key, self._data_descriptor())
+        return self.stream
+
     def rename_stream(self, name: str, replace: bool) -> None:
         if not self.stream or not name:
             raise OSError(errno.EINVAL, "only an alternate stream can be renamed, and only to one")
@@ -253,7 +279,7 @@ class LocalHandle(Handle):
         self._backend.check_writable()
         stat = syscalls.statx(self._descriptor())
         key = self._backend.store.key(stat, self._backend.store.load(self._ref, stat))
-        self._backend.streams.rename(key, self.stream, name, replace)
+        self._backend.streams.rename(key, self._current_stream(key), name, replace)
         self.stream = name
 
     # -- the name space
@@ -261,22 +287,25 @@ class LocalHandle(Handle):
     def rename(self, target: Path, replace: bool, user: User | None = None) -> None:
         if self.stream:
             raise OSError(errno.EINVAL, "an alternate stream is renamed by rename_stream")
+        self._changing()
         self._backend.namespace.rename(self._descriptor(), self.kind, target, replace, user)
 
     def link(self, target: Path, replace: bool, user: User | None = None) -> None:
         if self.kind == Kind.DIRECTORY:
             raise PermissionError(errno.EPERM, "no hard links to directories")
+        self._changing()
         self._backend.namespace.link(self._descriptor(), target, replace, user)
 
     def unlink(self) -> None:
         if not self.stream:
+            self._changing()
             self._backend.namespace.unlink(self._descriptor(), self.kind, self._ref, self._user)
             return
         self._backend.check_writable()
         stat = syscalls.statx(self._descriptor())
         metadata = self._backend.store.load(self._ref, stat)
         key = self._backend.store.key(stat, metadata)
-        self._backend.streams.remove(key, self.stream)
+        self._backend.streams.remove(key, self._current_stream(key))
         if not self._backend.streams.list(key):
             self._change(_clear_streams)
 
@@ -297,6 +326,8 @@ class LocalHandle(Handle):
     def close(self) -> None:
         descriptor, data = self._fd, self._data
         self._fd, self._data = -1, None
+        if descriptor >= 0 and self._writable:
+            self._backend.own.closed(self.key)
         if descriptor >= 0:
             os.close(descriptor)
         if data is not None and data != descriptor:

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 from smb3server.backends import attributes as attr
-from smb3server.backends import filetime, names, reparse
+from smb3server.backends import file_io, filetime, names, reparse
 from smb3server.backends.base import (
     Backend,
     Buffer,
@@ -29,108 +28,13 @@ from smb3server.backends.base import (
     User,
     VolumeInfo,
 )
+from smb3server.backends.memory_nodes import BLOCK, VOLUME, Data, Entry, Node, checked_descriptor, now, set_ea
 
-_BLOCK = 4096
-_VOLUME = 1
-_ZERO_BLOCK = bytes(_BLOCK)
+_ZERO_BLOCK = bytes(BLOCK)
 
 
 def _oserror(code: int, name: str = "") -> OSError:
     return OSError(code, os.strerror(code), name)
-
-
-def _now() -> int:
-    return filetime.from_ns(time.time_ns())
-
-
-class _Data:
-    """Content of a file or stream."""
-
-    __slots__ = ("content", "counted", "reserved")
-
-    def __init__(self) -> None:
-        self.counted = True
-        self.content = bytearray()
-        self.reserved = 0
-
-    @property
-    def allocation(self) -> int:
-        return max(self.reserved, -(-len(self.content) // _BLOCK) * _BLOCK)
-
-
-class _Node:
-    """A file or directory, whatever its names are."""
-
-    __slots__ = (
-        "attributes",
-        "children",
-        "creation",
-        "data",
-        "descriptor",
-        "eas",
-        "inode",
-        "kind",
-        "last_access",
-        "last_write",
-        "links",
-        "reparse",
-        "streams",
-        "change",
-    )
-
-    def __init__(self, inode: int, kind: Kind, attributes: int) -> None:
-        settable = attr.DIRECTORY_SETTABLE if kind == Kind.DIRECTORY else attr.SETTABLE
-        self.inode = inode
-        self.kind = kind
-        self.attributes = attributes & settable or (attr.ARCHIVE if kind == Kind.FILE else 0)
-        self.data = _Data()
-        self.streams: dict[str, tuple[str, _Data]] = {}
-        self.children: dict[str, _Entry] = {}
-        self.eas: list[tuple[bytes, bytes]] = []
-        self.descriptor: bytes | None = None
-        self.reparse: bytes | None = None
-        self.links = 0
-        self.creation = self.last_access = self.last_write = self.change = _now()
-
-    def info(self, data: _Data | None = None) -> FileInfo:
-        attributes, tag, size, allocation = self.attributes, 0, 0, 0
-        if self.kind == Kind.DIRECTORY:
-            attributes |= attr.DIRECTORY
-        else:
-            size, allocation = len(self.data.content), self.data.allocation
-        if data is not None:
-            size, allocation = len(data.content), data.allocation
-        if self.reparse is not None:
-            attributes |= attr.REPARSE_POINT
-            tag = int.from_bytes(self.reparse[:4], "little")
-        return FileInfo(
-            FileKey(_VOLUME, self.inode),
-            self.kind,
-            attributes or attr.NORMAL,
-            self.creation,
-            self.last_access,
-            self.last_write,
-            self.change,
-            size,
-            allocation,
-            self.links,
-            attr.ea_size(self.eas),
-            tag,
-            0o40777 if self.kind == Kind.DIRECTORY else 0o100666,
-            0,
-            0,
-        )
-
-
-class _Entry:
-    """A name: what a handle was opened by; renames change it in place."""
-
-    __slots__ = ("name", "node", "parent")
-
-    def __init__(self, parent: _Entry | None, name: str, node: _Node) -> None:
-        self.parent = parent
-        self.name = name
-        self.node = node
 
 
 class MemoryBackend(Backend):
@@ -144,18 +48,18 @@ class MemoryBackend(Backend):
         self.read_only = read_only
         self.file_system_name = file_system_name
         self.volume_serial = 0x5EED
-        self.volume_created = _now()
+        self.volume_created = now()
         self.capacity = capacity
         self.used = 0
         self._inodes = 1
-        self.root = _Entry(None, "", _Node(1, Kind.DIRECTORY, 0))
+        self.root = Entry(None, "", Node(1, Kind.DIRECTORY, 0))
         self.root.node.links = 1
 
     def check_writable(self) -> None:
         if self.read_only:
             raise _oserror(errno.EROFS)
 
-    def resize(self, data: _Data, size: int) -> None:
+    def resize(self, data: Data, size: int) -> None:
         growth = size - len(data.content)
         if growth > self.capacity - self.used or size > self.capacity:
             raise _oserror(errno.ENOSPC)
@@ -166,7 +70,7 @@ class MemoryBackend(Backend):
         if data.counted:
             self.used += growth
 
-    def discount(self, data: _Data) -> None:
+    def discount(self, data: Data) -> None:
         """Deleted: open handles keep the content, it no longer counts as used."""
         if data.counted:
             data.counted = False
@@ -174,7 +78,7 @@ class MemoryBackend(Backend):
 
     # -- look-up
 
-    def find(self, path: Path) -> _Entry:
+    def find(self, path: Path) -> Entry:
         entry = self.root
         for index, component in enumerate(path):
             disk = names.to_disk(component)
@@ -186,7 +90,7 @@ class MemoryBackend(Backend):
             entry = child
         return entry
 
-    def parent_of(self, path: Path) -> tuple[_Entry, str]:
+    def parent_of(self, path: Path) -> tuple[Entry, str]:
         try:
             parent = self.find(path[:-1])
         except FileNotFoundError:
@@ -198,17 +102,17 @@ class MemoryBackend(Backend):
             raise PermissionError(errno.EACCES, "reserved name", name)
         return parent, names.to_wire(name)
 
-    def attach(self, parent: _Entry, name: str, node: _Node, entry: _Entry | None = None) -> _Entry:
+    def attach(self, parent: Entry, name: str, node: Node, entry: Entry | None = None) -> Entry:
         if entry is None:
-            entry = _Entry(parent, name, node)
+            entry = Entry(parent, name, node)
         else:
             entry.parent, entry.name = parent, name
         parent.node.children[names.upcase(name)] = entry
         node.links += 1
-        parent.node.last_write = parent.node.change = _now()
+        parent.node.last_write = parent.node.change = now()
         return entry
 
-    def detach(self, entry: _Entry) -> None:
+    def detach(self, entry: Entry) -> None:
         parent = entry.parent
         if parent is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), entry.name)
@@ -216,10 +120,11 @@ class MemoryBackend(Backend):
         entry.parent = None
         node = entry.node
         node.links -= 1
-        node.change = parent.node.last_write = parent.node.change = _now()
+        node.change = parent.node.last_write = parent.node.change = now()
         if node.links == 0:
             for data in (node.data, *(data for _, data in node.streams.values())):
                 self.discount(data)
+            node.streams.clear()
 
     # -- the contract
 
@@ -251,24 +156,24 @@ class MemoryBackend(Backend):
             stream, created = self._open_stream(entry.node, request)
         return MemoryHandle(self, entry, stream, created, request)
 
-    def _create(self, request: OpenRequest) -> _Entry:
+    def _create(self, request: OpenRequest) -> Entry:
         parent, name = self.parent_of(request.path)
         kind = Kind.DIRECTORY if request.directory is True and not request.stream else Kind.FILE
         self._inodes += 1
-        node = _Node(self._inodes, kind, request.attributes)
+        node = Node(self._inodes, kind, request.attributes)
         if request.security_descriptor is not None:
-            node.descriptor = _checked_descriptor(request.security_descriptor)
+            node.descriptor = checked_descriptor(request.security_descriptor)
         for ea_name, value in request.ea:
-            _set_ea(node, ea_name, value)
+            set_ea(node, ea_name, value)
         return self.attach(parent, name, node)
 
-    def _open_stream(self, node: _Node, request: OpenRequest) -> tuple[str, bool]:
+    def _open_stream(self, node: Node, request: OpenRequest) -> tuple[str, bool]:
         found = node.streams.get(names.upcase(request.stream))
         if found is None:
             if request.disposition == Disposition.OPEN:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), request.stream)
             self.check_writable()
-            node.streams[names.upcase(request.stream)] = (request.stream, _Data())
+            node.streams[names.upcase(request.stream)] = (request.stream, Data())
             return request.stream, True
         if request.disposition == Disposition.CREATE:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), request.stream)
@@ -279,7 +184,7 @@ class MemoryBackend(Backend):
 
     def volume(self) -> VolumeInfo:
         free = self.capacity - self.used
-        return VolumeInfo(self.capacity, free, free, _BLOCK, 512)
+        return VolumeInfo(self.capacity, free, free, BLOCK, 512)
 
     def watch(self, handle: Handle, recursive: bool, on_change: Callable[[Change], None]) -> Callable[[], None] | None:
         """None: nobody but the server can change it."""
@@ -303,7 +208,7 @@ class MemoryHandle(Handle):
         "stream",
     )
 
-    def __init__(self, backend: MemoryBackend, entry: _Entry, stream: str, created: bool, request: OpenRequest) -> None:
+    def __init__(self, backend: MemoryBackend, entry: Entry, stream: str, created: bool, request: OpenRequest) -> None:
         node = entry.node
         self._backend = backend
         self._entry = entry
@@ -311,22 +216,22 @@ class MemoryHandle(Handle):
         self._opened_data = bool(stream) or (node.kind == Kind.FILE and (request.read or request.write))
         self._writable = request.write or (created and bool(stream))
         self._closed = False
-        self.key = FileKey(_VOLUME, node.inode)
+        self.key = FileKey(VOLUME, node.inode)
         self.kind = node.kind
         self.stream = stream
         self.created = created
 
-    def _node(self) -> _Node:
+    def _node(self) -> Node:
         if self._closed:
             raise OSError(errno.EBADF, "handle is closed")
         return self._entry.node
 
-    def _for_writing(self) -> _Data:
+    def _for_writing(self) -> Data:
         self._backend.check_writable()
         node = self._node()
         if node.kind == Kind.DIRECTORY and not self.stream:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        node.last_write = node.change = _now()
+        node.last_write = node.change = now()
         return self._data
 
     @property
@@ -368,6 +273,7 @@ class MemoryHandle(Handle):
             raise OSError(errno.EBADF, "not opened for writing")
         data = self._for_writing()
         length = sum(map(len, buffers))
+        file_io.check_range(offset, length)
         if length and offset + length > len(data.content):
             self._backend.resize(data, offset + length)
         position = offset
@@ -380,17 +286,19 @@ class MemoryHandle(Handle):
         self._node()
 
     def truncate(self, size: int) -> None:
+        file_io.check_range(size)
         data = self._for_writing()
         self._backend.resize(data, size)
-        data.reserved = min(data.reserved, -(-size // _BLOCK) * _BLOCK)
+        data.reserved = min(data.reserved, -(-size // BLOCK) * BLOCK)
 
     def allocate(self, size: int) -> None:
+        file_io.check_range(size)
         data = self._for_writing()
         if size < len(data.content):
             self._backend.resize(data, size)
         if size > self._backend.capacity:
             raise _oserror(errno.ENOSPC)
-        data.reserved = -(-size // _BLOCK) * _BLOCK
+        data.reserved = -(-size // BLOCK) * BLOCK
 
     def zero_range(self, offset: int, length: int) -> None:
         data = self._for_writing()
@@ -405,9 +313,9 @@ class MemoryHandle(Handle):
         end = min(offset + length, len(content))
         ranges: list[tuple[int, int]] = []
         while offset < end:
-            stop = min(offset - offset % _BLOCK + _BLOCK, end)
-            block = offset - offset % _BLOCK
-            whole = content[block : block + _BLOCK]
+            stop = min(offset - offset % BLOCK + BLOCK, end)
+            block = offset - offset % BLOCK
+            whole = content[block : block + BLOCK]
             if whole != _ZERO_BLOCK[: len(whole)]:
                 if ranges and sum(ranges[-1]) == offset:
                     ranges[-1] = (ranges[-1][0], stop - ranges[-1][0])
@@ -429,10 +337,10 @@ class MemoryHandle(Handle):
 
     # -- metadata
 
-    def _changing(self) -> _Node:
+    def _changing(self) -> Node:
         self._backend.check_writable()
         node = self._node()
-        node.change = _now()
+        node.change = now()
         return node
 
     def set_times(
@@ -442,6 +350,7 @@ class MemoryHandle(Handle):
         last_write: int | None = None,
         change: int | None = None,
     ) -> None:
+        filetime.check(creation, last_access, last_write, change)
         node = self._changing()
         node.creation = node.creation if creation is None else creation
         node.last_access = node.last_access if last_access is None else last_access
@@ -456,13 +365,13 @@ class MemoryHandle(Handle):
         return list(self._node().eas)
 
     def set_ea(self, name: bytes, value: bytes) -> None:
-        _set_ea(self._changing(), name, value)
+        set_ea(self._changing(), name, value)
 
     def security_descriptor(self) -> bytes | None:
         return self._node().descriptor
 
     def set_security_descriptor(self, descriptor: bytes) -> None:
-        self._changing().descriptor = _checked_descriptor(descriptor)
+        self._changing().descriptor = checked_descriptor(descriptor)
 
     def reparse_point(self) -> bytes | None:
         return self._node().reparse
@@ -483,16 +392,22 @@ class MemoryHandle(Handle):
             found.append(StreamInfo(name, len(data.content), data.allocation))
         return found
 
+    def _current_stream(self, node: Node) -> str:
+        """The stream's key now: another handle may have renamed it."""
+        for key, (name, data) in node.streams.items():
+            if data is self._data:
+                self.stream = name
+                return key
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.stream)
+
     def rename_stream(self, name: str, replace: bool) -> None:
         if not self.stream or not name:
             raise OSError(errno.EINVAL, "only an alternate stream can be renamed, and only to one")
         names.check_stream_name(name)
         node = self._changing()
-        old, new = names.upcase(self.stream), names.upcase(name)
+        old, new = self._current_stream(node), names.upcase(name)
         if new != old and new in node.streams and not replace:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
-        if old not in node.streams:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.stream)
         if new != old and new in node.streams:
             self._backend.discount(node.streams[new][1])
         node.streams[new] = (name, node.streams.pop(old)[1])
@@ -500,7 +415,7 @@ class MemoryHandle(Handle):
 
     # -- the name space
 
-    def _new_name(self, target: Path, replace: bool, kind: Kind) -> tuple[_Entry, str, _Entry | None]:
+    def _new_name(self, target: Path, replace: bool, kind: Kind) -> tuple[Entry, str, Entry | None]:
         """(parent, name, what is there); checks that it may be replaced."""
         self._backend.check_writable()
         if not target:
@@ -517,7 +432,7 @@ class MemoryHandle(Handle):
             raise NotADirectoryError(errno.ENOTDIR, "a directory does not replace a file", name)
         return parent, name, present
 
-    def _check_named(self) -> _Entry:
+    def _check_named(self) -> Entry:
         if self._entry is self._backend.root:
             raise PermissionError(errno.EACCES, "the share's root stays")
         if self._entry.parent is None:
@@ -530,7 +445,7 @@ class MemoryHandle(Handle):
         node = self._node()
         entry = self._check_named()
         parent, name, present = self._new_name(target, replace, node.kind)
-        above: _Entry | None = parent
+        above: Entry | None = parent
         while above is not None:
             if above is entry:
                 raise OSError(errno.EINVAL, "into itself")
@@ -561,10 +476,7 @@ class MemoryHandle(Handle):
         self._backend.check_writable()
         node = self._node()
         if self.stream:
-            try:
-                _, data = node.streams.pop(names.upcase(self.stream))
-            except KeyError:
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.stream) from None
+            _, data = node.streams.pop(self._current_stream(node))
             self._backend.discount(data)
             return
         entry = self._check_named()
@@ -578,7 +490,7 @@ class MemoryHandle(Handle):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         return self._entries(node)
 
-    def _entries(self, node: _Node) -> Iterator[DirectoryEntry]:
+    def _entries(self, node: Node) -> Iterator[DirectoryEntry]:
         parent = self._entry.parent
         yield DirectoryEntry(".", node.info())
         yield DirectoryEntry("..", (parent.node if parent is not None else node).info())
@@ -589,20 +501,3 @@ class MemoryHandle(Handle):
 
     def close(self) -> None:
         self._closed = True
-
-
-def _checked_descriptor(descriptor: bytes) -> bytes:
-    if len(descriptor) > attr.MAX_DESCRIPTOR_BYTES:
-        raise OSError(errno.E2BIG, "security descriptor larger than 64 KiB")
-    return bytes(descriptor)
-
-
-def _set_ea(node: _Node, name: bytes, value: bytes) -> None:
-    if not 0 < len(name) <= 255 or b"\0" in name:
-        raise OSError(errno.EINVAL, "bad EA name")
-    eas = [(other, content) for other, content in node.eas if other.upper() != name.upper()]
-    if value:
-        eas.append((name, value))
-    if attr.ea_size(eas) > attr.MAX_EA_BYTES:
-        raise OSError(errno.E2BIG, "EAs larger than 64 KiB")
-    node.eas = eas

@@ -107,6 +107,18 @@ def may_use_trusted() -> bool:
         return bool(effective & _CAP_SYS_ADMIN) and uid_map.read().split() == ["0", "0", "4294967295"]
 
 
+def _set_on_unwritable(reference: Reference, name: str, value: bytes) -> None:
+    """user.* attributes take the right to write: the owner of a file without it lends it to himself for a moment."""
+    mode = os.stat(reference).st_mode & 0o7777
+    if mode & 0o200:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    os.chmod(reference, mode | 0o200)
+    try:
+        os.setxattr(reference, name, value)
+    finally:
+        os.chmod(reference, mode)
+
+
 def inode_key(stat: Statx) -> str:
     identity = b"%d %d %d" % (stat.dev, stat.ino, stat.btime)
     return hashlib.blake2b(identity, digest_size=16).hexdigest()
@@ -163,8 +175,11 @@ class MetadataStore:
         """False if the file system has no extended attributes."""
         if self._namespace is None:
             return False
+        name = f"{self._namespace}.smb3.{item}"
         try:
-            os.setxattr(reference, f"{self._namespace}.smb3.{item}", value)
+            os.setxattr(reference, name, value)
+        except PermissionError:
+            _set_on_unwritable(reference, name, value)
         except OSError as error:
             if error.errno in _UNSUPPORTED:
                 return False

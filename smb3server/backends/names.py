@@ -43,10 +43,10 @@ _FINAL_BACK = {wire: disk for disk, wire in _FINAL.items()}
 
 
 class InvalidName(OSError):
-    """Breaks the naming rules (EINVAL): STATUS_OBJECT_NAME_INVALID."""
+    """Breaks the naming rules (EILSEQ): STATUS_OBJECT_NAME_INVALID."""
 
     def __init__(self, name: str, reason: str) -> None:
-        super().__init__(errno.EINVAL, reason, name)
+        super().__init__(errno.EILSEQ, reason, name)
 
 
 def utf16_units(name: str) -> int:
@@ -84,8 +84,7 @@ def split_path(name: str) -> tuple[Path, str, bool | None]:
     """``a\\b:stream:$DATA`` to (components, stream, directory?).
 
     The third is True for ``::$INDEX_ALLOCATION``, False for ``::$DATA`` (the unnamed data stream: only files have one),
-    None when nothing was said. One trailing backslash counts as part of the last component's end and is dropped by the
-    caller, not here. Raises InvalidName.
+    None when nothing was said. Raises InvalidName, for a trailing backslash too: whoever tolerates one drops it first.
     """
     if not name:
         return (), "", None

@@ -13,8 +13,10 @@ from smb3server.backends import names, syscalls
 from smb3server.backends.base import Kind, Path, User
 from smb3server.backends.impersonate import ActAs
 from smb3server.backends.metadata import MetadataStore, Reference
+from smb3server.backends.own_changes import OwnChanges
 from smb3server.backends.resolve import Resolver
 from smb3server.backends.syscalls import Statx
+from smb3server.backends.watch import CREATE, DELETE, MOVED_FROM, MOVED_TO
 
 
 def _exists(name: str) -> FileExistsError:
@@ -22,9 +24,10 @@ def _exists(name: str) -> FileExistsError:
 
 
 class Namespace:
-    def __init__(self, resolver: Resolver, store: MetadataStore, read_only: bool) -> None:
+    def __init__(self, resolver: Resolver, store: MetadataStore, own: OwnChanges, read_only: bool) -> None:
         self._resolver = resolver
         self._store = store
+        self._own = own
         self._read_only = read_only
 
     def _check_writable(self) -> None:
@@ -94,13 +97,18 @@ class Namespace:
             with ActAs(user):
                 if same_file:
                     # Another name of this very file is replaced by it: rename(2) would do nothing.
+                    self._own.expect(target_dir, present, DELETE)
                     os.unlink(present, dir_fd=target_dir)
+                    self._expect_move(source_dir, source, target_dir, wanted)
                     _rename_new(source_dir, source, target_dir, wanted)
                 elif target_stat is not None:
+                    self._expect_move(source_dir, source, target_dir, present)
                     os.rename(source, present, src_dir_fd=source_dir, dst_dir_fd=target_dir)
                 else:
+                    self._expect_move(source_dir, source, target_dir, wanted)
                     _rename_new(source_dir, source, target_dir, wanted)
                 if target_stat is not None and present != wanted and not same_file:
+                    self._expect_move(target_dir, present, target_dir, wanted)
                     _rename_new(target_dir, present, target_dir, wanted)
             if same_directory:
                 cache.after(before, source_dir, removed=(source, present), added=wanted)
@@ -109,6 +117,10 @@ class Namespace:
                 cache.after(before_target, target_dir, removed=(present,), added=wanted)
             if replaced is not None and target_stat is not None:
                 self._store.forget(target_stat, replaced)
+
+    def _expect_move(self, source_dir: int, source: str, target_dir: int, target: str) -> None:
+        self._own.expect(source_dir, source, MOVED_FROM)
+        self._own.expect(target_dir, target, MOVED_TO)
 
     @staticmethod
     def _check_replace(kind: Kind, target: Statx, replace: bool, name: str) -> None:
@@ -130,12 +142,15 @@ class Namespace:
                     return
             before = self._resolver.cache.before(directory)
             if target_stat is None:
+                self._own.expect(directory, wanted, CREATE)
                 with ActAs(user):
                     os.link(origin, wanted, dst_dir_fd=directory, follow_symlinks=True)
                 self._resolver.cache.after(before, directory, added=wanted)
                 return
             replaced = self._store.load_entry(directory, os.fsencode(present), target_stat)
             temporary = f".smb3-{secrets.token_hex(8)}"
+            self._own.expect(directory, temporary, CREATE)
+            self._expect_move(directory, temporary, directory, present)
             with ActAs(user):
                 os.link(origin, temporary, dst_dir_fd=directory, follow_symlinks=True)
                 try:
@@ -151,6 +166,7 @@ class Namespace:
         with self._current(descriptor) as (parent, name, stat):
             metadata = self._store.load(reference, stat)
             before = self._resolver.cache.before(parent)
+            self._own.expect(parent, name, DELETE)
             with ActAs(user):
                 if kind == Kind.DIRECTORY:
                     os.rmdir(name, dir_fd=parent)

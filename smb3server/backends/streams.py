@@ -46,6 +46,19 @@ class StreamStore:
         finally:
             os.close(directory)
 
+    def name_of(self, key: str, descriptor: int) -> str:
+        """The present name of an open stream. FileNotFoundError if it has none any more."""
+        item = os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}"))
+        directory = self._sidecar.directory(key)
+        if directory is not None:
+            try:
+                name = self._name(directory, item[2:]) if item.startswith("s-") and len(item) == 34 else None
+            finally:
+                os.close(directory)
+            if name is not None:
+                return name
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
     def create(self, key: str, name: str) -> int:
         """A new stream's descriptor, for reading and writing. FileExistsError if there is one."""
         directory = self._sidecar.directory(key, create=True)

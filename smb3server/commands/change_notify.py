@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from smb3server.notify import Watcher, from_backend
 from smb3server.open import Open, find_open
 from smb3server.request import Interim, Pending, Request, handles
 from smb3server.status import NtStatus, StatusError
-from smb3server.wire.change_notify import WATCH_TREE, NotifyFilter, parse_change_notify_request
+from smb3server.wire.change_notify import WATCH_TREE, parse_change_notify_request
 from smb3server.wire.create import Access
 from smb3server.wire.header import Command
 
-_ALL_FILTERS = 0
-for _filter in NotifyFilter:
-    _ALL_FILTERS |= _filter
+if TYPE_CHECKING:
+    from smb3server.backends.base import Path
+
+_WRITES = int(Access.WRITE_DATA | Access.APPEND_DATA | Access.WRITE_ATTRIBUTES | Access.WRITE_EA)
 
 
 @handles(Command.CHANGE_NOTIFY)
@@ -23,8 +26,6 @@ def change_notify(request: Request) -> Pending:
     if wanted.output_buffer_length > request.connection.max_transact_size:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     if not opened.is_directory or opened.handle is None:
-        raise StatusError(NtStatus.INVALID_PARAMETER)
-    if not wanted.completion_filter & _ALL_FILTERS:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     if not opened.granted_access & Access.READ_DATA:
         raise StatusError(NtStatus.ACCESS_DENIED)
@@ -37,6 +38,14 @@ def change_notify(request: Request) -> Pending:
     pending = request.pend(Interim.AT_ONCE)
 
     def cancelled() -> None:
+        session, tree = opened.session, opened.tree
+        if (
+            session.session_id not in session.server.global_session_table
+            or tree.tree_id not in session.tree_connect_table
+        ):
+            # The session or tree connect ends, and with it the open.
+            watcher.end(NtStatus.NOTIFY_CLEANUP)
+            return
         watcher.forget(pending)
         pending.fail(StatusError(NtStatus.CANCELLED))
 
@@ -53,5 +62,14 @@ def _start(opened: Open, completion_filter: int, recursive: bool, limit: int) ->
     watcher = share.notify.watch(handle.path, completion_filter, recursive, limit)
     opened.watcher = watcher
     opened.on_close.append(lambda: watcher.end(NtStatus.NOTIFY_CLEANUP))
-    watcher.stop_backend = share.backend.watch(handle, recursive, from_backend(watcher))
+    backend, file = share.backend, opened.file
+
+    def open_here(path: Path) -> bool:
+        try:
+            found = file.table.find(backend.stat(path).key) if file is not None else None
+        except OSError:
+            return False
+        return found is not None and any(entry.granted_access & _WRITES for entry in found.opens)
+
+    watcher.stop_backend = backend.watch(handle, recursive, from_backend(watcher, open_here))
     return watcher

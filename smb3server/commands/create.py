@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from smb3server import access, granting
+from smb3server import access, durable, granting
 from smb3server.backends import names
 from smb3server.backends.base import FileInfo
 from smb3server.errors import as_status_error
+from smb3server.leases import Lease
 from smb3server.open import Open
 from smb3server.opening import MustWait, Opening
 from smb3server.request import Interim, Pending, Request, Response, handles
@@ -44,18 +45,56 @@ def create(request: Request) -> Response | Pending:
     tree, session = request.tree, request.session
     if tree is None or session is None:
         raise StatusError(NtStatus.NETWORK_NAME_DELETED)
-    if record.impersonation_level > _DELEGATION:
-        raise StatusError(NtStatus.BAD_IMPERSONATION_LEVEL)
     if tree.share.type == ShareType.PIPE:
         return _open_pipe(request, record, name)
     found = contexts.decode_requests(raw_contexts)
+    durable.check_contexts(found, request.connection.dialect)
+    if durable.wants_reconnect(found):
+        return _reconnect(request, record, name, found)
+    earlier = durable.replayed(request, found, request.connection.server)
     _check_fields(record)
     opening = _prepare(request, record, name, found)
+    if earlier is not None:
+        opening.action = CreateAction(earlier.create_action)
+        return _respond_again(opening, earlier, replay=True)
+    _close_same_application(request, found)
     return _attempt(opening)
+
+
+def _reconnect(request: Request, record: CreateRequest, name: str, found: dict[bytes, Any]) -> Response:
+    """3.3.5.9.7, 3.3.5.9.12: but for name and oplock level, the fixed part does not count."""
+    tree = request.tree
+    if tree is None or tree.share.backend is None:
+        raise StatusError(NtStatus.NETWORK_NAME_DELETED)
+    try:
+        path, stream, _ = names.split_path(name)
+    except names.InvalidName:
+        raise StatusError(NtStatus.OBJECT_NAME_INVALID) from None
+    opening = Opening(request, record, tree.share.backend, path, stream, None, None, found, 0)
+    leased = opening.wanted_lease is not None
+    return _respond_again(opening, durable.reconnect(request, found, path, leased))
+
+
+def _close_same_application(request: Request, found: dict[bytes, Any]) -> None:
+    """3.3.5.9.13: an application that fails over to another client takes its opens from the one before."""
+    asked = found.get(contexts.APP_INSTANCE_ID)
+    if asked is None or contexts.DURABLE_REQUEST_V2 not in found:
+        return
+    connection = request.connection
+    for entry in list(connection.server.global_open_table.values()):
+        if (
+            entry.app_instance_id == asked.app_instance_id
+            and entry.durable is not None
+            and entry.durable.client_guid != connection.client_guid
+            and entry.tree.share is (request.tree.share if request.tree is not None else None)
+        ):
+            entry.close()
 
 
 def _check_fields(record: CreateRequest) -> None:
     """What can be told from the request alone (MS-SMB2 3.3.5.9, then MS-FSA 2.1.5.1 phase 1)."""
+    if record.impersonation_level > _DELEGATION:
+        raise StatusError(NtStatus.BAD_IMPERSONATION_LEVEL)
     options, desired = record.create_options, record.desired_access
     if desired & access.INVALID_BITS or desired == 0:
         raise StatusError(NtStatus.ACCESS_DENIED)
@@ -148,17 +187,26 @@ def _wait(opening: Opening, wait: MustWait) -> Pending:
     """Pending until the break is over, told to the client at once, as Windows does; then try again."""
     caching = wait.file.caching
 
+    key = durable.pending_key(opening)
+    waiting = opening.request.connection.server.pending_creates
+
     def on_cancel() -> None:
+        if key is not None:
+            waiting.discard(key)
         caching.unwait(again)
         pending.fail(StatusError(NtStatus.CANCELLED))
 
     def again() -> None:
         nonlocal caching
+        if key is not None:
+            waiting.discard(key)
         try:
             response = _respond(opening, opening.attempt())
         except MustWait as longer:
             caching = longer.file.caching
             caching.wait(again)
+            if key is not None:
+                waiting.add(key)
         except StatusError as error:
             pending.fail(error)
         except OSError as error:
@@ -168,11 +216,33 @@ def _wait(opening: Opening, wait: MustWait) -> Pending:
 
     pending = opening.request.pend(Interim.AT_ONCE, on_cancel)
     caching.wait(again)
+    if key is not None:
+        waiting.add(key)
     return pending
 
 
 def _respond(opening: Opening, opened: Open) -> Response:
     level, lease_context = granting.grant(opening, opened)
+    asked = opening.asked.get(contexts.APP_INSTANCE_ID)
+    if asked is not None:
+        opened.app_instance_id = asked.app_instance_id
+    more = [context for context in (lease_context, durable.grant(opening, opened)) if context is not None]
+    return _build(opening, opened, level, more)
+
+
+def _respond_again(opening: Opening, opened: Open, replay: bool = False) -> Response:
+    """To a reconnect or a replay: the open as it is now."""
+    if opened.handle is None:
+        raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
+    opening.info = opened.handle.info()
+    more = [granting.lease_context(opened.caching)] if isinstance(opened.caching, Lease) else []
+    durable_context = durable.context_of(opened) if replay else None
+    if durable_context is not None:
+        more.append(durable_context)
+    return _build(opening, opened, durable.oplock_level(opened), more)
+
+
+def _build(opening: Opening, opened: Open, level: int, more: list[contexts.RawContext]) -> Response:
     info = opening.info
     if info is None:
         raise StatusError(NtStatus.INTERNAL_ERROR)
@@ -185,8 +255,7 @@ def _respond(opening: Opening, opened: Open) -> Response:
             contexts.OnDiskIdResponse(info.key.inode & 0xFFFFFFFFFFFFFFFF, opening.backend.volume_serial)
         )
         answers.append(contexts.RawContext(contexts.QUERY_ON_DISK_ID, data))
-    if lease_context is not None:
-        answers.append(lease_context)
+    answers += more
     body = pack_response(
         CreateResponse(
             oplock_level=level,
@@ -220,6 +289,8 @@ def _open_pipe(request: Request, record: CreateRequest, name: str) -> Response:
     session, tree = request.session, request.tree
     if session is None or tree is None:
         raise StatusError(NtStatus.NETWORK_NAME_DELETED)
+    if record.impersonation_level > _DELEGATION:
+        raise StatusError(NtStatus.BAD_IMPERSONATION_LEVEL)
     pipes = importlib.import_module("smb3server.rpc.pipes")
     server = request.connection.server
     pipe = pipes.open_pipe(request, name)

@@ -20,6 +20,8 @@ _SHARED, _EXCLUSIVE, _UNLOCK, _FAIL = (
 _VALID_LOCKS = frozenset([_SHARED, _EXCLUSIVE, _SHARED | _FAIL, _EXCLUSIVE | _FAIL])
 _DATA_ACCESS = int(Access.READ_DATA | Access.WRITE_DATA | Access.APPEND_DATA | Access.EXECUTE)
 _DONE = LOCK_RESPONSE.pack(LockResponse())
+_MULTI_CHANNEL = 0x00000008
+"""SMB2_GLOBAL_CAP_MULTI_CHANNEL."""
 MAX_SEQUENCE_INDEX = 64
 MAX_LOCKS_PER_FILE = 65536
 """Beyond it: INSUFFICIENT_RESOURCES."""
@@ -52,7 +54,7 @@ def _sequence_index(request: Request, found: Open, record: LockRequest) -> int:
     index = record.lock_sequence >> 4
     if request.connection.dialect < 0x0300 or index > MAX_SEQUENCE_INDEX:
         return 0
-    if found.durable is None:
+    if found.durable is None and not request.connection.server_capabilities & _MULTI_CHANNEL:
         return 0
     return index
 
@@ -127,7 +129,11 @@ def _wait(request: Request, record: LockRequest, found: Open, file: File, elemen
 
     def cancelled() -> None:
         file.locks.cancel(waiter)
-        pending.fail(StatusError(NtStatus.CANCELLED))
+        if pending.closing:
+            # Windows answers a lock whose session or tree connect ends as if it had been granted.
+            pending.complete(Response([_DONE]))
+        else:
+            pending.fail(StatusError(NtStatus.CANCELLED))
 
     pending = request.pend(Interim.AT_ONCE, cancelled)
     waiter: Waiter = file.locks.wait(

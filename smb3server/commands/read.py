@@ -19,8 +19,7 @@ from smbdirect.message_transport import PooledBuffer
 _READS = int(Access.READ_DATA | Access.EXECUTE)
 _MAX_OFFSET = (1 << 63) - 1
 _NO_DATA = b"\0"
-"""A response without data still has one byte of buffer (StructureSize 17 counts it), but not on RDMA channels: Linux
-6.12 takes the fixed part only and would read the byte as the start of the next message."""
+"""A response without data still has one byte of buffer (StructureSize 17 counts it)."""
 
 
 @handles(Command.READ)
@@ -71,6 +70,7 @@ def _read_file(request: Request, record: ReadRequest, found: Open, remote: Remot
     try:
         count = _read_cached(found, buffer.view, offset)
         if count >= 0:
+            found.position = offset + count
             return _reply(record, buffer, count, remote)
     except BaseException:
         buffer.release()
@@ -80,9 +80,9 @@ def _read_file(request: Request, record: ReadRequest, found: Open, remote: Remot
 
 def _nothing(remote: RemoteMemory | None) -> Response:
     fixed = READ_RESPONSE.pack(ReadResponse(data_offset=READ_DATA_OFFSET))
-    if remote is None:
-        return Response([fixed, _NO_DATA])
-    return Response([fixed], invalidate=remote.invalidate)
+    if remote is not None:
+        return Response([fixed], invalidate=remote.invalidate)
+    return Response([fixed, _NO_DATA])
 
 
 def _read_cached(found: Open, view: memoryview, offset: int) -> int:
@@ -147,4 +147,5 @@ def _reply(record: ReadRequest, buffer: PooledBuffer, count: int, remote: Remote
     # The response is received after the data is placed, so it need not wait.
     remote.rdma.write_to_peer(remote.buffers, [data], lambda error: buffer.release())
     fixed = READ_RESPONSE.pack(ReadResponse(data_offset=READ_DATA_OFFSET, data_remaining=count))
+    # Linux 6.12: reads these 16 bytes of body and takes a 17th for the start of the next message.
     return Response([fixed], invalidate=remote.invalidate)

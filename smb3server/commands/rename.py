@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from smb3server import notify
+from smb3server import notify, share_modes
 from smb3server.backends.names import split_path, upcase
 from smb3server.commands.file_levels import ATTRIBUTE_DIRECTORY, handle_of
 from smb3server.status import NtStatus, StatusError
@@ -115,12 +115,16 @@ class _NameChange:
         return file.table.find(key) if file is not None else None
 
     def check_parent(self, target: Path) -> None:
-        """The target's directory is opened for the change, sharing reads and writes but no deletion."""
+        """The target's directory is opened for the change, sharing reads and writes but no deletion. Only the client's
+        own opens count: an application that watches a folder does not keep other clients from renaming in it."""
         backend, file = self.opened.tree.share.backend, self.opened.file
         if backend is None or file is None:
             return
         parent = file.table.find(backend.stat(target[:-1], acting_user(self.opened)).key)
-        if parent is not None and parent.share_conflict(_PARENT_ACCESS, _PARENT_SHARE):
+        if parent is None:
+            return
+        own = [entry for entry in parent.opens if entry.session is self.opened.session]
+        if share_modes.conflicts(own, _PARENT_ACCESS, _PARENT_SHARE):
             raise StatusError(NtStatus.SHARING_VIOLATION)
 
 
@@ -131,8 +135,8 @@ class Rename(_NameChange):
         if self.info.name.startswith(":"):
             return self._rename_stream()
         if handle.stream:
-            # A stream's new name has a colon in front; no stream becomes a file.
-            raise StatusError(NtStatus.INVALID_PARAMETER)
+            # A stream's new name has a colon in front; with a path, the file itself is opened for the change.
+            raise StatusError(NtStatus.SHARING_VIOLATION)
         target = self.target_path()
         old = handle.path
         if not old:

@@ -36,10 +36,10 @@ def tree_connect(request: Request) -> Response:
     share = server.share_list.get(name.casefold())
     if share is None:
         raise StatusError(NtStatus.BAD_NETWORK_NAME)
-    if connection.dialect == Dialect.SMB_3_1_1 and not (session.is_guest or session.is_anonymous):
+    proven = not (session.is_guest or session.is_anonymous)
+    if connection.dialect == Dialect.SMB_3_1_1 and proven and not (request.signed or request.encrypted):
         # Tampering with the negotiation must show before a share is used.
-        if not (request.signed or request.encrypted):
-            raise Disconnect("TREE_CONNECT neither signed nor encrypted")
+        raise Disconnect("TREE_CONNECT neither signed nor encrypted")
     _authorize(session, share)
     if share.encrypt_data and session.cipher is None:
         raise StatusError(NtStatus.ACCESS_DENIED)
@@ -102,10 +102,11 @@ def tree_disconnect(request: Request) -> Response:
     session, tree = request.session, request.tree
     if session is None or tree is None:
         raise StatusError(NtStatus.NETWORK_NAME_DELETED)
+    # Gone before its requests are cancelled: CHANGE_NOTIFY tells a CANCEL from this.
+    session.tree_connect_table.pop(tree.tree_id, None)
     for connection in session.channel_list:
         connection.cancel_requests(session, tree.tree_id)
     for entry in list(session.open_table.values()):
         if entry.tree is tree:
             entry.close()
-    session.tree_connect_table.pop(tree.tree_id, None)
     return Response((EMPTY.pack(Empty()),))

@@ -183,5 +183,3 @@ def interface(server: Server, session: Session) -> Interface:
             36: operation(srvs.NetrShareEnumSticky, service.share_enum),
         },
     )
-
-

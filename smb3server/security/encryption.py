@@ -54,9 +54,7 @@ class SessionCipher:
         cipher = Cipher(cipher_id)
         if len(encryption_key) != _KEY_SIZE[cipher] or len(decryption_key) != _KEY_SIZE[cipher]:
             raise ValueError(f"wrong key size for {cipher.name}")
-        aead: type[AESCCM] | type[AESGCM] = (
-            AESCCM if cipher in (Cipher.AES_128_CCM, Cipher.AES_256_CCM) else AESGCM
-        )
+        aead: type[AESCCM] | type[AESGCM] = AESCCM if cipher in (Cipher.AES_128_CCM, Cipher.AES_256_CCM) else AESGCM
         self._encrypting = aead(encryption_key)
         self._decrypting = aead(decryption_key)
         self._gcm = AES(decryption_key) if aead is AESGCM else None
@@ -69,9 +67,7 @@ class SessionCipher:
         ``TRANSFORM_SIZE + length + TAG_SIZE`` bytes; the last ``TAG_SIZE`` are scratch, not to be sent."""
         nonce = self._nonce
         self._nonce = nonce + 1
-        _TRANSFORM.pack_into(
-            buffer, 0, TRANSFORM_PROTOCOL_ID, b"", nonce, 0, length, 0, ENCRYPTED, self._session_id
-        )
+        _TRANSFORM.pack_into(buffer, 0, TRANSFORM_PROTOCOL_ID, b"", nonce, 0, length, 0, ENCRYPTED, self._session_id)
         position = TRANSFORM_SIZE
         for segment in segments:
             end = position + len(segment)

@@ -147,7 +147,7 @@ def test_impossible_names(backend: Backend, name: str) -> None:
             continue
         with pytest.raises(OSError) as caught:
             backend.open(OpenRequest((name,), disposition=disposition))
-        assert caught.value.errno in (errno.EINVAL, errno.ENOENT)
+        assert caught.value.errno in (errno.EILSEQ, errno.ENOENT)
         with pytest.raises(OSError):
             backend.open(OpenRequest((name, "x"), disposition=disposition))
 
@@ -216,6 +216,36 @@ def test_data_needs_the_right_open(backend: Backend) -> None:
     with opened(backend, "f", read=True) as handle, fails(errno.EBADF):
         handle.write_from([b"y"], 0)
     assert get(backend, "f") == b"x"
+
+
+@pytest.mark.parametrize("offset", [(1 << 63) - 1, 1 << 63, (1 << 64) - 1])
+def test_offsets_no_file_reaches(backend: Backend, offset: int) -> None:
+    with opened(backend, "f", disposition=CREATE, read=True, write=True) as handle:
+        handle.write_from([b"abc"], 0)
+        assert read(handle, 10, offset) == b""
+        with fails(errno.EINVAL):
+            handle.write_from([b"x"], offset)
+        for act in (handle.truncate, handle.allocate):
+            try:
+                act(offset)
+            except OSError as error:
+                assert error.errno in (errno.EINVAL, errno.EFBIG, errno.ENOSPC)
+            else:
+                assert offset < 1 << 63, "a tmpfs has files of this size"
+        handle.truncate(3)
+        handle.zero_range(offset, 1 << 62)
+        handle.zero_range(3, offset)
+        assert handle.allocated_ranges(offset, 1 << 63) == []
+        assert handle.copy_range(handle, offset, 0, 1) == 0
+        with fails(errno.EINVAL):
+            handle.copy_range(handle, 0, offset, 3)
+        for times in ({"creation": 1 << 63}, {"last_write": -1}, {"last_access": 1 << 64}):
+            with fails(errno.EINVAL):
+                handle.set_times(**times)
+        handle.set_times(creation=(1 << 63) - 1, last_write=(1 << 63) - 1, last_access=0)
+        assert handle.info().end_of_file == 3
+        assert handle.info().creation_time == (1 << 63) - 1
+        assert read(handle) == b"abc"
 
 
 def test_truncate_and_allocate(backend: Backend) -> None:
@@ -454,6 +484,23 @@ def test_stream_rename_and_unlink(backend: Backend) -> None:
         backend.open(OpenRequest(("f",), stream="B"))
 
 
+def test_stream_renamed_by_another_handle(backend: Backend) -> None:
+    put(backend, "f", stream="a", data=b"a")
+    with opened(backend, "f", stream="a", read=True) as handle:
+        with opened(backend, "f", stream="A") as other:
+            other.rename_stream("B", False)
+        put(backend, "f", stream="a", data=b"new")
+        handle.rename_stream("c", False)
+        assert get(backend, "f", stream="a") == b"new"
+        handle.truncate(0)
+        handle.unlink()
+        with pytest.raises(FileNotFoundError):
+            handle.unlink()
+        with pytest.raises(FileNotFoundError):
+            handle.rename_stream("d", False)
+        assert [stream.name for stream in handle.streams()] == ["", "a"]
+
+
 def test_streams_go_with_the_file(backend: Backend) -> None:
     put(backend, "f", stream="s", data=b"old")
     with opened(backend, "f", stream="s", read=True) as stream:
@@ -644,3 +691,19 @@ def test_volume(backend: Backend) -> None:
     assert volume.total_bytes >= volume.free_bytes >= volume.available_bytes > 0
     assert volume.block_size % volume.sector_size == 0
     assert 0 < backend.volume_serial < 1 << 32
+
+
+def test_clone_range(backend: Backend) -> None:
+    put(backend, "source", data=b"x" * 65536)
+    with (
+        opened(backend, "source", read=True) as source,
+        opened(backend, "target", disposition=CREATE, read=True, write=True) as target,
+    ):
+        if backend.supports_reflink:
+            target.clone_range(source, 0, 4096, 8192)
+            assert read(target) == bytes(4096) + b"x" * 8192
+            with fails(errno.EINVAL):
+                target.clone_range(source, 1, 0, 100)
+        else:
+            with fails(errno.EOPNOTSUPP):
+                target.clone_range(source, 0, 0, 4096)

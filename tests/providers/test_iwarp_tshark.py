@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import socket
 import struct
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,10 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="capturing needs root"),
 ]
 
+HOST = f"127.77.{os.getpid() >> 8 & 255}.{os.getpid() & 255}"
+"""An address of our own: other traffic on the loopback interface must not fill the capture buffer."""
+MARKER = b"the capture may end here"
+
 PROVIDERS = {
     "large": lambda: IwarpProvider(large_fpdus=True),
     "crc": lambda: IwarpProvider(crc=True),
@@ -39,11 +45,11 @@ PROVIDERS = {
 async def session(provider: IwarpProvider) -> int:
     """Every operation, an orderly end; then a connection that a Terminate ends. Returns the number of FPDUs."""
     fpdus = 0
-    pair = await connect(provider, "127.0.0.1")
+    pair = await connect(provider, HOST)
     await every_operation(pair, 100_001)
     await finish(pair)
     fpdus += sum(side.endpoint.counters["fpdus_sent"] for side in (pair.client, pair.server))
-    pair = await connect(provider, "127.0.0.1")
+    pair = await connect(provider, HOST)
     region = pair.client.endpoint.register(memoryview(bytearray(64)), Access.REMOTE_READ)
     pair.client.endpoint.post([Send([b"hello"])])
     await pair.server.receives(1)
@@ -63,22 +69,32 @@ def tshark(capture: Path, *arguments: str) -> list[list[str]]:
     return [line.split("\t") for line in done.stdout.splitlines()]
 
 
+def send_marker() -> None:
+    with (
+        socket.create_server((HOST, 0)) as server,
+        socket.create_connection(server.getsockname()) as sock,
+    ):
+        sock.sendall(MARKER)
+
+
 def record(path: Path, provider: IwarpProvider) -> int:
-    """Run ``session`` under tcpdump, whose capture is complete when this returns."""
+    """Run ``session`` under tcpdump. The capture is complete: it ends with a message sent afterwards."""
     dump = subprocess.Popen(
-        ["tcpdump", "-i", "lo", "-s", "0", "-B", "16384", "-U", "--immediate-mode", "-w", path, "tcp"],
+        ["tcpdump", "-i", "lo", "-s", "0", "-B", "32768", "-U", "-w", path, f"tcp and host {HOST}"],
         stderr=subprocess.PIPE,
     )
+
+    def wait_for(condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 30
+        while not condition():
+            assert time.monotonic() < deadline and dump.poll() is None, "tcpdump does not record"
+            time.sleep(0.02)
+
     try:
-        deadline = time.monotonic() + 10
-        while not (path.exists() and path.stat().st_size >= 24) and dump.poll() is None:
-            assert time.monotonic() < deadline, "tcpdump does not start"
-            time.sleep(0.005)
+        wait_for(lambda: path.exists() and path.stat().st_size >= 24)
         fpdus = asyncio.run(session(provider))
-        size = -1
-        while size != path.stat().st_size:
-            size = path.stat().st_size
-            time.sleep(0.1)
+        send_marker()
+        wait_for(lambda: MARKER in path.read_bytes())
     finally:
         dump.terminate()
         _, errors = dump.communicate(timeout=10)

@@ -9,7 +9,7 @@ from construct import Container
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smbdirect.errors import ProtocolError
+from smbdirect.errors import ProtocolError, ProviderError
 from smbdirect.providers.iwarp import mpa
 from smbdirect.providers.iwarp.mpa import Frame, FrameFlag, ReadLimits, Rtr
 
@@ -56,7 +56,7 @@ def test_private_data_limit(size: int, accepted: bool) -> None:
         return
     with pytest.raises(ProtocolError):
         mpa.decode_frame(data, mpa.REQUEST_KEY)
-    with pytest.raises(ValueError):
+    with pytest.raises(ProviderError):
         mpa.encode_frame(mpa.REQUEST_KEY, Frame(FrameFlag(0), 1, None, bytes(size)))
 
 

@@ -16,6 +16,7 @@ from smbdirect.providers.iwarp.ddp import TAGGED_HEADER, UNTAGGED_HEADER, Tagged
 from smbdirect.providers.iwarp.fpdu import decode_fpdu, encode_fpdu, iter_fpdus
 from smbdirect.providers.iwarp.memory import RegionTable
 from smbdirect.providers.iwarp.mpa import Rtr
+from smbdirect.providers.iwarp.placement import PendingRead, RingPool
 from smbdirect.providers.iwarp.rdmap import (
     READ_REQUEST,
     TERMINATE_CONTROL,
@@ -25,7 +26,7 @@ from smbdirect.providers.iwarp.rdmap import (
     TerminateError,
     describe_terminate,
 )
-from smbdirect.providers.iwarp.receiver import PendingRead, Receiver, RingPool
+from smbdirect.providers.iwarp.receiver import Receiver
 from smbdirect.providers.iwarp.sender import IOV_MAX, Response, Sender, Work
 
 RIGHTS = Access.LOCAL_WRITE | Access.REMOTE_READ | Access.REMOTE_WRITE
@@ -443,6 +444,27 @@ def test_terminate_follows_the_fpdu_under_way() -> None:
         assert len(fpdus) == 1 + -(-count // first.size)
 
 
+def test_a_run_of_segments_stops_at_the_first_bad_one() -> None:
+    for bad, fault in (
+        ({"offset": 199_990}, Fault.TAGGED_BOUNDS),
+        ({"stag": 1}, Fault.TAGGED_INVALID_STAG),
+        ({"control": 0x82}, Fault.TAGGED_VERSION),
+        ({"rdmap_control": 0x00}, Fault.RDMAP_VERSION),
+    ):
+        peer = Peer()
+        token, start = peer.region.token, peer.region.address
+        stream = b"".join(tagged(0, token, start + 100 * i, b"a" * 100, last=False) for i in range(2))
+        changes = {k: v for k, v in bad.items() if k in ("control", "rdmap_control")}
+        where = start + bad.get("offset", 200)
+        stream += tagged(0, bad.get("stag", token), where, b"b" * 100, last=False, **changes)
+        with pytest.raises(TerminateError) as caught:
+            peer.receiver.feed(stream + tagged(0, token, start + 300, b"c" * 100))
+        assert caught.value.fault is fault
+        assert peer.memory[:200] == b"a" * 200
+        assert set(peer.memory[200:]) == {0xEE}
+        assert peer.receiver.fpdus == 2
+
+
 # -- fuzzing -----------------------------------------------------------------------------------------------------------
 
 
@@ -508,3 +530,31 @@ def test_codecs_agree_with_their_layouts(data: bytes) -> None:
         parsed = codec.layout.parse(data)
         assert all(parsed[name] == value for name, value in record._asdict().items())
         assert codec.pack(record) == data[: codec.size]
+
+
+FROM_LINUX_SIW = {
+    "Send of 16 bytes": "00224143000000000000000000000001000000000000561371b6e470b2169300000000404aab66fb",
+    "Read Response of 64 bytes": (
+        "004ec142e64e5828000000000000000072646d612d70696e672d303a204142434445464748494a4b4c4d4e4f5051525354"
+        "55565758595a5b5c5d5e5f606162636465666768696a6b6c6d6e6f70717200343a2aca"
+    ),
+}
+"""FPDUs that Linux 6.12 siw sent with CRC on."""
+
+
+@pytest.mark.parametrize("name", FROM_LINUX_SIW)
+def test_checksums_of_linux(name: str) -> None:
+    data = bytes.fromhex(FROM_LINUX_SIW[name])
+    fpdu = decode_fpdu(data)
+    assert encode_fpdu(fpdu.header, fpdu.payload, crc=True) == data
+    sink = bytearray(64)
+    for position in (None, len(data) - 5):
+        peer = Peer(crc=True)
+        peer.receiver.reads.append(PendingRead(0xE64E5828, [memoryview(sink)], 64))
+        if position is None:
+            peer.receiver.feed(data)
+            assert peer.receiver.fpdus == 1
+            continue
+        broken = bytearray(data)
+        broken[position] ^= 0x10
+        peer.fails(bytes(broken), Fault.CRC)

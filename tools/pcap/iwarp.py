@@ -35,7 +35,6 @@ class _Half:
     tagged: bytearray = field(default_factory=bytearray)
     tagged_start: tuple[int, int, int] | None = None
     """Opcode, STag and offset of the tagged message that is under way."""
-    stream: bytearray = field(default_factory=bytearray)
 
 
 class IwarpReader:
@@ -50,7 +49,6 @@ class IwarpReader:
             half = self._halves[direction]
             if half.buffer:
                 self.wire.problem(0, "capture", f"{len(half.buffer)} bytes {direction.arrow} are no whole FPDU")
-            self.wire.streams[direction] = bytes(half.stream)
         self.wire.properties["largest_ulpdu"] = tuple(self._largest_fpdu)
 
     def _receive(self, chunk: Chunk) -> None:
@@ -66,7 +64,7 @@ class IwarpReader:
                 break
             fpdu = bytes(buffer[used : used + padded + 4])
             used += padded + 4
-            half.stream += fpdu
+            self.wire.frames.append(chunk._replace(data=fpdu))
             self._largest_fpdu[chunk.direction] = max(self._largest_fpdu[chunk.direction], length)
             self._check_crc(chunk, fpdu)
             self._segment(chunk, half, memoryview(fpdu)[2 : 2 + length])
@@ -103,7 +101,7 @@ class IwarpReader:
             properties["crc"] = self._crc
             if flags & FLAG_MARKERS:
                 self.wire.problem(chunk.number, "capture", "markers are in use: not readable here")
-        self.wire.set_up_frames[chunk.direction] = bytes(half.buffer[: _HEADER + length])
+        self.wire.frames.append(chunk._replace(data=bytes(half.buffer[: _HEADER + length])))
         del half.buffer[: _HEADER + length]
         half.set_up = True
         return True

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from tools.pcap.packets import Address
-from tools.pcap.tcp import Direction
+from tools.pcap.tcp import Chunk, Direction
 
 
 class Kind(Enum):
@@ -56,10 +56,8 @@ class Wire:
     problems: list[Problem] = field(default_factory=list)
     properties: dict[str, object] = field(default_factory=dict)
     """Connection set-up: private data, CRC, IRD/ORD, queue pair numbers."""
-    set_up_frames: dict[Direction, bytes] = field(default_factory=dict)
-    """iWARP: the MPA request and reply."""
-    streams: dict[Direction, bytes] = field(default_factory=dict)
-    """iWARP: the whole FPDUs after that, for a codec to be driven with."""
+    frames: list[Chunk] = field(default_factory=list)
+    """iWARP: the MPA request, the reply, and each FPDU, whole."""
 
     def problem(self, number: int, rule: str, text: str) -> None:
         self.problems.append(Problem(number, rule, text))

@@ -44,19 +44,18 @@ _ERROR_STRUCTURE_SIZE = 9
 def replay_iwarp(wire: Wire) -> list[str]:
     """MPA set-up frames, and every FPDU with its padding and CRC field."""
     found = []
-    for direction, raw in wire.set_up_frames.items():
-        key = mpa.REQUEST_KEY if direction is Direction.TO_SERVER else mpa.REPLY_KEY
-        if mpa.encode_frame(key, mpa.decode_frame(raw, key)) != raw:
-            found.append(f"MPA frame {direction.arrow} encodes differently")
-    for direction, stream in wire.streams.items():
-        at = 0
-        view = memoryview(stream)
-        while at < len(view):
-            length = int.from_bytes(view[at : at + 2], "big")
-            end = at + mpa.fpdu_size(length)
-            if problem := _fpdu(view[at:end], length, bool(wire.properties.get("crc"))):
-                found.append(f"FPDU {direction.arrow} at {at}: {problem}")
-            at = end
+    set_up: set[Direction] = set()
+    for frame in wire.frames:
+        if frame.direction in set_up:
+            length = int.from_bytes(frame.data[:2], "big")
+            problem = _fpdu(memoryview(frame.data), length, bool(wire.properties.get("crc")))
+        else:
+            set_up.add(frame.direction)
+            key = mpa.REQUEST_KEY if frame.direction is Direction.TO_SERVER else mpa.REPLY_KEY
+            same = mpa.encode_frame(key, mpa.decode_frame(frame.data, key)) == frame.data
+            problem = "" if same else "the MPA frame encodes differently"
+        if problem:
+            found.append(f"frame {frame.number} {frame.direction.arrow}: {problem}")
     return found
 
 
@@ -68,6 +67,8 @@ def _fpdu(fpdu: memoryview, length: int, crc: bool) -> str:
     asks = fpdu[3] & rdmap.OPCODE_MASK == rdmap.Opcode.READ_REQUEST
     if asks and (problem := _round_trip(rdmap.READ_REQUEST, fpdu[codec.size : 2 + length])):
         return problem
+    if len(fpdu) != mpa.fpdu_size(length):
+        return f"{len(fpdu)} bytes for a ULPDU of {length}"
     if mpa.trailer(length, crc32c(fpdu[: 2 + length]) if crc else None) != fpdu[2 + length :]:
         return "padding or CRC differ"
     return ""

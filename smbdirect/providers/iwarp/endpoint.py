@@ -30,9 +30,11 @@ from smbdirect.providers.base import (
 from smbdirect.providers.iwarp.linger import Linger
 from smbdirect.providers.iwarp.memory import Region, RegionTable, as_bytes_view
 from smbdirect.providers.iwarp.mpa import DEFAULT_READ_DEPTH, Parameters, ulpdu_for_segment
+from smbdirect.providers.iwarp.placement import PendingRead, RingPool
 from smbdirect.providers.iwarp.rdmap import Fault, ReadRequest, TerminateError, describe_terminate
-from smbdirect.providers.iwarp.receiver import PendingRead, Receiver, RingPool
+from smbdirect.providers.iwarp.receiver import Receiver
 from smbdirect.providers.iwarp.sender import Response, Sender, Work
+from smbdirect.tcp_info import retransmissions
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +44,8 @@ LARGE_ULPDU = 65520
 """Bytes per FPDU towards a peer that is known to take more than a segment's worth."""
 _TURNS = 16
 """System calls per readiness event, so that one busy connection does not starve the others."""
+_FPDUS_PER_EVENT = 256
+"""After this many the other connections have their turn."""
 _CAUSES = {
     errno.ETIMEDOUT: CloseCause.TIMEOUT,
     errno.ECONNRESET: CloseCause.PEER,
@@ -94,6 +98,7 @@ class IwarpEndpoint:
         self.close_reason: CloseReason | None = None
         self._loop = asyncio.get_running_loop()
         self._sock = sock
+        self._rings = rings
         self._large_fpdus = is_loopback(self.peer_address[0]) if large_fpdus is None else large_fpdus
         self._regions = RegionTable()
         self._regions.on_invalidated = self._invalidated
@@ -155,7 +160,7 @@ class IwarpEndpoint:
         receiver, sender = self._receiver, self._sender
         return {
             "registrations": self._registrations,
-            "allocations": 0,
+            "allocations": self._rings.allocations,
             "regions": len(self._regions),
             "fpdus_sent": sender.fpdus,
             "fpdus_received": receiver.fpdus,
@@ -166,6 +171,7 @@ class IwarpEndpoint:
             "bytes_received_write": receiver.bytes_write,
             "bytes_received_read_response": receiver.bytes_read,
             "bytes_direct": receiver.bytes_direct,
+            "retransmissions": retransmissions(self._sock),
             "crc_errors": receiver.crc_errors,
             "invalidations": receiver.invalidations,
             "terminates_sent": self._terminates_sent,
@@ -199,13 +205,17 @@ class IwarpEndpoint:
         works = [self._work(request) for request in requests]
         if len(self._queue) + len(works) > self.capabilities.max_send_queue:
             raise ProviderError("send queue is full")
-        if self._dead or self._closing:
+        if self._dead:
             self._receiver.completions.extend(
                 Completion(work.operation, Status.FLUSHED, work.context) for work in works
             )
             self._schedule_delivery()
             return
         self._queue.extend(works)
+        if self._closing:
+            for work in works:
+                work.dropped = True  # flushed behind what still goes out
+            return
         for work in works:
             self._sender.post(work)
         if self._established and not self._writing:
@@ -298,6 +308,7 @@ class IwarpEndpoint:
 
     def _readable(self) -> None:
         receiver, sock = self._receiver, self._sock
+        enough = receiver.fpdus + _FPDUS_PER_EVENT
         self._receiving = True
         try:
             for _ in range(_TURNS):
@@ -316,7 +327,7 @@ class IwarpEndpoint:
                 receiver.received(count)
                 if self._deferred is not None:
                     raise self._deferred
-                if count < room:
+                if count < room or receiver.fpdus > enough:
                     break
         except TerminateError as error:
             self._die(CloseReason(error.fault.cause, str(error)), graceful=True, terminate=error)
@@ -402,7 +413,7 @@ class IwarpEndpoint:
         self._die(CloseReason(CloseCause.LOCAL, "posted work did not go out in time"))
 
     def _finish_if_drained(self) -> None:
-        if not any(not work.done for work in self._queue) and self._sender.idle:
+        if all(work.done or work.dropped for work in self._queue) and self._sender.idle:
             self._die(CloseReason(CloseCause.LOCAL), graceful=True)
 
     def _die(self, reason: CloseReason, graceful: bool = False, terminate: TerminateError | None = None) -> None:

@@ -101,6 +101,11 @@ class RegionTable:
             raise TerminateError(Fault.ACCESS_RIGHTS)
         return region.memory[start : start + length]
 
+    def writable(self, token: int) -> Region | None:
+        """The valid region that the peer may write, if ``token`` names one."""
+        region = self._regions.get(token)
+        return region if region is not None and region.valid and region.access & Access.REMOTE_WRITE else None
+
     def for_read(self, token: int, offset: int, length: int) -> tuple[Region, memoryview]:
         """The memory that an RDMA Read is answered from. Raises ``TerminateError`` (remote protection errors)."""
         region = self._regions.get(token)

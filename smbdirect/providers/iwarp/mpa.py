@@ -12,7 +12,7 @@ from construct import Bytes, Int8ub, Int16ub
 from crc32c import crc32c
 
 from smbdirect.codec import Buffer, Codec
-from smbdirect.errors import ProtocolError
+from smbdirect.errors import ProtocolError, ProviderError
 
 REQUEST_KEY = b"MPA ID Req Frame"
 REPLY_KEY = b"MPA ID Rep Frame"
@@ -125,10 +125,10 @@ def decode_frame(data: Buffer, key: bytes) -> Frame:
 
 
 def encode_frame(key: bytes, frame: Frame) -> bytes:
-    """The bytes of a frame. Raises ``ValueError`` for too much private data."""
+    """The bytes of a frame. Raises ``ProviderError`` for too much private data."""
     tail = (READ_LIMITS.pack(frame.limits) if frame.limits is not None else b"") + frame.private_data
     if len(tail) > MAX_PRIVATE_DATA:
-        raise ValueError(f"private data of {len(tail)} bytes")
+        raise ProviderError(f"private data of {len(frame.private_data)} bytes")
     return FRAME_HEADER.pack(FrameHeader(key, frame.flags, frame.revision, len(tail))) + tail
 
 

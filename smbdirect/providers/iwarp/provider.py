@@ -14,7 +14,7 @@ from smbdirect.providers.iwarp import mpa
 from smbdirect.providers.iwarp.endpoint import CAPABILITIES, IwarpEndpoint
 from smbdirect.providers.iwarp.linger import Linger
 from smbdirect.providers.iwarp.mpa import FRAME_HEADER, Frame, Parameters, Rtr
-from smbdirect.providers.iwarp.receiver import RingPool
+from smbdirect.providers.iwarp.placement import RingPool
 
 _log = logging.getLogger(__name__)
 
@@ -49,19 +49,26 @@ class IwarpConnectionRequest:
         return self._endpoint
 
     async def accept(self, private_data: bytes = b"") -> None:
-        """See ``base.ConnectionRequest.accept``. For iWARP established means: the MPA reply is sent."""
+        """See ``base.ConnectionRequest.accept``. For iWARP established means: the MPA reply is sent.
+
+        Raises ``ProviderError``, with the request still open, for too much private data.
+        """
         self.prepare()
         endpoint = self._endpoint
         if endpoint is None or self._answered:
             raise ConnectionLost(CloseReason(CloseCause.LOCAL, "already answered"))
-        self._answered = True
         frame, parameters = mpa.accept_frame(self._frame, private_data, self._provider.crc)
+        reply = mpa.encode_frame(mpa.REPLY_KEY, frame)
+        self._answered = True
         try:
-            await asyncio.get_running_loop().sock_sendall(self._sock, mpa.encode_frame(mpa.REPLY_KEY, frame))
+            await asyncio.get_running_loop().sock_sendall(self._sock, reply)
         except OSError as error:
             reason = CloseReason(CloseCause.PEER, str(error))
             endpoint.abort(reason)
             raise ConnectionLost(reason) from error
+        except BaseException:
+            endpoint.abort(CloseReason(CloseCause.LOCAL, "accepting was cancelled"))
+            raise
         if endpoint.close_reason is not None:
             raise ConnectionLost(endpoint.close_reason)
         endpoint.establish(parameters, initiator=False)
@@ -70,11 +77,11 @@ class IwarpConnectionRequest:
         """See ``base.ConnectionRequest.reject``."""
         if self._answered:
             return
+        reply = mpa.encode_frame(mpa.REPLY_KEY, mpa.reject_frame(self._frame, private_data))
         self._answered = True
         if self._endpoint is not None:
             self._endpoint.abort(CloseReason(CloseCause.LOCAL, "rejected"))
             return
-        reply = mpa.encode_frame(mpa.REPLY_KEY, mpa.reject_frame(self._frame, private_data))
         Linger(asyncio.get_running_loop(), self._sock, reply)
 
 
@@ -133,7 +140,11 @@ class _Handshake:
             self.close()
             return
         self._detach()
-        self._on_request(request)
+        try:
+            self._on_request(request)
+        except BaseException:
+            request.reject()
+            raise
 
     def _parse(self) -> Frame | None:
         """The frame once it is complete. Raises ``ProtocolError`` as soon as it cannot become one."""

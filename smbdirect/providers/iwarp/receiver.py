@@ -20,72 +20,21 @@ from smbdirect.providers.iwarp import ddp, rdmap
 from smbdirect.providers.iwarp.ddp import TAGGED_HEADER, UNTAGGED_HEADER, TaggedHeader, UntaggedHeader, next_msn
 from smbdirect.providers.iwarp.memory import Region, RegionTable
 from smbdirect.providers.iwarp.mpa import Rtr, fpdu_size
+from smbdirect.providers.iwarp.placement import RING_SIZE, PendingRead, RingPool
 from smbdirect.providers.iwarp.rdmap import READ_REQUEST, Fault, Opcode, ReadRequest, TerminateError
 
-RING_SIZE = 256 * 1024
 _MIN_ROOM = 0x10000 + 16
 """Bytes of the ring that must be free for a receive: any one FPDU fits."""
 _MAX_STASH = 16 * 1024
 """A remainder up to this many bytes is set aside so that an idle connection holds no ring."""
-_MIN_DIRECT = 2048
+_MIN_DIRECT = 16 * 1024
 """Missing payload bytes from which a second system call costs less than a copy."""
+_BULK_WINDOW = 16 * 1024
+"""Bytes offered in the ring while large payloads are coming: room for the header of the next one and small messages."""
+_MIDDLE = ddp.TAGGED | ddp.VERSION
+"""DDP control byte of a tagged segment that is not its message's last."""
+_TAGGED_FIELDS = TAGGED_HEADER.fields_from
 _EMPTY = memoryview(bytearray())
-
-
-class RingPool:
-    """Receive rings shared by the connections of one thread: only one that holds most of a large FPDU keeps its own."""
-
-    def __init__(self) -> None:
-        self._free: list[bytearray] = []
-        self.allocations = 0
-
-    def acquire(self) -> bytearray:
-        if self._free:
-            return self._free.pop()
-        self.allocations += 1
-        return bytearray(RING_SIZE)
-
-    def release(self, ring: bytearray) -> None:
-        if len(self._free) < 4:
-            self._free.append(ring)
-
-
-class PendingRead:
-    """An RDMA Read of ours whose response is under way: its sink token is good for nothing else."""
-
-    __slots__ = ("base", "owner", "received", "segments", "stag", "total")
-
-    def __init__(self, stag: int, segments: Sequence[memoryview], total: int, base: int = 0) -> None:
-        self.stag = stag
-        self.base = base
-        self.segments: list[memoryview] = [segment for segment in segments if len(segment)]
-        self.total = total
-        self.received = 0
-        self.owner: object = None
-
-    def targets(self, length: int) -> Sequence[memoryview]:
-        """Where the next ``length`` bytes go."""
-        first = self.segments[0] if self.segments else _EMPTY
-        if len(first) >= length:
-            return (first[:length],)
-        found = []
-        for segment in self.segments:
-            part = segment[:length]
-            found.append(part)
-            length -= len(part)
-            if not length:
-                break
-        return found
-
-    def advance(self, length: int) -> None:
-        self.received += length
-        while length:
-            first = self.segments[0]
-            if len(first) > length:
-                self.segments[0] = first[length:]
-                return
-            length -= len(first)
-            del self.segments[0]
 
 
 class Receiver:
@@ -126,6 +75,8 @@ class Receiver:
         self._stash = b""
         self._head = 0
         self._tail = 0
+        self._room = 0
+        self._bulk = False  # large payloads are coming: little of the next receive should pass through the ring
         # payload being received straight into its place, and the FPDU it belongs to
         self._direct: list[memoryview] = []
         self._direct_left = 0
@@ -153,12 +104,15 @@ class Receiver:
             left = self._tail - self._head
             self._view[:left] = bytes(self._view[self._head : self._tail])
             self._head, self._tail = 0, left
+        window = self._view[self._tail : self._tail + _BULK_WINDOW] if self._bulk else self._view[self._tail :]
+        self._room = self._direct_left + len(window)
         if self._direct_left:
-            return [*self._direct, self._view[self._tail :]]
-        return [self._view[self._tail :]]
+            return [*self._direct, window]
+        return [window]
 
     def received(self, count: int) -> None:
         """``count`` bytes have arrived in ``buffers()``."""
+        full = count == self._room
         if self._direct_left:
             taken = min(count, self._direct_left)
             count -= taken
@@ -169,6 +123,8 @@ class Receiver:
             else:
                 self._direct.clear()
         self._tail += count
+        if full:
+            self._bulk = False
         try:
             self._parse()
         finally:
@@ -247,6 +203,8 @@ class Receiver:
                 continue
             if available < 20:
                 return  # every FPDU is at least that long, its trailer included
+            if view[head + 2] == _MIDDLE and not self.crc and self._run(head, tail):
+                continue
             tagged = view[head + 2] & ddp.TAGGED
             payload = length - (ddp.TAGGED_HEADER_SIZE if tagged else ddp.UNTAGGED_HEADER_SIZE)
             try:
@@ -275,6 +233,60 @@ class Receiver:
             except TerminateError as error:
                 error.header = self._faulty_header(view, head, length)
                 raise
+
+    def _run(self, head: int, tail: int) -> bool:
+        """Place consecutive whole FPDUs of one Write or Read Response, none of them the last, without CRC: what a peer
+        with segment-sized FPDUs sends most. Stops before the first one that is anything else or not plainly
+        right, which then is judged on the common path. True if there was at least one."""
+        view = self._view
+        _, _, kind, token, offset = _TAGGED_FIELDS(view, head)
+        if kind == rdmap.CONTROL | Opcode.RDMA_WRITE:
+            region = self._regions.writable(token)
+            if region is None:
+                return False
+            memory, base, limit = region.memory, region.address, region.length
+            expected = offset
+        elif kind == rdmap.CONTROL | Opcode.READ_RESPONSE and self.reads and self.reads[0].segments:
+            read = self.reads[0]
+            if token != read.stag:
+                return False
+            memory, base = read.segments[0], read.base + read.passed
+            limit = min(len(memory), read.total - read.passed - 1)  # the last byte comes with the last segment
+            expected = read.base + read.received
+        else:
+            return False
+        start, count, moved = head, 0, 0
+        while tail - start >= 20:
+            length, control, kind_here, token_here, offset = _TAGGED_FIELDS(view, start)
+            payload = length - ddp.TAGGED_HEADER_SIZE
+            end = start + (length + 9 & ~3)
+            position = offset - base
+            if (
+                control != _MIDDLE
+                or kind_here != kind
+                or token_here != token
+                or offset != expected
+                or payload <= 0
+                or end > tail
+                or position < 0
+                or position + payload > limit
+            ):
+                break
+            memory[position : position + payload] = view[start + 16 : start + 16 + payload]
+            start = end
+            expected += payload
+            moved += payload
+            count += 1
+        if not count:
+            return False
+        self._head = start
+        self.fpdus += count
+        if kind == rdmap.CONTROL | Opcode.RDMA_WRITE:
+            self.bytes_write += moved
+        else:
+            self.bytes_read += moved
+            self.reads[0].advance(moved)
+        return True
 
     def _header(self, view: memoryview, head: int, length: int) -> TaggedHeader | UntaggedHeader:
         control = view[head + 2]
@@ -334,6 +346,7 @@ class Receiver:
         self._direct_region = header.stag if type(header) is TaggedHeader else None
         self._pending = (header, payload, trailer)
         self._head = self._tail
+        self._bulk = True
 
     def _checksum_known_good(self, head: int, length: int) -> bool:
         """True if the FPDU at ``head`` is complete and its CRC right; an incomplete one cannot be trusted yet."""

@@ -18,8 +18,8 @@ from smbdirect.providers.iwarp import ddp, rdmap
 from smbdirect.providers.iwarp.ddp import TAGGED_HEADER, UNTAGGED_HEADER, TaggedHeader, UntaggedHeader, next_msn
 from smbdirect.providers.iwarp.memory import Region
 from smbdirect.providers.iwarp.mpa import Rtr, fpdu_size, trailer
+from smbdirect.providers.iwarp.placement import PendingRead
 from smbdirect.providers.iwarp.rdmap import READ_REQUEST, Opcode, ReadRequest
-from smbdirect.providers.iwarp.receiver import PendingRead
 
 IOV_MAX = 1024
 """Buffers per ``sendmsg`` (Linux UIO_MAXIOV)."""
@@ -33,6 +33,7 @@ class Work:
     __slots__ = (
         "context",
         "done",
+        "dropped",
         "invalidate",
         "operation",
         "read",
@@ -66,6 +67,7 @@ class Work:
         self.invalidate = invalidate
         self.read = read
         self.done = False
+        self.dropped = False
 
 
 class Response:

@@ -189,11 +189,17 @@ class VerbsConnectionRequest:
             raise ProviderError("prepare() comes before accept()")
         opened = connection.device
         buffer = ctypes.create_string_buffer(private_data, max(1, len(private_data)))
+        responder, initiator = self._responder_resources, self._initiator_depth
+        if opened.iwarp:
+            # Linux 6.12: iw_cm hands the peer's values over the other way round than ib_cm does, and NIC drivers trim
+            # what the peer cannot do. An SMB client asks for no outbound Reads (ORD 0), so the wrong one would be 0,
+            # and its first inbound Read would end the connection.
+            responder = initiator = max(responder, initiator)
         parameters = abi.ConnParam(
             private_data=ctypes.addressof(buffer) if private_data else None,
             private_data_len=len(private_data),
-            responder_resources=min(self._responder_resources, opened.max_read_depth),
-            initiator_depth=min(self._initiator_depth, opened.max_initiator_depth),
+            responder_resources=min(responder, opened.max_read_depth),
+            initiator_depth=min(initiator, opened.max_initiator_depth),
             rnr_retry_count=RNR_RETRY_COUNT,
         )
         if connection.cm.libraries.cm.rdma_accept(connection.cm_id, ctypes.byref(parameters)):

@@ -35,3 +35,10 @@ host_root() {   # with HOSTROOT=1: the host's file system at /host, writable pla
   for d in proc sys dev; do mount --bind /$d /host/$d; done
   modprobe rdma_ucm; modprobe ib_uverbs
 }
+verbs_server_stop() {   # SIGTERM to what verbs-server.sh started; its status
+  [ -f /tmp/verbs-server.pid ] || return 0
+  local pid=$(cat /tmp/verbs-server.pid) i=0; rm /tmp/verbs-server.pid
+  kill $pid 2>/dev/null || return 1
+  while kill -0 $pid 2>/dev/null; do sleep 0.2; i=$((i+1)); [ $i -gt 100 ] && { kill -9 $pid; return 1; }; done
+  return 0
+}

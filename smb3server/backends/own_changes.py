@@ -1,0 +1,76 @@
+"""Telling the server's own changes from the host's: inotify reports both, and does not say whose they are.
+
+Names created, removed or renamed are expected one by one. Content and metadata go by the file: what happens to one that
+is open for writing here, or was changed here a moment ago, counts as the server's own.
+"""
+
+from __future__ import annotations
+
+import time
+
+from smb3server.backends import syscalls
+from smb3server.backends.base import FileKey
+
+SECONDS = 1.0
+"""For so long a change of ours explains events."""
+_MAX_ENTRIES = 8192
+
+
+class OwnChanges:
+    def __init__(self) -> None:
+        self.watched = False
+        """Whether anybody wants to know; without, nothing but open files is kept."""
+        self._expected: dict[tuple[FileKey, str, int], list[float]] = {}
+        self._touched: dict[FileKey, float] = {}
+        self._writers: dict[FileKey, int] = {}
+
+    def opened(self, key: FileKey) -> None:
+        """For writing."""
+        self._writers[key] = self._writers.get(key, 0) + 1
+
+    def closed(self, key: FileKey) -> None:
+        count = self._writers.get(key, 0)
+        if count > 1:
+            self._writers[key] = count - 1
+        else:
+            self._writers.pop(key, None)
+        self.touch(key)
+
+    def touch(self, key: FileKey) -> None:
+        if not self.watched:
+            return
+        now = time.monotonic()
+        if len(self._touched) >= _MAX_ENTRIES:
+            self._touched = {other: until for other, until in self._touched.items() if until > now}
+            if len(self._touched) >= _MAX_ENTRIES:
+                self._touched.clear()
+        self._touched[key] = now + SECONDS
+
+    def expect(self, directory: int, name: str, event: int) -> None:
+        """``event`` (an inotify bit) is about to happen to ``name`` in ``directory``."""
+        if not self.watched:
+            return
+        now = time.monotonic()
+        if len(self._expected) >= _MAX_ENTRIES:
+            self._expected = {key: until for key, until in self._expected.items() if until[-1] > now}
+            if len(self._expected) >= _MAX_ENTRIES:
+                self._expected.clear()
+        stat = syscalls.statx(directory)
+        self._expected.setdefault((FileKey(stat.dev, stat.ino), name, event), []).append(now + SECONDS)
+
+    def is_expected(self, directory: FileKey, name: str, event: int) -> bool:
+        """Uses up one expectation."""
+        key = (directory, name, event)
+        deadlines = self._expected.get(key)
+        if deadlines is None:
+            return False
+        now = time.monotonic()
+        found = False
+        while deadlines and not found:
+            found = deadlines.pop(0) > now
+        if not deadlines:
+            del self._expected[key]
+        return found
+
+    def is_touched(self, key: FileKey) -> bool:
+        return key in self._writers or self._touched.get(key, 0.0) > time.monotonic()

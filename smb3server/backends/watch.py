@@ -1,0 +1,342 @@
+"""Changes of a local directory by others than this server, seen through inotify(7).
+
+One inotify instance per backend, read by the event loop. A recursive watch puts one inotify watch on every directory
+below, a few per turn of the loop, up to bounds; what lies beyond them goes unnoticed. When events were lost, whoever
+watches is told so by a change of action 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import struct
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from smb3server.backends import names, syscalls
+from smb3server.backends.base import Change, FileKey
+from smb3server.backends.own_changes import OwnChanges
+from smb3server.backends.resolve import Resolver
+
+ACTION_LOST = 0
+ACTION_ADDED = 1
+ACTION_REMOVED = 2
+ACTION_MODIFIED = 3
+ACTION_RENAMED_OLD_NAME = 4
+ACTION_RENAMED_NEW_NAME = 5
+
+NOTIFY_FILE_NAME = 0x001
+NOTIFY_DIR_NAME = 0x002
+NOTIFY_DATA = 0x008 | 0x010
+"""SIZE and LAST_WRITE."""
+NOTIFY_METADATA = 0x004 | 0x010 | 0x020 | 0x040 | 0x080 | 0x100
+"""ATTRIBUTES, LAST_WRITE, LAST_ACCESS, CREATION, EA, SECURITY: the kernel does not tell which."""
+NOTIFY_ANY = 0xFFF
+
+MAX_WATCHES = 16384
+"""Of one backend."""
+_PER_TURN = 64
+_READ_BYTES = 65536
+_EVENT = struct.Struct("@iIII")
+
+_MODIFY, _ATTRIB = 0x2, 0x4
+MOVED_FROM, MOVED_TO, CREATE, DELETE = 0x40, 0x80, 0x100, 0x200
+_NAMES = MOVED_FROM | MOVED_TO | CREATE | DELETE
+_MOVED = MOVED_FROM | MOVED_TO
+_OVERFLOW, _IGNORED, _ISDIR = 0x4000, 0x8000, 0x40000000
+_ONLYDIR, _EXCL_UNLINK = 0x01000000, 0x04000000
+_MASK = _MODIFY | _ATTRIB | _NAMES | _ONLYDIR | _EXCL_UNLINK
+
+_log = logging.getLogger(__name__)
+
+
+class _Node:
+    """A directory somebody watches, for one subscription."""
+
+    __slots__ = ("children", "name", "parent", "subscription", "watch")
+
+    def __init__(self, subscription: _Subscription, parent: _Node | None, name: str) -> None:
+        self.subscription = subscription
+        self.parent = parent
+        self.name = name
+        self.children: dict[str, _Node] = {}
+        self.watch = -1
+
+    def below(self) -> list[str]:
+        """On-disk components from the watched directory down to this one."""
+        found: list[str] = []
+        node = self
+        while node.parent is not None:
+            found.append(node.name)
+            node = node.parent
+        found.reverse()
+        return found
+
+    def subtree(self) -> Iterator[_Node]:
+        todo = [self]
+        while todo:
+            node = todo.pop()
+            todo.extend(node.children.values())
+            yield node
+
+
+class _Subscription:
+    def __init__(self, base: Callable[[], list[str]], recursive: bool, on_change: Callable[[Change], None]) -> None:
+        self.base = base
+        self.recursive = recursive
+        self.on_change = on_change
+        self.root = _Node(self, None, "")
+        self.active = True
+
+
+class Watcher:
+    """Belongs to one event loop: the one ``subscribe`` is first called in."""
+
+    def __init__(self, resolver: Resolver, own: OwnChanges, max_watches: int = MAX_WATCHES) -> None:
+        self._resolver = resolver
+        self._own = own
+        self._places: dict[int, FileKey] = {}
+        self._max_watches = max_watches
+        self._descriptor = -1
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._nodes: dict[int, list[_Node]] = {}
+        self._todo: deque[tuple[_Node, bool]] = deque()
+        self._walking = False
+        self._full = False
+
+    def subscribe(
+        self, base: Callable[[], list[str]], recursive: bool, on_change: Callable[[Change], None]
+    ) -> Callable[[], None] | None:
+        """``base`` gives the watched directory's present on-disk components (FileNotFoundError when it is gone).
+
+        None outside an event loop, and when the kernel gives no watch.
+        """
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return None
+        if self._descriptor < 0:
+            try:
+                self._descriptor = syscalls.inotify_init()
+            except OSError as error:
+                _log.warning("host changes go unnoticed: %s", error)
+                return None
+            self._loop = loop
+            self._own.watched = True
+            loop.add_reader(self._descriptor, self._on_readable)
+        subscription = _Subscription(base, recursive, on_change)
+        if not self._add(subscription.root):
+            return None
+        if recursive:
+            self._walk_later(subscription.root, False)
+        return lambda: self._unsubscribe(subscription)
+
+    def close(self) -> None:
+        self._todo.clear()
+        self._nodes.clear()
+        if self._descriptor >= 0:
+            if self._loop is not None and not self._loop.is_closed():
+                self._loop.remove_reader(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _unsubscribe(self, subscription: _Subscription) -> None:
+        subscription.active = False
+        self._drop(subscription.root)
+
+    # -- watches
+
+    def _open(self, node: _Node) -> int:
+        return self._resolver.open_exact(node.subscription.base() + node.below())
+
+    def _add(self, node: _Node) -> bool:
+        if len(self._nodes) >= self._max_watches:
+            self._complain("limit of this server")
+            return False
+        try:
+            descriptor = self._open(node)
+        except OSError:
+            return False
+        try:
+            stat = syscalls.statx(descriptor)
+            watch = syscalls.inotify_add(self._descriptor, b"/proc/self/fd/%d" % descriptor, _MASK)
+        except OSError as error:
+            self._complain(str(error))
+            return False
+        finally:
+            os.close(descriptor)
+        node.watch = watch
+        self._places[watch] = FileKey(stat.dev, stat.ino)
+        self._nodes.setdefault(watch, []).append(node)
+        return True
+
+    def _complain(self, reason: str) -> None:
+        if not self._full:
+            self._full = True
+            _log.warning("some directories' host changes go unnoticed: %s", reason)
+
+    def _drop(self, top: _Node) -> None:
+        if top.parent is not None:
+            top.parent.children.pop(top.name, None)
+        for node in top.subtree():
+            nodes = self._nodes.get(node.watch)
+            if nodes is None or node not in nodes:
+                continue
+            nodes.remove(node)
+            if not nodes:
+                del self._nodes[node.watch]
+                self._places.pop(node.watch, None)
+                # Gone with its directory already, perhaps.
+                with contextlib.suppress(OSError):
+                    syscalls.inotify_remove(self._descriptor, node.watch)
+            node.watch = -1
+
+    def _walk_later(self, node: _Node, report: bool) -> None:
+        self._todo.append((node, report))
+        if not self._walking and self._loop is not None:
+            self._walking = True
+            self._loop.call_soon(self._walk)
+
+    def _walk(self) -> None:
+        """Watch the directories inside some directories; ``report``: those are new, and what is in them is, too."""
+        self._walking = False
+        for _ in range(min(_PER_TURN, len(self._todo))):
+            node, report = self._todo.popleft()
+            if node.subscription.active and node.watch >= 0:
+                self._watch_children(node, report)
+        if self._todo and self._loop is not None and not self._walking:
+            self._walking = True
+            self._loop.call_soon(self._walk)
+
+    def _watch_children(self, node: _Node, report: bool) -> None:
+        try:
+            path = self._open(node)
+        except OSError:
+            return
+        try:
+            directory = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=path)
+        except OSError:
+            return
+        finally:
+            os.close(path)
+        try:
+            with os.scandir(directory) as entries:
+                for entry in entries:
+                    is_directory = entry.is_dir(follow_symlinks=False)
+                    if names.is_private(entry.name):
+                        continue
+                    if report:
+                        self._report(node, ACTION_ADDED, entry.name, is_directory)
+                    if is_directory:
+                        self._watch_child(node, entry.name, report)
+        finally:
+            os.close(directory)
+
+    def _watch_child(self, node: _Node, name: str, report: bool) -> None:
+        if not node.subscription.recursive or name in node.children:
+            return
+        child = _Node(node.subscription, node, name)
+        node.children[name] = child
+        if self._add(child):
+            self._walk_later(child, report)
+        else:
+            del node.children[name]
+
+    # -- events
+
+    def _on_readable(self) -> None:
+        try:
+            data = os.read(self._descriptor, _READ_BYTES)
+        except BlockingIOError:
+            return
+        events = list(_events(data))
+        places = {(cookie, mask & _MOVED): watch for watch, mask, cookie, _ in events if mask & _MOVED}
+        for watch, mask, cookie, name in events:
+            if mask & _OVERFLOW:
+                self._lost()
+            elif mask & _IGNORED:
+                self._places.pop(watch, None)
+                for node in self._nodes.pop(watch, ()):
+                    node.watch = -1
+            elif name and not names.is_private(name):
+                # Both halves of a rename lie next to each other; in one directory it is one, else two changes.
+                within = bool(mask & _MOVED) and places.get((cookie, mask & _MOVED ^ _MOVED)) == watch
+                nodes = list(self._nodes.get(watch, ()))
+                if nodes:
+                    own = self._is_own(nodes[0], watch, mask, name)
+                    for node in nodes:
+                        self._handle(node, mask, name, within, own)
+
+    def _is_own(self, node: _Node, watch: int, mask: int, name: str) -> bool:
+        if mask & _NAMES:
+            return self._own.is_expected(self._places[watch], name, mask & _NAMES)
+        try:
+            directory = self._open(node)
+        except OSError:
+            return False
+        try:
+            stat = syscalls.statx_at(directory, os.fsencode(name))
+        except OSError:
+            # Gone again: its removal is told by itself.
+            return True
+        finally:
+            os.close(directory)
+        return self._own.is_touched(FileKey(stat.dev, stat.ino))
+
+    def _handle(self, node: _Node, mask: int, name: str, within: bool, own: bool) -> None:
+        if own:
+            # Nothing to tell, but the tree of watches goes along.
+            if mask & (DELETE | MOVED_FROM) and name in node.children:
+                self._drop(node.children[name])
+            elif mask & _ISDIR and mask & (CREATE | MOVED_TO):
+                self._watch_child(node, name, False)
+            return
+        is_directory = bool(mask & _ISDIR)
+        if mask & CREATE:
+            self._report(node, ACTION_ADDED, name, is_directory)
+            if is_directory:
+                self._watch_child(node, name, True)
+        elif mask & (DELETE | MOVED_FROM):
+            self._report(node, ACTION_RENAMED_OLD_NAME if within else ACTION_REMOVED, name, is_directory)
+            child = node.children.get(name)
+            if child is not None:
+                self._drop(child)
+        elif mask & MOVED_TO:
+            self._report(node, ACTION_RENAMED_NEW_NAME if within else ACTION_ADDED, name, is_directory)
+            if is_directory:
+                self._watch_child(node, name, False)
+        elif mask & _MODIFY:
+            self._emit(node, ACTION_MODIFIED, name, NOTIFY_DATA)
+        elif mask & _ATTRIB:
+            self._emit(node, ACTION_MODIFIED, name, NOTIFY_METADATA)
+
+    def _report(self, node: _Node, action: int, name: str, is_directory: bool) -> None:
+        self._emit(node, action, name, NOTIFY_DIR_NAME if is_directory else NOTIFY_FILE_NAME)
+
+    def _emit(self, node: _Node, action: int, name: str | None, which: int) -> None:
+        subscription = node.subscription
+        if not subscription.active:
+            return
+        try:
+            components = subscription.base() + node.below()
+        except OSError:
+            return
+        if name is not None:
+            components.append(name)
+        subscription.on_change(Change(action, tuple(map(names.to_wire, components)), which))
+
+    def _lost(self) -> None:
+        for subscription in {node.subscription for nodes in self._nodes.values() for node in nodes}:
+            self._emit(subscription.root, ACTION_LOST, None, NOTIFY_ANY)
+
+
+def _events(data: bytes) -> Iterator[tuple[int, int, int, str]]:
+    """(watch, mask, cookie, on-disk name)"""
+    offset = 0
+    while offset + _EVENT.size <= len(data):
+        watch, mask, cookie, length = _EVENT.unpack_from(data, offset)
+        offset += _EVENT.size
+        yield watch, mask, cookie, os.fsdecode(data[offset : offset + length].rstrip(b"\0"))
+        offset += length

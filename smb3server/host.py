@@ -1,0 +1,222 @@
+"""What the machine says about its ports and RDMA devices: /proc and /sys, read without any library.
+
+Every function takes ``root``, the directory that holds ``proc`` and ``sys``, so that tests can bring their own machine.
+Nothing here raises for files that are missing or unreadable: what cannot be seen is not reported.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import struct
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from smbdirect.providers.verbs.device import PortState, ports
+
+ROOT = Path("/")
+ROCE_UDP_PORT = 4791
+SMB_PORT, SMB_DIRECT_PORT = 445, 5445
+_LISTENING, _UNCONNECTED = 0x0A, 0x07
+"""TCP_LISTEN and, for an unconnected UDP socket, TCP_CLOSE (Linux net/tcp_states.h)."""
+CAP_NET_RAW, CAP_NET_BIND_SERVICE, CAP_IPC_LOCK = 13, 10, 14
+"""Bit numbers (capability.h)."""
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+class PortOwner(NamedTuple):
+    """A socket that is bound to a port."""
+
+    protocol: str
+    """tcp or udp."""
+    address: str
+    """0.0.0.0 and :: are wildcards."""
+    port: int
+    process: str
+    """Name of the process; empty where the kernel owns the socket or its process cannot be seen."""
+    pid: int | None
+    hidden: bool
+    """The owner may be a process of another user: its descriptors could not be read."""
+
+    def __str__(self) -> str:
+        if self.pid is not None:
+            return f"{self.process or 'a process'} (process {self.pid})"
+        return "a process of another user, or the kernel" if self.hidden else "the kernel"
+
+
+def _address(text: str) -> str:
+    """/proc/net prints addresses as 32-bit words in host order."""
+    words = [int(text[start : start + 8], 16) for start in range(0, len(text), 8)]
+    packed = struct.pack(f"={len(words)}I", *words)
+    address = ipaddress.ip_address(packed)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)
+
+
+def _processes(root: Path, inodes: set[int]) -> tuple[dict[int, tuple[str, int]], bool]:
+    """(process name, pid) by socket inode, and whether some process would not be looked into."""
+    found: dict[int, tuple[str, int]] = {}
+    hidden = False
+    try:
+        entries = [entry for entry in os.listdir(root / "proc") if entry.isdigit()]
+    except OSError:
+        return found, True
+    for entry in entries:
+        folder = root / "proc" / entry / "fd"
+        try:
+            numbers = os.listdir(folder)
+        except PermissionError:
+            hidden = True
+            continue
+        except OSError:
+            continue
+        for number in numbers:
+            try:
+                target = os.readlink(folder / number)
+            except OSError:
+                continue
+            if target.startswith("socket:[") and int(target[8:-1]) in inodes:
+                found[int(target[8:-1])] = (_read(root / "proc" / entry / "comm"), int(entry))
+    return found, hidden
+
+
+def port_owners(wanted: Iterable[tuple[str, int]], root: Path = ROOT) -> list[PortOwner]:
+    """Who listens on (or, for UDP, is bound to) the given (protocol, port) pairs."""
+    pairs = set(wanted)
+    sockets: list[tuple[str, str, int, int]] = []
+    for protocol in ("tcp", "udp"):
+        state = _LISTENING if protocol == "tcp" else _UNCONNECTED
+        for family in ("", "6"):
+            for line in _read(root / "proc" / "net" / (protocol + family)).splitlines()[1:]:
+                fields = line.split()
+                if len(fields) < 10 or int(fields[3], 16) != state:
+                    continue
+                address, port = fields[1].split(":")
+                if (protocol, int(port, 16)) in pairs:
+                    sockets.append((protocol, _address(address), int(port, 16), int(fields[9])))
+    if not sockets:
+        return []
+    processes, hidden = _processes(root, {inode for _, _, _, inode in sockets})
+    owners = []
+    for protocol, text, number, inode in sockets:
+        name, pid = processes.get(inode, ("", None))
+        owners.append(PortOwner(protocol, text, number, name, pid, hidden and pid is None))
+    return owners
+
+
+def overlapping(owners: Sequence[PortOwner], protocol: str, host: str, port: int) -> PortOwner | None:
+    """The owner that keeps ``host`` from being bound to ``port``."""
+    family = 6 if ":" in host else 4
+    for owner in owners:
+        if (owner.protocol, owner.port) != (protocol, port):
+            continue
+        theirs = 6 if ":" in owner.address else 4
+        # A socket on :: may take IPv4, too; whether it does is not told.
+        wildcard = owner.address == "::" or (owner.address == "0.0.0.0" and family == 4)
+        if wildcard or (theirs == family and (owner.address == host or host in ("0.0.0.0", "::"))):
+            return owner
+    return None
+
+
+class RdmaDevice(NamedTuple):
+    """An RDMA device's port, the software driver behind it and its interfaces."""
+
+    state: PortState
+    driver: str
+    """rxe or siw for the kernel's software devices, else the name of the NIC's driver (may be empty)."""
+
+    @property
+    def name(self) -> str:
+        return self.state.device
+
+    @property
+    def fabric(self) -> str:
+        """iWARP, RoCE or InfiniBand."""
+        if self.state.iwarp:
+            return "iWARP"
+        return "InfiniBand" if self.state.link_layer == "InfiniBand" else "RoCE"
+
+    @property
+    def smb_ports(self) -> tuple[int, ...]:
+        """Clients look for SMB Direct on 5445 over iWARP, which shares TCP's ports with 445; on 445 elsewhere, where
+        Linux 6.12 asks for 5445 first."""
+        return (SMB_DIRECT_PORT,) if self.state.iwarp else (SMB_PORT, SMB_DIRECT_PORT)
+
+
+def _driver(device: str, root: Path) -> str:
+    folder = root / "sys" / "class" / "infiniband" / device
+    description = _read(folder / "node_desc").lower()
+    # The kernel's software devices have no bus device whose driver could be asked; they describe themselves.
+    if not (folder / "device" / "driver").exists():
+        if description == "rxe" or device.startswith("rxe"):
+            return "rxe"
+        if "siw" in description or "software iwarp" in description or device.startswith("siw"):
+            return "siw"
+        return ""
+    return os.path.basename(os.path.realpath(folder / "device" / "driver"))
+
+
+def rdma_devices(root: Path = ROOT) -> list[RdmaDevice]:
+    return [RdmaDevice(state, _driver(state.device, root)) for state in ports(root / "sys" / "class" / "infiniband")]
+
+
+def module_loaded(name: str, root: Path = ROOT) -> bool:
+    """Loaded, or built in with parameters; built in without leaves no trace."""
+    return (root / "sys" / "module" / name).is_dir()
+
+
+def effective_capabilities(root: Path = ROOT) -> int:
+    """Bit mask of this process's effective capabilities."""
+    for line in _read(root / "proc" / "self" / "status").splitlines():
+        if line.startswith("CapEff:"):
+            return int(line.split()[1], 16)
+    return 0
+
+
+def mtu(interface: str, root: Path = ROOT) -> int:
+    """Bytes; 0 if unknown."""
+    text = _read(root / "sys" / "class" / "net" / interface / "mtu")
+    return int(text) if text.isdigit() else 0
+
+
+def kernel_owner(owner: PortOwner, devices: Sequence[RdmaDevice], root: Path = ROOT) -> tuple[str, str]:
+    """(who, remedy) for a port that somebody else has, with the kernel's drivers told apart."""
+    rxe = [device for device in devices if device.driver == "rxe"]
+    if owner.pid is None and owner.protocol == "udp" and owner.port == ROCE_UDP_PORT:
+        if rxe:
+            names = ", ".join(device.name for device in rxe)
+            return (
+                f"the kernel's rdma_rxe ({names})",
+                f"serve it there with --rdma=verbs, or `rdma link delete {rxe[0].name}`",
+            )
+        if module_loaded("rdma_rxe", root):
+            return "the kernel's rdma_rxe", "`rdma link` shows its devices; delete them or `rmmod rdma_rxe`"
+    if owner.pid is None and owner.protocol == "tcp" and module_loaded("ksmbd", root):
+        return "the kernel's SMB server (ksmbd)", "stop it: `ksmbd.control --shutdown`"
+    if owner.pid is None and owner.protocol == "tcp" and any(device.driver == "siw" for device in devices):
+        return "a listener on the kernel's siw device (ksmbd or another SMB Direct server)", "stop that server"
+    remedy = f"stop it or choose another port (`ss -lnp 'sport = :{owner.port}'` shows it)"
+    return str(owner), remedy
+
+
+def can_bind(kind: int, host: str, port: int) -> OSError | None:
+    """Try it: the error, or None. ``kind`` is SOCK_STREAM or SOCK_DGRAM."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, kind | socket.SOCK_CLOEXEC) as probe:
+            if family == socket.AF_INET6:
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            if kind == socket.SOCK_STREAM:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as error:
+        return error
+    return None

@@ -1,0 +1,132 @@
+"""Windows naming rules (MS-FSCC 2.1.5) and the mapping to names on disk."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smb3server.backends import names
+from smb3server.backends.names import InvalidName
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", ((), "", None)),
+        ("a", (("a",), "", None)),
+        ("a\\b c\\d.txt", (("a", "b c", "d.txt"), "", None)),
+        ("a:s", (("a",), "s", None)),
+        ("a\\b:s:$DATA", (("a", "b"), "s", None)),
+        ("a:s:$data", (("a",), "s", None)),
+        ("a::$DATA", (("a",), "", False)),
+        (":s", ((), "s", None)),
+        (":s:$DATA", ((), "s", None)),
+        ("::$INDEX_ALLOCATION", ((), "", True)),
+        ("d::$INDEX_ALLOCATION", (("d",), "", True)),
+        ("d:$I30:$INDEX_ALLOCATION", (("d",), "", True)),
+        ("a:s*?", (("a",), "s*?", None)),
+        ("a.", (("a.",), "", None)),
+    ],
+)
+def test_split(text: str, expected: tuple[tuple[str, ...], str, bool | None]) -> None:
+    assert names.split_path(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a:", "a::", "a:s:", "a:s:$BAD", "a:s:$DATA:x", "a\\", "\\a", "a\\\\b", "..", "a\\..\\b", ".", "a/b", "a*",
+        "a?",
+        "a<", "a>", 'a"', "a|", "a\x01", "a\0", "a:s\\b", "a:s\0", "d:x\\f", "a:x:$INDEX_ALLOCATION", "x" * 256,
+        "a:" + "s" * 256, "😀" * 128, "a\\" * 20000 + "b", "a:s/t",
+    ],
+)  # fmt: skip
+def test_refused(text: str) -> None:
+    with pytest.raises(InvalidName):
+        names.split_path(text)
+
+
+def test_limits() -> None:
+    assert names.split_path("x" * 255)[0] == ("x" * 255,)
+    assert names.split_path("😀" * 127 + "x")[0] == ("😀" * 127 + "x",)
+    assert names.split_path("a:" + "s" * 255)[1] == "s" * 255
+
+
+@given(st.text())
+def test_split_never_breaks(text: str) -> None:
+    try:
+        path, stream, _ = names.split_path(text)
+    except InvalidName:
+        return
+    for component in path:
+        names.check_component(component)
+    assert ":" not in stream
+    assert "\\" not in stream
+
+
+def test_wildcards_and_devices() -> None:
+    assert names.has_wildcards("a*")
+    assert not names.has_wildcards("abc")
+    for name in ("CON", "nul", "com1", "LPT9.txt", "AUX .x"):
+        assert names.is_reserved_device(name)
+    for name in ("CONSOLE", "COM0", "xNUL", "COM10"):
+        assert not names.is_reserved_device(name)
+
+
+@pytest.mark.parametrize(
+    ("disk", "wire"),
+    [
+        ("plain", "plain"),
+        ("a:b", "a\uf022b"),
+        ('"*<>?\\|', "\uf020\uf021\uf023\uf024\uf025\uf026\uf027"),
+        ("end.", "end\uf029"),
+        ("end ", "end\uf028"),
+        ("tab\t", "tab\uf009"),
+        (os.fsdecode(b"caf\xe9"), "caf\uf7e9"),
+        (".", "\uf029"),
+    ],
+)
+def test_mapping(disk: str, wire: str) -> None:
+    assert names.to_wire(disk) == wire
+    names.check_component(wire)
+    if disk != ".":
+        assert names.to_disk(wire) == disk
+
+
+@given(st.binary(min_size=1, max_size=40).filter(lambda name: b"/" not in name and b"\0" not in name))
+def test_any_name_on_disk_is_a_windows_name(raw: bytes) -> None:
+    if raw in (b".", b".."):
+        return
+    disk = os.fsdecode(raw)
+    wire = names.to_wire(disk)
+    names.check_component(wire)
+    private_use = any("\uf000" <= char <= "\uf7ff" for char in disk)
+    assert private_use or os.fsencode(names.to_disk(wire)) == raw
+
+
+@given(st.text(max_size=20))
+def test_names_for_the_disk_are_single_components(wire: str) -> None:
+    try:
+        disk = names.to_disk(wire)
+    except InvalidName:
+        return
+    assert disk not in ("", ".", "..")
+    assert "/" not in disk
+    assert "\0" not in disk
+    os.fsencode(disk)
+
+
+@given(st.text())
+def test_upcase_is_stable(name: str) -> None:
+    once = names.upcase(name)
+    assert names.utf16_units(once) == names.utf16_units(name)
+    assert names.upcase(once) == once or not name.isascii()
+
+
+def test_upcase_like_windows() -> None:
+    assert names.upcase("äöüß-éÿ-я") == "ÄÖÜß-ÉŸ-Я"
+    assert names.upcase("ıſµ") == "ıſµ"
+    assert names.upcase("a😀ａ") == "A😀Ａ"
