@@ -243,6 +243,7 @@ def test_reauthentication_keeps_opens_and_ends_the_session_when_it_fails() -> No
         assert (await client.session_setup()).status == 0
         assert len(harness.server.global_open_table) == 1
         assert (await client.call(Command.ECHO, ECHO)).status == 0
+        # One that fails ends the session.
         assert (await client.session_setup("other")).status == NtStatus.ACCESS_DENIED
         assert not harness.server.global_session_table
 
