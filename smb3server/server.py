@@ -146,6 +146,10 @@ class Server:
         settings = self.settings
         return Acceptor(self.users, settings.server_name, settings.allow_guest, settings.allow_anonymous, self.kerberos)
 
+    def new_rpc_acceptor(self) -> Acceptor:
+        """For RPC over TCP: no guests, who have no keys."""
+        return Acceptor(self.users, self.settings.server_name, kerberos=self.kerberos, service="host")
+
     def new_session(self, connection: Connection) -> Session:
         """3.3.5.5.1. Raises INSUFFICIENT_RESOURCES when the client has too many under way."""
         table = connection.session_table

@@ -66,11 +66,13 @@ class Acceptor:
         allow_guest: bool = False,
         allow_anonymous: bool = False,
         kerberos: bool = False,
+        service: str = "cifs",
     ) -> None:
+        """``service``: first part of the Kerberos principal."""
         self._ntlm = NtlmAcceptor(users, server_name, allow_guest, allow_anonymous)
         contexts: dict[GSSMech, Any] = {}
         if kerberos:
-            contexts[GSSMech.kerberos] = spnego.server(protocol="kerberos", service="cifs")
+            contexts[GSSMech.kerberos] = spnego.server(protocol="kerberos", service=service)
         contexts[GSSMech.ntlm] = self._ntlm
         self._users = users
         self._context = _Negotiate(contexts)
@@ -102,6 +104,21 @@ class Acceptor:
             raise StatusError(NtStatus.LOGON_FAILURE)
         account = self._users.find(name)
         return Identity(name, realm, user=account.user if account is not None else None)
+
+    @property
+    def context(self) -> Any:
+        """pyspnego's context, for messages protected by the completed authentication itself."""
+        return self._context
+
+    @property
+    def ntlm(self) -> NtlmAcceptor | None:
+        """None if the mechanism is another."""
+        return self._ntlm if self._ntlm.complete else None
+
+    @property
+    def extended_session_security(self) -> bool | None:
+        """Whether NTLM's was negotiated (MS-NLMP 2.2.2.5); None if the mechanism is another."""
+        return self._ntlm.extended_session_security if self._ntlm.complete else None
 
     @property
     def session_key(self) -> bytes:
