@@ -17,6 +17,7 @@ from smb3server.wire.create import Access
 if TYPE_CHECKING:
     from smb3server.backends.base import FileKey, Handle
     from smb3server.open import Open
+    from smb3server.write_times import WriteTime
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ def is_stat_open(access: int) -> bool:
 class File:
     """One stream."""
 
-    __slots__ = ("caching", "delete_pending", "key", "last_closed", "locks", "opens", "stream", "table")
+    __slots__ = ("caching", "delete_pending", "key", "last_closed", "locks", "opens", "stream", "table", "write_time")
 
     def __init__(self, table: FileTable, key: FileKey, stream: str) -> None:
         self.table = table
@@ -44,6 +45,8 @@ class File:
         and clears it)."""
         self.last_closed: tuple[Open, Handle] | None = None
         """The last open of a file to be deleted, while other streams of it are still open."""
+        self.write_time: WriteTime | None = None
+        """None until something is written or the last write time is set."""
         self.locks = LockTable()
         self.caching = Caching(table.breaks, table.break_timeout)
 

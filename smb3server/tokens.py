@@ -15,6 +15,7 @@ from smb3server.security.descriptor import (
     BUILTIN_USERS,
     EVERYONE,
     NETWORK,
+    Control,
     SecurityDescriptor,
     unpack,
 )
@@ -81,7 +82,11 @@ def new_descriptor(parent: bytes | None, creator: bytes | None, directory: bool,
     given: SecurityDescriptor | None = unpack(creator) if creator is not None else None
     if given is None and (above is None or not _passes_on(above)):
         return None
-    made = create_descriptor(above, given, is_container=directory, token=token, default_dacl=None)
+    # NTFS goes by the parent: only one that was computed by auto-inheritance hands it on.
+    automatic = above is not None and bool(above.control & Control.DACL_AUTO_INHERITED)
+    made = create_descriptor(
+        above, given, is_container=directory, token=token, default_dacl=None, auto_inherit=automatic
+    )
     if given is None and made.dacl is None and made.sacl is None:
         return None
     return made.pack()
