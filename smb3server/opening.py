@@ -316,10 +316,10 @@ class Opening:
         violation = file.share_conflict(sharing, self.record.share_access)
         own = self.own_lease()
         if file.caching.holders:
-            stat = LEASE_STAT_ACCESS if self.wanted_lease is not None else STAT_ACCESS
-            if (violation or self.overwrites or granted & ~stat) and file.caching.break_for_open(
-                own, self.overwrites, violation, self.first
-            ):
+            # Leases do not mind READ_CONTROL either.
+            seen = violation or self.overwrites or granted & ~STAT_ACCESS
+            spare = not (violation or self.overwrites or granted & ~LEASE_STAT_ACCESS)
+            if seen and file.caching.break_for_open(own, self.overwrites, violation, self.first, spare):
                 raise MustWait(file)
             violation = violation and file.share_conflict(sharing, self.record.share_access)
         if violation:

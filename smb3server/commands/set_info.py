@@ -215,8 +215,7 @@ def _allocation(request: Request, opened: Open, data: memoryview) -> None:
     _size_allowed(opened, size)
     handle = handle_of(opened)
     before = handle.info().end_of_file
-    if size < before:
-        _data_changes(opened)
+    _data_changes(opened)
     handle.allocate(size)
     if size < before:
         report(opened, NotifyFilter.STREAM_SIZE if handle.stream else NotifyFilter.SIZE | NotifyFilter.LAST_WRITE)
