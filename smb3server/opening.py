@@ -166,7 +166,7 @@ class Opening:
             if above is not None and above.delete_pending:
                 raise StatusError(NtStatus.DELETE_PENDING)
             self._descriptor = tokens.new_descriptor(
-                parent.security_descriptor(), self.asked.get(contexts.SD_BUFFER), directory, self._token
+                parent.security_descriptor(), self.asked.get(contexts.SD_BUFFER), directory, self._token, self.user
             )
         except ValueError:
             raise StatusError(NtStatus.INVALID_SECURITY_DESCR) from None

@@ -99,6 +99,8 @@ def set_security(opened: Open, which: int, data: memoryview) -> None:
         merged = merged._replace(group=new.group)
     if which & SecurityInformation.DACL:
         bits = _inheritance_bits(new.control & _DACL_BITS, Control.DACL_AUTO_INHERIT_REQ, Control.DACL_AUTO_INHERITED)
+        # Setting the DACL to nothing sets a null DACL.
+        bits |= int(Control.DACL_PRESENT)
         merged = merged._replace(dacl=new.dacl, control=merged.control & ~_DACL_BITS | bits)
     if which & _SACL_PARTS:
         bits = _inheritance_bits(new.control & _SACL_BITS, Control.SACL_AUTO_INHERIT_REQ, Control.SACL_AUTO_INHERITED)
