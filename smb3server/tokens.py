@@ -15,6 +15,7 @@ from smb3server.security.descriptor import (
     BUILTIN_USERS,
     EVERYONE,
     NETWORK,
+    Control,
     SecurityDescriptor,
     unpack,
 )
@@ -87,7 +88,15 @@ def new_descriptor(
     if given is not None:
         acting = user or User(os.geteuid(), os.getegid())
         default = default_descriptor(0o755 if directory else 0o744, acting.uid, acting.gid, directory, _IDS).dacl
-    made = create_descriptor(above, given, is_container=directory, token=token, default_dacl=default)
+    made = create_descriptor(
+        above,
+        given,
+        is_container=directory,
+        token=token,
+        default_dacl=default,
+        # Windows marks what is inherited only below a descriptor that is itself so marked.
+        auto_inherit=above is not None and bool(above.control & Control.DACL_AUTO_INHERITED),
+    )
     if given is None and made.dacl is None and made.sacl is None:
         return None
     return made.pack()
