@@ -56,5 +56,7 @@ class Settings:
     """Per connection."""
     max_trees: int = 1024
     """Per session."""
+    max_opens: int = 16384
+    """Per session; one more is INSUFFICIENT_RESOURCES."""
     max_connections: int = 4096
     max_unauthenticated_per_address: int = 512
