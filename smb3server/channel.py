@@ -23,6 +23,21 @@ ERROR_BODY = struct.pack("<HBBIB", 9, 0, 0, 0, 0)
 """SMB2 ERROR Response without data (MS-SMB2 2.2.2)."""
 
 
+RESPONSE_OVERHEAD = 1024
+"""Bytes that a response's data leaves free in a message: headers of SMB2, READ and encryption, and of whatever else
+shares a compound with it."""
+
+
+def inline_limit(connection: Connection) -> int:
+    """Bytes of data that a response may carry; bounds what NEGOTIATE offers as MaxTransactSize and MaxReadSize.
+
+    Linux 6.12 sizes its READs on an encrypted SMB Direct connection by MaxReadSize alone, not by the MaxFragmentedSize
+    that it has stated, and a short READ is no way out: it leaves the rest of the page cache zero. So the offer must
+    fit, though READs by RDMA could be longer.
+    """
+    return (connection.transport.max_outbound_message_size - RESPONSE_OVERHEAD) & -65536
+
+
 class RemoteMemory(NamedTuple):
     """Where the peer wants the data, and what to invalidate with the response."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import signal
 import sys
@@ -12,6 +13,7 @@ from smb3server.config import Config, ConfigError, parse_arguments
 from smb3server.service import DEFAULT_PORT, Service
 from smbdirect.errors import ProviderError
 
+_COMMANDS = {"status": "smb3server.status_view", "doctor": "smb3server.doctor"}
 EXIT_USAGE, EXIT_FAILED = 2, 1
 
 
@@ -65,6 +67,8 @@ async def serve(config: Config) -> int:
         return EXIT_FAILED
     for share in config.shares:
         print(f"share {share.name}: {share.path}{' (read-only)' if share.read_only else ''}")
+    for choice in service.fabrics.choices:
+        print(f"rdma: {choice}")
     for note in service.notes:
         print(f"note: {note}")
     for line in commands(service):
@@ -76,7 +80,10 @@ async def serve(config: Config) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point."""
+    """Entry point. ``status`` and ``doctor`` as the first argument are commands of their own."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given and given[0] in _COMMANDS:
+        return int(importlib.import_module(_COMMANDS[given[0]]).main(given[1:]))
     try:
         config = parse_arguments(arguments)
     except ConfigError as error:
@@ -86,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
     # Token dumps of these are no use to operators, and no business of log files.
-    for name in ("spnego", "asyncio"):
+    for name in ("spnego", "asyncio", "pyroute2"):
         logging.getLogger(name).setLevel(logging.WARNING)
     try:
         import uvloop

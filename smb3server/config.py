@@ -4,7 +4,7 @@
 name = "FILES"                     # NetBIOS name
 listen = ["0.0.0.0", "::"]
 port = 445
-rdma = "auto"                      # auto, iwarp, roce, verbs, off
+rdma = "auto"                      # auto, off, or fabrics: "iwarp,roce", "verbs"
 rdma_port = 5445
 state = "/var/lib/smb3server"
 guest = false
@@ -42,7 +42,7 @@ from typing import Any
 from smb3server.auth.users import Account, nt_hash, parse_hash
 from smb3server.settings import Settings
 
-RDMA_CHOICES = ("auto", "iwarp", "roce", "verbs", "off")
+RDMA_CHOICES = ("auto", "off", "iwarp", "roce", "verbs")
 DIALECTS = {"2.0.2": 0x0202, "2.1": 0x0210, "3.0": 0x0300, "3.0.2": 0x0302, "3.1.1": 0x0311}
 _BAD_SHARE_NAME = re.compile(r'[\x00-\x1f"/\\\[\]:|<>+=;,*?]')
 _MAX_SHARE_NAME = 80
@@ -102,6 +102,16 @@ def _checked(share: ShareConfig) -> ShareConfig:
     if not share.path.is_dir():
         raise ConfigError(f"share {share.name}: {share.path} is not a directory")
     return share
+
+
+def parse_rdma(text: str) -> str:
+    """``auto``, ``off``, or fabrics separated by commas."""
+    names = [name.strip() for name in text.split(",")]
+    if unknown := [name for name in names if name not in RDMA_CHOICES]:
+        raise ConfigError(f"rdma: {unknown[0] or 'nothing'} is not one of {', '.join(RDMA_CHOICES)}")
+    if len(names) > 1 and (len(set(names)) < len(names) or {"auto", "off"} & set(names)):
+        raise ConfigError(f"rdma: {text}: auto and off stand alone, and a fabric is named once")
+    return ",".join(names)
 
 
 def parse_user(text: str) -> Account:
@@ -189,9 +199,7 @@ def _read_server(table: _Table, config: Config) -> None:
             setattr(settings, attribute, DIALECTS[text])
     config.listen = table.strings("listen") or config.listen
     config.port = _port(table.take("port", int, config.port))
-    config.rdma = table.take("rdma", str, config.rdma)
-    if config.rdma not in RDMA_CHOICES:
-        raise ConfigError(f"rdma: one of {', '.join(RDMA_CHOICES)}, not {config.rdma}")
+    config.rdma = parse_rdma(table.take("rdma", str, config.rdma))
     config.rdma_port = _port(table.take("rdma_port", int, config.rdma_port))
     state = table.take("state", str)
     config.state = Path(state) if state else config.state
@@ -247,7 +255,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--user", action="append", default=[], metavar="NAME:PASSWORD", help="add a user")
     parser.add_argument("--guest", action="store_true", help="let unknown users in as guests, without signing")
     parser.add_argument(
-        "--rdma", nargs="?", const="auto", choices=RDMA_CHOICES, help="serve SMB Direct, too; on which fabric"
+        "--rdma",
+        nargs="?",
+        const="auto",
+        metavar="FABRICS",
+        help="serve SMB Direct, too: auto (the default without a value), off, or fabrics: iwarp,roce,verbs",
     )
     parser.add_argument("--listen", action="append", default=[], metavar="ADDR", help="address to serve (default: all)")
     parser.add_argument("--port", type=int, help="TCP port (default: 445, as root)")
@@ -283,7 +295,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Config:
 
 
 def _override(config: Config, options: argparse.Namespace) -> None:
-    convert: dict[str, Callable[[Any], Any]] = {"port": _port, "rdma_port": _port}
+    convert: dict[str, Callable[[Any], Any]] = {"port": _port, "rdma_port": _port, "rdma": parse_rdma}
     for name in ("listen", "port", "rdma", "rdma_port", "state", "log_level"):
         value = getattr(options, name)
         if value is not None and value != []:

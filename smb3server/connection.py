@@ -64,6 +64,12 @@ class Connection:
         self.is_authenticated = False
         """A session was valid on it once."""
         self.closed = False
+        self.ended_by = ""
+        """Why this side ended it."""
+        self.interfaces_asked = False
+        """The client asked for the list of interfaces (FSCTL_QUERY_NETWORK_INTERFACE_INFO)."""
+        self.rdma_interfaces_told = 0
+        """Interfaces flagged RDMA_CAPABLE in the answer."""
         self.dispatcher = Dispatcher(self)
 
     def start(self) -> None:
@@ -130,6 +136,7 @@ class Connection:
     def disconnect(self, reason: str) -> None:
         """The peer broke the protocol, or an administrator wants it gone."""
         if not self.closed:
+            self.ended_by = reason
             log.info("%s: disconnecting: %s", self.client_name, reason)
         self.transport.abort(reason)
 
@@ -138,6 +145,8 @@ class Connection:
         if self.closed:
             return
         self.closed = True
+        if self.transport.rdma is not None and self.negotiated:
+            self.server.rdma_lost(self.client_guid, self.ended_by or str(error or "closed by the client"))
         if error is not None:
             log.info("%s: connection lost: %s", self.client_name, error)
         for request in list(self.request_list.values()):

@@ -49,6 +49,8 @@ _CANCEL = int(Command.CANCEL)
 _CREATE = int(Command.CREATE)
 _SESSIONLESS = frozenset((_NEGOTIATE, _SESSION_SETUP))
 _ERROR = 0xC0000000
+_MESSAGE_OVERHEAD = 128
+"""Transform header and tag."""
 _TOO_MANY = "too many"
 """Marks a request that may not wait because too many do (3.3.4.2)."""
 
@@ -69,6 +71,7 @@ class Chain(CompoundState):
         "pending",
         "replies",
         "result",
+        "size",
         "view",
     )
 
@@ -83,6 +86,8 @@ class Chain(CompoundState):
         self.last_command_seen = False
         """A command came before: only then can one be related."""
         self.replies: list[Reply] = []
+        self.size = 0
+        """Bytes of ``replies``."""
         self.executing = False
         """A handler is on the stack: what it completes at once waits in ``result``."""
         self.result: Response | StatusError | None = None
@@ -179,7 +184,7 @@ class Dispatcher:
 
     def _flush(self, chain: Chain) -> None:
         if chain.replies:
-            replies, chain.replies = chain.replies, []
+            replies, chain.replies, chain.size = chain.replies, [], 0
             self.writer.send(replies, chain.cipher_session)
 
     def _next_request(self, chain: Chain) -> Request:
@@ -321,7 +326,14 @@ class Dispatcher:
         elif request.header.command == _CREATE:
             chain.status = result.status
             chain.file_id = None
-        chain.replies.append(self.writer.reply(request, result))
+        reply = self.writer.reply(request, result)
+        if chain.replies:
+            # Replies that do not fit one message of the transport's go out in several.
+            limit = self.connection.transport.max_outbound_message_size - _MESSAGE_OVERHEAD
+            if chain.size + reply.size > limit:
+                self._flush(chain)
+        chain.size += reply.size
+        chain.replies.append(reply)
 
     def _wait(self, request: Request, chain: Chain, pending: Pending) -> None:
         """The handler left ``request`` pending: make it known to CANCEL and, in time, to the client."""

@@ -1,4 +1,4 @@
-"""SMB Direct listeners: which fabrics to serve, and where."""
+"""SMB Direct listeners: makes the providers, serves what ``fabric_choice`` decided, and remembers why."""
 
 from __future__ import annotations
 
@@ -8,6 +8,17 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from smb3server.fabric_choice import (
+    FABRICS,
+    Choice,
+    Machine,
+    choose_automatically,
+    choose_named,
+    explain,
+    fatal,
+    ports_needed,
+)
+from smb3server.host import ROOT, port_owners, rdma_devices
 from smbdirect.errors import ProviderError
 
 if TYPE_CHECKING:
@@ -17,30 +28,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SMB_DIRECT_PORT, SMB_PORT = 5445, 445
-"""Clients ask for SMB Direct on 5445 over iWARP. Over RoCE, where the port is only a number in the request, Windows and
-Linux 7.2 ask for 445, and Linux 6.12 for 5445 first."""
 
-
-def _iwarp() -> Provider:
-    from smbdirect.providers.iwarp.provider import IwarpProvider
-
-    return IwarpProvider()
-
-
-def _roce() -> Provider:
-    # By name: the module may be absent.
-    provider: Provider = importlib.import_module("smbdirect.providers.roce.provider").RoceProvider()
+def make_provider(name: str) -> Provider:
+    """The provider of a fabric, imported when it is wanted. Raises ``ProviderError`` with what to do if it cannot serve
+    here."""
+    try:
+        module = importlib.import_module(f"smbdirect.providers.{name}.provider")
+        provider: Provider = getattr(module, f"{name.capitalize()}Provider")()
+        reason = provider.available()
+    except (ImportError, OSError) as error:
+        raise ProviderError(str(error)) from error
+    if reason is not None:
+        raise ProviderError(reason)
     return provider
-
-
-def _verbs() -> Provider:
-    from smbdirect.providers.verbs.provider import VerbsProvider
-
-    return VerbsProvider()
-
-
-_PROVIDERS: dict[str, Callable[[], Provider]] = {"verbs": _verbs, "iwarp": _iwarp, "roce": _roce}
 
 
 class Fabrics:
@@ -52,53 +52,75 @@ class Fabrics:
         """(fabric, listener)."""
         self.adopt: Callable[[socket.socket], None] | None = None
         """Takes a TCP socket that turned out to speak MPA; None without iWARP."""
-        self.problems: list[str] = []
+        self.choices: list[Choice] = []
+        """What is served, and what is not, with the reason."""
+        self._providers: dict[str, Provider] = {}
+        self._port: int | None = None
+        self._unavailable: dict[str, str] = {}
 
-    def _make(self, name: str, explicit: bool) -> Provider | None:
-        try:
-            provider = _PROVIDERS[name]()
-            reason = provider.available()
-        except (ImportError, OSError, ProviderError) as error:
-            reason = str(error)
-        if reason is None:
-            return provider
-        message = f"{name}: {reason}"
-        if explicit:
-            raise ProviderError(message)
-        log.info("fabric not served: %s", message)
-        self.problems.append(message)
-        return None
+    @property
+    def problems(self) -> list[str]:
+        """Why fabrics are not served."""
+        return [str(choice) for choice in self.choices if not choice.served]
 
-    async def start(self, choice: str, hosts: Sequence[str], port: int) -> None:
-        """Listen on ``hosts`` for the fabric chosen, or for every one this machine can serve ("auto"). Raises
-        ``ProviderError`` or ``OSError`` if one that was asked for by name cannot be."""
-        names = list(_PROVIDERS) if choice == "auto" else [choice]
-        for name in names:
-            provider = self._make(name, choice != "auto")
-            if provider is None:
-                continue
-            for host in hosts:
-                await self._listen(name, provider, host, port, choice != "auto")
-                if name == "roce" and port == SMB_DIRECT_PORT:
-                    await self._listen(name, provider, host, SMB_PORT, choice != "auto")
+    def _machine(self) -> Machine:
+        return Machine(
+            self.server.interfaces.interfaces,
+            rdma_devices(ROOT),
+            port_owners(ports_needed(self._port), ROOT),
+            self._unavailable,
+        )
 
-    async def _listen(self, name: str, provider: Provider, host: str, port: int, explicit: bool) -> None:
-        from smbdirect.providers.iwarp.provider import IwarpProvider
+    async def start(self, fabrics: Sequence[str], hosts: Sequence[str], port: int | None) -> None:
+        """Listen on ``hosts`` for the fabrics named, or with ("auto",) for the best that each interface can do.
+        ``port`` None: those that clients of each fabric look for. Raises ``ProviderError`` if one named
+        cannot serve."""
+        automatic = tuple(fabrics) == ("auto",)
+        self._port = port
+        for name in FABRICS if automatic else fabrics:
+            try:
+                self._providers[name] = make_provider(name)
+            except ProviderError as error:
+                self._unavailable[name] = str(error)
+        machine = self._machine()
+        if automatic:
+            planned = choose_automatically(hosts, machine, port)
+        else:
+            planned = choose_named(fabrics, hosts, machine, port)
+        for choice in planned:
+            self.choices.append(await self._serve(choice) if choice.served else choice)
+        wrong = None if automatic else fatal(self.choices, fabrics, hosts)
+        if wrong is not None:
+            raise ProviderError(str(wrong))
+
+    async def _serve(self, choice: Choice) -> Choice:
+        """Listen on the choice's ports; the choice with those that could be had, or what went wrong."""
+        served: list[int] = []
+        failure: Choice | None = None
+        for port in choice.ports:
+            try:
+                listener = await self._listen(choice.fabric, choice.host, port)
+            except (OSError, ProviderError) as error:
+                failure = failure or explain(error, choice, port, self._machine)
+            else:
+                served.append(listener.address[1])
+        if served:
+            notices: list[str] = getattr(self._providers[choice.fabric], "notices", [])
+            return choice._replace(ports=tuple(served), reason="; ".join([choice.reason, *notices]))
+        return failure or choice.failed("nothing to listen on")
+
+    async def _listen(self, name: str, host: str, port: int) -> SmbDirectListener:
         from smbdirect.transport import listen
 
-        try:
-            listener = await listen(provider, host, port, self.server.accept)
-        except (OSError, ProviderError) as error:
-            if explicit and (":" not in host or not self.listeners):
-                raise
-            log.info("%s on %s: %s", name, host, error)
-            self.problems.append(f"{name} on {host}: {error}")
-            return
+        provider = self._providers[name]
+        listener = await listen(provider, host, port, self.server.accept)
         self.listeners.append((name, listener))
         self.server.rdma_addresses.add(listener.address[0])
-        if isinstance(provider, IwarpProvider) and self.adopt is None:
+        adopt = getattr(provider, "adopt", None)
+        if name == "iwarp" and adopt is not None and self.adopt is None:
             on_request = listener.on_request
-            self.adopt = lambda sock: provider.adopt(sock, on_request)
+            self.adopt = lambda sock: adopt(sock, on_request)
+        return listener
 
     async def close(self) -> None:
         """Stop listening; established connections live on."""

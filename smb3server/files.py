@@ -84,6 +84,8 @@ class File:
             self.caching.drop(holder)
         if closing.delete_on_close:
             self.delete_pending = True
+            if self.opens and closing.is_directory and closing.handle is not None:
+                notify.directory_deleted(closing.tree.share, closing.handle.path)
         if self.opens:
             return
         if self.delete_pending and closing.handle is not None:

@@ -113,10 +113,10 @@ def port_owners(wanted: Iterable[tuple[str, int]], root: Path = ROOT) -> list[Po
 
 
 def overlapping(owners: Sequence[PortOwner], protocol: str, host: str, port: int) -> PortOwner | None:
-    """The owner that keeps ``host`` from being bound to ``port``; this process's own sockets do not count."""
+    """The owner that keeps ``host`` from being bound to ``port``."""
     family = 6 if ":" in host else 4
     for owner in owners:
-        if (owner.protocol, owner.port) != (protocol, port) or owner.pid == os.getpid():
+        if (owner.protocol, owner.port) != (protocol, port):
             continue
         theirs = 6 if ":" in owner.address else 4
         # A socket on :: may take IPv4, too; whether it does is not told.
@@ -193,7 +193,10 @@ def kernel_owner(owner: PortOwner, devices: Sequence[RdmaDevice], root: Path = R
     if owner.pid is None and owner.protocol == "udp" and owner.port == ROCE_UDP_PORT:
         if rxe:
             names = ", ".join(device.name for device in rxe)
-            return f"the kernel's rdma_rxe ({names})", f"serve it there with --rdma=verbs, or `rdma link delete {rxe[0].name}`"
+            return (
+                f"the kernel's rdma_rxe ({names})",
+                f"serve it there with --rdma=verbs, or `rdma link delete {rxe[0].name}`",
+            )
         if module_loaded("rdma_rxe", root):
             return "the kernel's rdma_rxe", "`rdma link` shows its devices; delete them or `rmmod rdma_rxe`"
     if owner.pid is None and owner.protocol == "tcp" and module_loaded("ksmbd", root):

@@ -110,6 +110,11 @@ def _serves(addresses: Collection[str], address: Address) -> bool:
     return str(address) in addresses or wildcard in addresses
 
 
+def rdma_capable(interfaces: Iterable[Interface], rdma_addresses: Collection[str]) -> int:
+    """How many of them ``pack_interfaces`` flags RDMA_CAPABLE."""
+    return sum(_serves(rdma_addresses, entry.address) for entry in interfaces)
+
+
 def pack_interfaces(interfaces: Iterable[Interface], rdma_addresses: Collection[str]) -> bytes:
     """NETWORK_INTERFACE_INFO structures, linked; RDMA_CAPABLE where SMB Direct listens."""
     packed: list[bytes] = []

@@ -6,10 +6,12 @@ open directory, made by the first of them. All on the event loop's thread.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from smb3server.echo_filter import EchoFilter
 from smb3server.request import Pending, Response
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire.change_notify import (
@@ -23,9 +25,12 @@ from smb3server.wire.query_info import build_output_response
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Change, Path
+    from smb3server.open import Open
     from smb3server.tree import Share
 
 Key = tuple[str, ...]
+LOST = 0
+"""Action of a store's ``Change`` that stands for any number of others."""
 
 
 def fold(path: Path) -> Key:
@@ -55,6 +60,8 @@ class Watcher:
         self.limit = limit
         """Bytes of changes kept between requests; more is an overflow (not in spec: its value is up to the server)."""
         self.stop_backend: Callable[[], None] | None = None
+        """Set while the store tells of changes, too."""
+        self.echoes = EchoFilter(time.monotonic)
         self._queue: list[Notification] = []
         self._size = 0
         self._overflow = False
@@ -81,9 +88,6 @@ class Watcher:
         if self._final is not None or self._overflow:
             return
         for notification in notifications:
-            # A second identical modification that nobody was told of yet says nothing new.
-            if self._queue and notification.action == Action.MODIFIED and notification == self._queue[-1]:
-                continue
             self._size += encoded_notification_size(notification.name)
             self._queue.append(notification)
         if self._size > self.limit:
@@ -91,6 +95,11 @@ class Watcher:
             self._queue.clear()
             self._size = 0
         self._flush()
+
+    def own_change(self, path: Path, action: int) -> None:
+        """The server did it: what the store will tell of it is no news."""
+        if self.stop_backend is not None:
+            self.echoes.own(fold(path), action)
 
     def end(self, status: int) -> None:
         """No more to come: close (NOTIFY_CLEANUP) or deletion (DELETE_PENDING). Answers what waits. Idempotent."""
@@ -104,6 +113,14 @@ class Watcher:
         self._queue.clear()
         while self._waiting:
             _answer(self._waiting.popleft().pending, status, b"")
+
+    def lost(self) -> None:
+        """Something happened that nobody can tell: the client must look for itself."""
+        if self._final is None:
+            self._overflow = True
+            self._queue.clear()
+            self._size = 0
+            self._flush()
 
     def _flush(self) -> None:
         while self._waiting and (self._queue or self._overflow):
@@ -163,6 +180,7 @@ class NotifyHub:
         if not self._watchers:
             return
         for watcher, depth in self._interested(path):
+            watcher.own_change(path, action)
             if watcher.completion_filter & completion_filter:
                 watcher.add([Notification(action, relative_name(path, depth, stream))])
 
@@ -174,6 +192,8 @@ class NotifyHub:
         kind = NotifyFilter.DIR_NAME if directory else NotifyFilter.FILE_NAME
         if fold(old[:-1]) == fold(new[:-1]):
             for watcher, depth in self._interested(old):
+                watcher.own_change(old, Action.RENAMED_OLD_NAME)
+                watcher.own_change(new, Action.RENAMED_NEW_NAME)
                 if watcher.completion_filter & kind:
                     watcher.add(
                         [
@@ -186,6 +206,11 @@ class NotifyHub:
             self.report(new, Action.ADDED, kind)
         if directory:
             self._follow(old, new)
+        else:
+            # A rename sets FILE_ATTRIBUTE_ARCHIVE: that is what those see who do not ask for names.
+            for watcher, depth in self._interested(new):
+                if watcher.completion_filter & (kind | NotifyFilter.ATTRIBUTES) == NotifyFilter.ATTRIBUTES:
+                    watcher.add([Notification(Action.MODIFIED, relative_name(new, depth))])
 
     def _follow(self, old: Path, new: Path) -> None:
         prefix = fold(old)
@@ -207,13 +232,22 @@ def relative_name(path: Path, depth: int, stream: str = "") -> str:
     return f"{name}:{stream}" if stream else name
 
 
-def from_backend(watcher: Watcher) -> Callable[[Change], None]:
-    """Callback for ``Backend.watch``: a change made behind the server, told to this watcher alone."""
+def from_backend(watcher: Watcher, open_here: Callable[[Path], bool]) -> Callable[[Change], None]:
+    """Callback for ``Backend.watch``: what happened behind the server, told to this watcher alone. ``open_here``: may a
+    client of this server be writing to that file? Then its changes are the server's to report."""
 
     def on_change(change: Change) -> None:
-        if watcher.completion_filter & change.filter:
-            depth = len(watcher.path)
-            watcher.add([Notification(change.action, relative_name(change.path, depth))])
+        if change.action == LOST:
+            watcher.lost()
+            return
+        if not watcher.completion_filter & change.filter:
+            return
+        depth = len(watcher.path)
+        if len(change.path) <= depth or watcher.echoes.is_echo(fold(change.path), change.action):
+            return
+        if change.action == Action.MODIFIED and open_here(change.path):
+            return
+        watcher.add([Notification(change.action, relative_name(change.path, depth))])
 
     return on_change
 
@@ -229,3 +263,25 @@ def report_rename(share: Share, old: Path, new: Path, directory: bool) -> None:
 
 def directory_deleted(share: Share, path: Path) -> None:
     share.notify.directory_deleted(path)
+
+
+def report_write(opened: Open) -> None:
+    """Called with the first WRITE of an open: that the file changes is told now and once more when it is closed."""
+    opened.wrote = True
+    _report_data(opened)
+    opened.on_close.append(lambda: _report_data(opened))
+
+
+def _report_data(opened: Open) -> None:
+    share, handle = opened.tree.share, opened.handle
+    if handle is None or not len(share.notify):
+        return
+    try:
+        path = handle.path
+    except FileNotFoundError:
+        return
+    if handle.stream:
+        which = NotifyFilter.STREAM_SIZE | NotifyFilter.STREAM_WRITE
+        share.notify.report(path, Action.MODIFIED_STREAM, which, handle.stream)
+    else:
+        share.notify.report(path, Action.MODIFIED, NotifyFilter.SIZE | NotifyFilter.LAST_WRITE)

@@ -69,6 +69,7 @@ class Open:
         "share_access",
         "tree",
         "watcher",
+        "wrote",
     )
 
     def __init__(self, file_id: FileId, session: Session, tree: TreeConnect) -> None:
@@ -90,6 +91,8 @@ class Open:
         """``handle.fileno()``, for the data path."""
         self.may_block = True
         """Reads may have to wait for a disk."""
+        self.wrote = False
+        """Whether data was written through it (change notification)."""
         self.position = 0
         """CurrentByteOffset: behind the last byte read or written."""
         self.in_flight = 0

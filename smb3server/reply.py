@@ -46,6 +46,11 @@ class Reply:
         self.on_encoded: Callable[[Sequence[Buffer]], None] | None = None
         """Gets the finished segments (preauthentication integrity)."""
 
+    @property
+    def size(self) -> int:
+        """Bytes, padding included."""
+        return len(self.header) + sum(map(len, self.segments)) + 7 & -8
+
 
 def error_body(error: StatusError, dialect: int) -> bytes:
     """2.2.2; with one error context around the data in 3.1.1 (2.2.2.1)."""

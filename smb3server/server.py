@@ -9,6 +9,7 @@ import secrets
 import time
 import uuid
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from smb3server.auth.acceptor import Acceptor, hint_token
@@ -25,10 +26,14 @@ from smb3server.status import NtStatus, StatusError
 from smb3server.tree import IPC_SHARE_NAME, Share, ShareType
 
 if TYPE_CHECKING:
+    from smb3server.fabric_choice import Choice
     from smb3server.open import Open
     from smbdirect.message_transport import MessageTransport
 
 log = logging.getLogger(__name__)
+
+
+MAX_LOST_RDMA = 256
 
 
 class Server:
@@ -63,6 +68,12 @@ class Server:
         self.interfaces = InterfaceList()
         self.rdma_addresses: set[str] = set()
         """Local addresses on which SMB Direct is served; clients are told so (FSCTL_QUERY_NETWORK_INTERFACE_INFO)."""
+        self.rdma = "off"
+        """The fabrics asked for."""
+        self.rdma_choices: Sequence[Choice] = ()
+        """What became of them."""
+        self.lost_rdma: dict[bytes, str] = {}
+        """How a client's last RDMA connection failed, by ClientGuid; the latest ones only."""
         self._strangers: Counter[str] = Counter()
         """Connections without a session, by the peer's address."""
         self.add_share(Share(IPC_SHARE_NAME, ShareType.PIPE, remark="Remote IPC", hidden=True))
@@ -115,6 +126,13 @@ class Server:
         self.connection_list.discard(connection)
         if not connection.is_authenticated:
             self._forget_stranger(connection)
+
+    def rdma_lost(self, client_guid: bytes, reason: str) -> None:
+        """Remember for the report why a client's RDMA connection is gone."""
+        self.lost_rdma.pop(client_guid, None)
+        if len(self.lost_rdma) >= MAX_LOST_RDMA:
+            del self.lost_rdma[next(iter(self.lost_rdma))]
+        self.lost_rdma[client_guid] = reason
 
     def _forget_stranger(self, connection: Connection) -> None:
         address = connection.client_name

@@ -9,10 +9,12 @@ import os
 import uuid
 from pathlib import Path
 
+from smb3server.admin import AdminSocket, socket_path
 from smb3server.auth.users import UserDatabase
 from smb3server.backends.local import LocalBackend, LocalOptions
 from smb3server.config import Config, ConfigError
 from smb3server.fabrics import Fabrics
+from smb3server.report import collect
 from smb3server.server import Server
 from smb3server.transports.listener import TcpListener
 from smb3server.tree import Share
@@ -20,7 +22,6 @@ from smb3server.tree import Share
 log = logging.getLogger(__name__)
 
 DEFAULT_PORT, UNPRIVILEGED_PORT = 445, 1445
-DEFAULT_RDMA_PORT = 5445
 _GUID_FILE = "server-guid"
 
 
@@ -35,6 +36,9 @@ class Service:
         self.server = Server(config.settings, users)
         self.listeners: list[TcpListener] = []
         self.fabrics = Fabrics(self.server)
+        self.admin: AdminSocket | None = None
+        self.server.rdma = config.rdma
+        self.server.rdma_choices = self.fabrics.choices
         self.notes: list[str] = []
         """What the operator should know: ports other than the usual ones, fabrics that are not served."""
 
@@ -45,10 +49,22 @@ class Service:
         await self.server.interfaces.start()
         hosts = self._hosts()
         if self.config.rdma != "off":
-            rdma_port = DEFAULT_RDMA_PORT if self.config.rdma_port is None else self.config.rdma_port
-            await self.fabrics.start(self.config.rdma, hosts, rdma_port)
-            self.notes += self.fabrics.problems
+            await self.fabrics.start(self.config.rdma.split(","), hosts, self.config.rdma_port)
         self._listen(hosts)
+        await self._open_admin()
+
+    async def _open_admin(self) -> None:
+        """A server that nobody can ask still serves."""
+        path = socket_path(self.config.state)
+        admin = AdminSocket(
+            path, {"status": lambda _: collect(self.server, self.addresses()), "ping": lambda _: {"pid": os.getpid()}}
+        )
+        try:
+            await admin.start()
+        except OSError as error:
+            self.notes.append(f"`smb3server status` will not work: {path}: {error.strerror or error}")
+        else:
+            self.admin = admin
 
     def _state(self) -> None:
         """3.3.1.5: ServerGuid stays the same over restarts where there is a place to keep it."""
@@ -72,6 +88,10 @@ class Service:
             sidecar: Path | None = None
             if self.config.state is not None:
                 sidecar = self.config.state / "sidecar" / share.name
+                try:
+                    sidecar.parent.mkdir(mode=0o700, exist_ok=True)
+                except OSError as error:
+                    raise ConfigError(f"state directory {self.config.state}: {error}") from error
             options = LocalOptions(read_only=share.read_only, sidecar=str(sidecar) if sidecar else None)
             try:
                 if sidecar is not None:
@@ -145,6 +165,8 @@ class Service:
 
     async def stop(self) -> None:
         """Stop listening, finish requests in flight, close opens and connections."""
+        if self.admin is not None:
+            await self.admin.close()
         for listener in self.listeners:
             await listener.close()
         await self.fabrics.close()

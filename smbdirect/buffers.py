@@ -7,6 +7,7 @@ registers nothing; ``allocations`` and ``registrations`` counters prove it.
 from __future__ import annotations
 
 import mmap
+import weakref
 
 from smbdirect.codec import Buffer
 from smbdirect.providers.base import Access, Endpoint, MemoryRegion
@@ -51,6 +52,8 @@ class BufferPool:
         self.lent = 0
         """Bytes on loan."""
         self._free: dict[int, list[memoryview]] = {}
+        self.caches: weakref.WeakSet[RegistrationCache] = weakref.WeakSet()
+        """They hear of buffers that are given back to the system."""
 
     def acquire(self, size: int) -> PoolBuffer:
         order = max((size - 1).bit_length(), _SMALLEST_CLASS)
@@ -70,10 +73,15 @@ class BufferPool:
         if self.retained + size <= self.retained_limit:
             self.retained += size
             self._free.setdefault(size.bit_length() - 1, []).append(backing)
+            return
+        # Nobody asks for this one again: a registration left behind would pin its memory while its connection lives.
+        for cache in tuple(self.caches):
+            cache.forget(backing)
 
 
 class RegistrationCache:
-    """Local registrations of one connection, made once per piece of memory and kept until the connection ends.
+    """Local registrations of one connection, made once per piece of memory and kept until the connection ends or the
+    pool drops the memory.
 
     Only for providers whose local buffers need registration; elsewhere ``endpoint`` is left alone.
     """
@@ -97,6 +105,12 @@ class RegistrationCache:
     def covers(self, segment: Buffer) -> bool:
         """Whether ``segment`` may be posted as it is."""
         return not self.needed or id(memoryview(segment).obj) in self._regions
+
+    def forget(self, memory: memoryview) -> None:
+        """Nothing uses the object behind ``memory`` any more: end its registration, if it has one."""
+        found = self._regions.pop(id(memory.obj), None)
+        if found is not None:
+            found[0].deregister()
 
     def clear(self) -> None:
         for region, _ in self._regions.values():

@@ -118,6 +118,8 @@ class SmbDirectTransport:
         self.connection = Connection(role, settings, loop.time(), self._allocate)
         self._rdma = Rdma(self)
         self._cache = RegistrationCache(endpoint, self.counters)
+        if self._cache.needed:
+            pool.caches.add(self._cache)
         self._receives = ReceivePool(
             max(settings.max_receive_size, constants.MIN_FIRST_RECEIVE_SIZE),
             2 * settings.receive_credit_max + constants.EXTRA_RECEIVES,
@@ -545,6 +547,7 @@ class SmbDirectTransport:
 
     def _endpoint_closed(self, reason: CloseReason) -> None:
         """3.1.7.1: connection loss, the last thing an endpoint reports."""
+        _log.debug("%s: connection ended: %s %s", self.peer_address, reason.cause.value, reason.detail)
         self._dead = True
         self._ended = True
         self.connection.close()

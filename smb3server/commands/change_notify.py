@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from smb3server.notify import Watcher, from_backend
 from smb3server.open import Open, find_open
 from smb3server.request import Interim, Pending, Request, handles
@@ -9,6 +11,11 @@ from smb3server.status import NtStatus, StatusError
 from smb3server.wire.change_notify import WATCH_TREE, parse_change_notify_request
 from smb3server.wire.create import Access
 from smb3server.wire.header import Command
+
+if TYPE_CHECKING:
+    from smb3server.backends.base import Path
+
+_WRITES = int(Access.WRITE_DATA | Access.APPEND_DATA | Access.WRITE_ATTRIBUTES | Access.WRITE_EA)
 
 
 @handles(Command.CHANGE_NOTIFY)
@@ -55,5 +62,14 @@ def _start(opened: Open, completion_filter: int, recursive: bool, limit: int) ->
     watcher = share.notify.watch(handle.path, completion_filter, recursive, limit)
     opened.watcher = watcher
     opened.on_close.append(lambda: watcher.end(NtStatus.NOTIFY_CLEANUP))
-    watcher.stop_backend = share.backend.watch(handle, recursive, from_backend(watcher))
+    backend, file = share.backend, opened.file
+
+    def open_here(path: Path) -> bool:
+        try:
+            found = file.table.find(backend.stat(path).key) if file is not None else None
+        except OSError:
+            return False
+        return found is not None and any(entry.granted_access & _WRITES for entry in found.opens)
+
+    watcher.stop_backend = backend.watch(handle, recursive, from_backend(watcher, open_here))
     return watcher

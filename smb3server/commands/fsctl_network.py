@@ -8,7 +8,7 @@ import struct
 from smb3server.commands.ioctl import NO_FILE, Control, fsctl
 from smb3server.commands.negotiate import select_dialect
 from smb3server.dispatcher import Disconnect
-from smb3server.multichannel import pack_interfaces
+from smb3server.multichannel import pack_interfaces, rdma_capable
 from smb3server.request import Buffer, Response
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire.ioctl import Fsctl
@@ -63,6 +63,8 @@ def query_network_interface_info(control: Control) -> Buffer | Response:
         raise StatusError(NtStatus.NOT_SUPPORTED)
     interfaces = server.interfaces.visible_from(connection.transport.local_address[0])
     output = pack_interfaces(interfaces, server.rdma_addresses)
+    connection.interfaces_asked = True
+    connection.rdma_interfaces_told = rdma_capable(interfaces, server.rdma_addresses)
     if not output:
         raise StatusError(NtStatus.NOT_SUPPORTED)
     return output

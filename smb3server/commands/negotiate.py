@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from smb3server.channel import inline_limit
 from smb3server.dispatcher import Disconnect
 from smb3server.request import Buffer, Request, Response, handles
 from smb3server.security import preauth
@@ -138,8 +139,8 @@ def _settle(connection: Connection, wanted: NegotiateRequest, dialects: tuple[in
         if settings.leases:
             capabilities |= Capability.LEASING
         connection.supports_multi_credit = True
-        connection.max_transact_size = server.max_transact_size
-        connection.max_read_size = server.max_read_size
+        connection.max_transact_size = min(server.max_transact_size, inline_limit(connection))
+        connection.max_read_size = min(server.max_read_size, inline_limit(connection))
         connection.max_write_size = server.max_write_size
     if dialect >= Dialect.SMB_3_0:
         if settings.multichannel:

@@ -140,12 +140,13 @@ def _hash_reply(connection: Connection, session_id: int, segments: Sequence[Buff
 
 
 def _refuse(request: Request, session: Session, error: StatusError) -> Pending:
-    """Failed: forget a session that never was valid, and answer after a moment, which slows guessing down."""
+    """Failed: forget the session, be it new or reauthenticated, unless another connection failed to bind to it. Answer
+    after a moment, which slows guessing down."""
     connection = request.connection
     connection.acceptors.pop(session.session_id, None)
     connection.preauth_session_table.pop(session.session_id, None)
     log.warning("%s: authentication failed: %s", connection.client_name, error)
-    if session.state is SessionState.IN_PROGRESS:
+    if session.state is SessionState.IN_PROGRESS or connection in session.channel_list:
         connection.server.remove_session(session)
     pending = request.pend(Interim.NEVER, lambda: None)
     connection.loop.call_later(connection.server.settings.failed_logon_delay, pending.fail, error)

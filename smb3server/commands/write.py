@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from smb3server.channel import RemoteMemory, remote_buffers
 from smb3server.errors import as_status_error
+from smb3server.notify import report_write
 from smb3server.open import Open, find_open
 from smb3server.request import Interim, Pending, Request, Response, handles
 from smb3server.status import NtStatus, StatusError
@@ -88,6 +89,8 @@ def _store(
     if file.caching.holders:
         file.data_changes(found)
     handle.write_from([data], record.offset)
+    if not found.wrote:
+        report_write(found)
     found.position = record.offset + count
     if not (record.flags & _THROUGH or found.create_options & _OPTION_THROUGH):
         return response

@@ -16,6 +16,7 @@ from itertools import islice
 from smb3server.buffers import BufferPool
 from smbdirect.codec import Buffer
 from smbdirect.message_transport import InboundMessage, PooledBuffer, RdmaOperations
+from smbdirect.tcp_info import retransmissions
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +68,7 @@ class TcpTransport:
         self.peer_address: tuple[str, int] = _address(sock.getpeername())
         self.local_address: tuple[str, int] = _address(sock.getsockname())
         self.pending_send_bytes = 0
+        self.bytes_received = 0
         self._on_message: OnMessage | None = None
         self._on_closed: Callable[[BaseException | None], None] | None = None
         self._receive_view = memoryview(bytearray())
@@ -87,6 +89,15 @@ class TcpTransport:
         self._delivering = False
         self._closing = False
         self._closed = False
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """A snapshot: bytes on the wire (framing included), segments sent again, buffers got from the system."""
+        return {
+            "bytes_received": self.bytes_received,
+            "bytes_sent": self._sent_position,
+            "retransmissions": retransmissions(self._socket),
+        }
 
     # Life
 
@@ -177,6 +188,7 @@ class TcpTransport:
             if not count:
                 self._finish(ConnectionResetError("closed in the middle of a message"))
                 return False
+            self.bytes_received += count
             self._large_filled += count
             if self._large_filled == len(view):
                 self._large = None
@@ -191,6 +203,7 @@ class TcpTransport:
             partial = self._end > self._start
             self._finish(ConnectionResetError("closed in the middle of a message") if partial else None)
             return False
+        self.bytes_received += count
         self._end += count
         full = count == len(room)
         self._deliver_buffered()

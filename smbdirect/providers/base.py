@@ -81,6 +81,9 @@ class CloseReason(NamedTuple):
     cause: CloseCause
     detail: str = ""
 
+    def __str__(self) -> str:
+        return f"{self.cause.value}: {self.detail}" if self.detail else self.cause.value
+
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:

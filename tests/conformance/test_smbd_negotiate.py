@@ -37,7 +37,7 @@ def test_bvt_smbd_negotiate_basic() -> None:
         max_read_write_size=8_388_608,
         preferred_send_size=1024,
         max_receive_size=1024,
-        max_fragmented_size=1_048_576,
+        max_fragmented_size=1_048_576 + 4096,
     )
     core = subject.core
     assert core.role is Role.ESTABLISHED
@@ -224,7 +224,7 @@ def test_negotiate_request_fields() -> None:
         credits_requested=255,
         preferred_send_size=1364,
         max_receive_size=8192,
-        max_fragmented_size=1_048_576,
+        max_fragmented_size=1_048_576 + 4096,
     )
     assert len(subject.sent[0]) == 20
     assert subject.core.credits.receives_posted == 1

@@ -22,8 +22,8 @@ from smbdirect.providers.base import (
 )
 from smbdirect.providers.iwarp import IwarpProvider
 from smbdirect.providers.loopback import Faults, LoopbackProvider
-from smbdirect.providers.verbs.provider import VerbsProvider
 from smbdirect.providers.roce import RoceProvider
+from smbdirect.providers.verbs.provider import VerbsProvider
 
 
 def free_udp_port() -> int:

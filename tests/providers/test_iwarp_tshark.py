@@ -80,7 +80,7 @@ def send_marker() -> None:
 def record(path: Path, provider: IwarpProvider) -> int:
     """Run ``session`` under tcpdump. The capture is complete: it ends with a message sent afterwards."""
     dump = subprocess.Popen(
-        ["tcpdump", "-i", "lo", "-s", "0", "-B", "32768", "-U", "--immediate-mode", "-w", path, f"tcp and host {HOST}"],
+        ["tcpdump", "-i", "lo", "-s", "0", "-B", "32768", "-U", "-w", path, f"tcp and host {HOST}"],
         stderr=subprocess.PIPE,
     )
 

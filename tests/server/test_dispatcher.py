@@ -342,6 +342,23 @@ def test_related_compound_fails_as_its_create_did() -> None:
     drive(test)
 
 
+def test_replies_too_long_for_one_message_go_out_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    def large(request: Request) -> Response:
+        return Response((bytes(6 << 20),))
+
+    async def test(harness: Harness) -> None:
+        client = await harness.connect()
+        await client.login()
+        monkeypatch.setitem(HANDLERS, 0x54, large)
+        await client.frame(compound(client, *(client.build(0x54, ECHO) for _ in range(5))))
+        counts = []
+        while sum(counts) < 5:
+            counts.append(len(await client.receive_compound()))
+        assert counts == [2, 2, 1]
+
+    drive(test)
+
+
 def test_first_command_cannot_be_related() -> None:
     async def test(harness: Harness) -> None:
         client = await harness.connect()

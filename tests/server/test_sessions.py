@@ -48,6 +48,22 @@ async def negotiate_raw(harness: Harness, body: bytes) -> tuple[Client, int]:
         (negotiate_body((0x0311,), [*contexts_for(), context(0x4242, b"?"), context(3, bytes(10))]), 0),
         (negotiate_body((0x0202, 0x0210, 0x0300)), 0),
     ],
+    ids=[
+        "no-dialect",
+        "cut-dialects",
+        "unknown-dialects",
+        "wildcard-dialect",
+        "3.1.1-without-contexts",
+        "no-preauth-context",
+        "two-preauth-contexts",
+        "cut-contexts",
+        "empty-preauth-context",
+        "preauth-counts-too-much",
+        "unknown-hash",
+        "no-cipher",
+        "unknown-context",
+        "old-dialects",
+    ],
 )
 def test_negotiate(body: bytes, status: int) -> None:
     async def test(harness: Harness) -> None:
@@ -219,7 +235,7 @@ def test_logoff_ends_the_session_with_a_signed_reply() -> None:
     drive(test)
 
 
-def test_reauthentication_keeps_opens() -> None:
+def test_reauthentication_keeps_opens_and_ends_the_session_when_it_fails() -> None:
     async def test(harness: Harness) -> None:
         client = await harness.connect()
         await client.login()
@@ -227,8 +243,9 @@ def test_reauthentication_keeps_opens() -> None:
         assert (await client.session_setup()).status == 0
         assert len(harness.server.global_open_table) == 1
         assert (await client.call(Command.ECHO, ECHO)).status == 0
+        # One that fails ends the session.
         assert (await client.session_setup("other")).status == NtStatus.ACCESS_DENIED
-        assert len(harness.server.global_session_table) == 1
+        assert not harness.server.global_session_table
 
     drive(test)
 

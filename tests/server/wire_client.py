@@ -217,7 +217,7 @@ class Client:
             self.session_id = reply.header.session_id
             offset, length = struct.unpack_from("<HH", reply.body, 4)
             token = context.step(reply.message[offset : offset + length]) or b""
-        if reply.status or self.session_key and not binding:
+        if reply.status or (self.session_key and not binding):
             return reply
         key = self.session_key = context.session_key
         keys = derive_session_keys(self.dialect, key[:16], key, self.cipher_id, preauth)

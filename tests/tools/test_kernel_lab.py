@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -104,3 +105,29 @@ def test_server_log(tmp_path: Path) -> None:
 def test_scripts_parse(script: Path) -> None:
     shell = "bash" if script.read_text().startswith("#!/bin/bash") else "sh"
     subprocess.run([shell, "-n", str(script)], check=True)
+
+
+VERBS = next(case for case in CASES if case.name == "verbs-rxe")
+
+
+def report(registrations: int, moved: int, code: str = "used") -> str:
+    channel = {"fabric": "verbs", "registrations": registrations, "allocations": 3, "rdma": {"code": code, "text": "?"}}
+    return json.dumps({"channels": [channel | {"rdma_read_bytes": moved, "rdma_write_bytes": moved}]})
+
+
+def test_verbs_case(folder: Path) -> None:
+    (folder / "server.log").write_text("ready\n")
+    (folder / "warm.json").write_text(report(5, 0))
+    (folder / "steady.json").write_text(report(5, 8 << 20))
+    (folder / "session.pcap").unlink()
+    assert judge(VERBS, folder) == []
+    (folder / "steady.json").write_text(report(6, 8 << 20))
+    assert judge(VERBS, folder) == ["registrations grew from 5 to 6 in steady state"]
+    (folder / "steady.json").write_text(report(5, 8 << 20, "signed"))
+    assert judge(VERBS, folder) == ["the server says: verbs, ?"]
+    (folder / "steady.json").write_text(report(5, 100))
+    assert len(judge(VERBS, folder)) == 2
+    (folder / "server.log").write_text("Traceback (most recent call last)\n  File\nKeyError: 1\n")
+    assert len(judge(VERBS, folder)) == 3
+    (folder / "steady.json").unlink()
+    assert any("status of the server" in complaint for complaint in judge(VERBS, folder))

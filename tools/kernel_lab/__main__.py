@@ -19,6 +19,7 @@ from tools.kernel_lab.server import Server, ServerError, log_complaints, running
 
 HERE = Path(__file__).resolve().parent
 BOOT_SECONDS = 90
+GUEST_ADDRESS = "10.0.2.15"
 _SHOWN = ("=== ", "TIME ")
 
 
@@ -37,12 +38,15 @@ def build() -> None:
 
 
 def boot(cases: list[Case], out: Path, address: str, options: argparse.Namespace) -> None:
-    """Run ``cases`` in one guest; results are in ``out``, console in console.log."""
+    """Run ``cases`` in one guest; results are in ``out``, console in console.log. They are all verbs, or none is."""
     limit = BOOT_SECONDS + len(cases) * (options.case_timeout + 15)
     settings = f"BULK_MIB={options.bulk} CASE_TIMEOUT={options.case_timeout}"
+    environment = os.environ | {"OUT": str(out), "TIMEOUT": str(limit), "MEM": "2048"}
+    if cases[0].verbs:
+        settings += f" WORKOUT=verbs-workout.sh TREE={HERE.parent.parent} PYTHON={sys.executable}"
+        environment["HOSTROOT"] = "1"
     command = [str(HERE / "run.sh"), str(HERE / "guest" / "cases.sh"), settings, address]
     command += [case.argument for case in cases]
-    environment = os.environ | {"OUT": str(out), "TIMEOUT": str(limit), "MEM": "2048"}
     with subprocess.Popen(
         command,
         env=environment,
@@ -115,10 +119,13 @@ def main(arguments: list[str] | None = None) -> int:
     started = time.monotonic()
     general: list[str] = []
     try:
-        with server_under_test(options, out) as (address, server):
-            run_all(cases, out, address, options, server)
-            if server is not None:
-                server.stop()
+        if outside := [case for case in cases if not case.verbs]:
+            with server_under_test(options, out) as (address, server):
+                run_all(outside, out, address, options, server)
+                if server is not None:
+                    server.stop()
+        if (inside := [case for case in cases if case.verbs]) and options.server != "ksmbd":
+            run_all(inside, out, GUEST_ADDRESS, options, None)
     except ServerError as error:
         general.append(str(error))
     if (log := out / "server.log").exists():
@@ -126,6 +133,8 @@ def main(arguments: list[str] | None = None) -> int:
     failed = bool(general)
     print(f"\nLinux 6.12 client against {options.server}, {time.monotonic() - started:.0f} s, results in {out}")
     for case in cases:
+        if case.verbs and options.server == "ksmbd":
+            continue
         complaints = judge(case, out / case.name)
         failed |= bool(complaints)
         detail = f"{case.protocol} {case.mount_options} credits={case.credits}"

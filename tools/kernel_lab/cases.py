@@ -8,7 +8,7 @@ from typing import NamedTuple
 class Case(NamedTuple):
     name: str
     protocol: str
-    """siw (SMB Direct over iWARP) or tcp."""
+    """siw (SMB Direct over iWARP), rxe (over RoCEv2) or tcp."""
     mount_options: str = ""
     credits: int = 255
     """SMB Direct credits that the client asks for and grants."""
@@ -17,6 +17,8 @@ class Case(NamedTuple):
     invalidation: bool = False
     """Whether Send with Invalidate must be used: RDMA_V1_INVALIDATE exists from dialect 3.0.2 on."""
     encrypted: bool = False
+    verbs: bool = False
+    """The server runs inside the guest, on the kernel's RDMA device, instead of on the host."""
 
     @property
     def argument(self) -> str:
@@ -34,6 +36,8 @@ CASES = (
     Case("siw-vers-3.0.2", "siw", "vers=3.0.2", rdma_transfers=True, invalidation=True),
     Case("tcp-sign", "tcp", "sign"),
     Case("tcp-seal", "tcp", "seal", encrypted=True),
+    Case("verbs-siw", "siw", rdma_transfers=True, invalidation=True, verbs=True),
+    Case("verbs-rxe", "rxe", rdma_transfers=True, invalidation=True, verbs=True),
 )
 
 

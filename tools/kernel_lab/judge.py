@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tools.kernel_lab.cases import Case
+from tools.kernel_lab.server import log_complaints
 from tools.pcap.capture import CaptureError
 from tools.pcap.replay import replay
 from tools.pcap.rewrite import rewrite
@@ -158,9 +160,36 @@ def _capture(case: Case, path: Path) -> tuple[list[str], CaptureFile | None]:
     return found, capture
 
 
+def _steady(folder: Path) -> list[str]:
+    """The data path registers and allocates nothing once it is warm, and moves data by RDMA."""
+    try:
+        warm, steady = (json.loads((folder / f"{name}.json").read_text()) for name in ("warm", "steady"))
+        (before,), (after,) = warm["channels"], steady["channels"]
+    except (OSError, ValueError, KeyError) as error:
+        return [f"status of the server: {error}"]
+    found = [
+        f"{key} grew from {before[key]} to {after[key]} in steady state"
+        for key in ("registrations", "allocations")
+        if after[key] != before[key]
+    ]
+    if after["fabric"] != "verbs" or after["rdma"]["code"] != "used":
+        found.append(f"the server says: {after['fabric']}, {after['rdma']['text']}")
+    found += [
+        f"{key} did not grow" for key in ("rdma_read_bytes", "rdma_write_bytes") if after[key] < before[key] + (4 << 20)
+    ]
+    return found
+
+
 def judge(case: Case, folder: Path) -> list[str]:
     """Everything that is wrong with a case whose results lie in ``folder``; empty when it passed."""
     found = _guest(case, folder) + _kernel_log(folder) + _debug_data(case, folder)
+    if case.verbs:
+        found += _steady(folder)
+        log = folder / "server.log"
+        found += log_complaints(log)[:5] if log.exists() else ["no log of the server"]
+        if case.protocol == "rxe":
+            # rxe loops packets to the machine's own address back before any interface: there is nothing to capture.
+            return found
     path = folder / "session.pcap"
     problems, capture = _capture(case, path)
     found += problems[:10]

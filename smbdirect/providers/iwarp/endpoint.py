@@ -34,6 +34,7 @@ from smbdirect.providers.iwarp.placement import PendingRead, RingPool
 from smbdirect.providers.iwarp.rdmap import Fault, ReadRequest, TerminateError, describe_terminate
 from smbdirect.providers.iwarp.receiver import Receiver
 from smbdirect.providers.iwarp.sender import Response, Sender, Work
+from smbdirect.tcp_info import retransmissions
 
 _log = logging.getLogger(__name__)
 
@@ -170,6 +171,7 @@ class IwarpEndpoint:
             "bytes_received_write": receiver.bytes_write,
             "bytes_received_read_response": receiver.bytes_read,
             "bytes_direct": receiver.bytes_direct,
+            "retransmissions": retransmissions(self._sock),
             "crc_errors": receiver.crc_errors,
             "invalidations": receiver.invalidations,
             "terminates_sent": self._terminates_sent,

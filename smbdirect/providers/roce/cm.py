@@ -13,7 +13,6 @@ from ipaddress import ip_address
 from typing import NamedTuple
 
 from smbdirect.errors import DecodeError
-from smbdirect.providers.roce.headers import MAD, PATH_MTUS, PSN_MASK, Mad
 from smbdirect.providers.roce.cm_messages import (
     ANSWER,
     CMA,
@@ -32,6 +31,7 @@ from smbdirect.providers.roce.cm_messages import (
     Req,
     mad_bytes,
 )
+from smbdirect.providers.roce.headers import MAD, PATH_MTUS, PSN_MASK, Mad
 
 SERVICE_PREFIX = 0x0000000001060000
 """Service IDs of the RDMA IP CM service for TCP port numbers (A11.2): prefix | port."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,8 @@ from smbdirect.providers.roce.sockets import PacketPath
 
 if TYPE_CHECKING:
     from smbdirect.providers.roce.provider import RoceProvider
+
+log = logging.getLogger(__name__)
 
 BUDGET = 128
 """Packets one connection sends before other work of the event loop gets its turn."""
@@ -54,6 +57,7 @@ class RoceEndpoint:
         self._provider = provider
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
         self._disconnecting = False
         self._ended: CloseReason | None = None
         self._reported = False
@@ -172,12 +176,12 @@ class RoceEndpoint:
         deadline = self.queue_pair.next_deadline
         if deadline is None:
             return
-        timer = self._timer
-        if timer is not None:
+        if self._timer is not None:
             # A timer that fires early looks again: cheaper than cancelling one with each acknowledgement.
-            if timer.when() <= deadline:
+            if self._timer_at <= deadline:
                 return
-            timer.cancel()
+            self._timer.cancel()
+        self._timer_at = deadline
         self._timer = self._loop.call_at(deadline, self._expired)
 
     def _expired(self) -> None:
@@ -191,6 +195,8 @@ class RoceEndpoint:
         if self._ended is not None:
             return
         self._ended = reason
+        used = {name: value for name, value in self.counters.items() if value}
+        log.info("%s port %d: %s (%s) %s", *self.peer_address, reason.cause.value, reason.detail, used)
         if self._timer is not None:
             self._timer.cancel()
         self.queue_pair.flush()

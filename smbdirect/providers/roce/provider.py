@@ -166,7 +166,9 @@ class RoceProvider:
         """Serve service ID 0x01060000 | ``port`` on ``host`` (an address; ``0.0.0.0`` or ``::`` for all). Raises
         ``ProviderError`` if UDP port 4791 is taken."""
         host = host or "0.0.0.0"
-        shared = self._port_for(look_up(host).local if host not in ("0.0.0.0", "::") else bytes(16 if ":" in host else 4))
+        shared = self._port_for(
+            look_up(host).local if host not in ("0.0.0.0", "::") else bytes(16 if ":" in host else 4)
+        )
         if not port:
             port = _FIRST_EPHEMERAL_PORT + secrets.randbelow(16384)
             while (shared, port) in self._listeners:
@@ -206,9 +208,7 @@ class RoceProvider:
         await self._until_established(connection, route, endpoint, timeout)
         return endpoint
 
-    async def accept(
-        self, connection: Connection, route: Route, endpoint: RoceEndpoint, private_data: bytes
-    ) -> None:
+    async def accept(self, connection: Connection, route: Route, endpoint: RoceEndpoint, private_data: bytes) -> None:
         """The passive side of ``RoceRequest.accept``."""
         peer = connection.peer
         assert peer is not None

@@ -110,10 +110,15 @@ class QueuePair:
 
     @property
     def next_deadline(self) -> float | None:
-        return self.requester.deadline
+        """When ``handle_timer`` wants to be called; None: not before something else happens."""
+        first, second = self.requester.deadline, self.responder.deadline
+        if first is None or second is None:
+            return second if first is None else first
+        return min(first, second)
 
     def handle_timer(self, now: float) -> None:
         if self.failure is None:
+            self.responder.handle_timer(now)
             self.requester.handle_timer(now)
 
     def flush(self) -> None:

@@ -31,6 +31,10 @@ READ_CHUNK = 16
 and end at multiples of it, so that one sent again never reaches beyond what the peer saw of the first."""
 ACK_EVERY = 16
 """An acknowledgement is asked for at least every so many packets."""
+REORDER_DELAY = 0.004
+"""Seconds that a missing packet may be late before it counts as lost. Networks with several paths reorder, and going
+back costs peers dear: Linux's rxe carries out a registration again that stands between the messages it repeats, which
+fails and ends its connection."""
 NO_RNR_LIMIT = 7
 """RNR retry count that means: for ever (9.7.5.2.8)."""
 
@@ -38,10 +42,18 @@ NO_RNR_LIMIT = 7
 class Path(Protocol):
     """Where packets go. ``ready`` turns false when the network takes no more for now."""
 
-    ready: bool
+    @property
+    def ready(self) -> bool: ...
 
     def send(
-        self, opcode: int, flags: int, psn: int, ack_request: bool, extension: bytes, segments: Sequence[Buffer], size: int
+        self,
+        opcode: int,
+        flags: int,
+        psn: int,
+        ack_request: bool,
+        extension: bytes,
+        segments: Sequence[Buffer],
+        size: int,
     ) -> None:
         """Send one packet; ``size`` is that of the concatenated ``segments``, which may change once this returned."""
         ...
@@ -121,10 +133,21 @@ class Requester:
         self._since_ack = 0
         self._carry = [0.0]
         self._timed: tuple[int, float] | None = None
-        self._gap_until = 0.0
+        self._early: dict[int, bytes] = {}
+        """Payloads of read responses that arrived before an earlier one."""
+        self._acknowledged = 0
+        """The peer acknowledged everything below this, some of which waits for an RDMA Read's data."""
+        self._gap_deadline: float | None = None
         self._rnr_until = 0.0
         self._rnr_tries = 0
-        self.deadline: float | None = None
+        self._deadline: float | None = None
+
+    @property
+    def deadline(self) -> float | None:
+        """When ``handle_timer`` wants to be called."""
+        if self._gap_deadline is None or self._deadline is None:
+            return self._deadline if self._gap_deadline is None else self._gap_deadline
+        return min(self._deadline, self._gap_deadline)
 
     def start(self, psn: int, mtu: int, max_reads: int, rnr_retry: int) -> None:
         self._una = self._next = self._high = psn
@@ -172,8 +195,8 @@ class Requester:
                 budget = self._send_data(path, work, now, min(room, budget), budget)
             if self._next > work.last:
                 self._index += 1
-        if self._next > start and self.deadline is None:
-            self.deadline = now + self.timer.timeout
+        if self._next > start and self._deadline is None:
+            self._deadline = now + self.timer.timeout
         return budget
 
     def _send_read(self, path: Path, work: Work, now: float, room: int) -> bool:
@@ -268,8 +291,8 @@ class Requester:
             self._refused(number, syndrome, now)
 
     def _advance(self, upto: int, now: float) -> None:
-        """Everything below ``upto`` was carried out. An RDMA Read in between whose data did not arrive is asked for
-        again (implicit NAK, 9.7.5.2.5)."""
+        """Everything below ``upto`` was carried out. An RDMA Read in between whose data did not arrive soon is asked
+        for again (implicit NAK, 9.7.5.2.5)."""
         before = self._una
         while self._sent:
             work = self._sent[0]
@@ -278,14 +301,15 @@ class Requester:
             if work.is_read:
                 self._una = max(self._una, work.first)
                 if self._una < upto:
-                    self._progressed(before, now)
-                    self._lost(self._una, now)
+                    self._acknowledged = max(self._acknowledged, upto)
+                    if self._gap_deadline is None:
+                        self._gap_deadline = now + max(REORDER_DELAY, self.timer.round_trip)
+                self._progressed(before, now)
                 return
             if work.last >= upto:
                 break
             self._finish(work)
-        if upto > self._una:
-            self._una = upto
+        self._una = max(self._una, upto)
         self._progressed(before, now)
 
     def _finish(self, work: Work) -> None:
@@ -312,7 +336,7 @@ class Requester:
         self.timer.progress()
         self._rnr_tries = 0
         self.window.acknowledged(una - before, self._carry)
-        self.deadline = now + self.timer.timeout if una < self._next else None
+        self._deadline = now + self.timer.timeout if una < self._next else None
 
     def on_read_response(self, psn: int, payload: memoryview, now: float) -> None:
         """Place one packet of a read response; its number says where (9.7.5.2.4)."""
@@ -324,16 +348,32 @@ class Requester:
             return
         if number > self._una:
             self._advance(number, now)
-        if self._una != number or not self._sent:
-            return
-        work = self._sent[0]
-        if not work.is_read or number < work.first:
-            return
+            if self._una != number:
+                if len(self._early) < MAX_WINDOW:
+                    self._early[number] = bytes(payload)
+                return
+        before = self._una
+        data: memoryview | bytes | None = payload
+        while data is not None and self._place(data):
+            data = self._early.pop(self._una, None)
+        self._gap_deadline = None
+        self._progressed(before, now)
+        if self._acknowledged > self._una:
+            self._advance(self._acknowledged, now)
+        if self._early:
+            self._early = {key: value for key, value in self._early.items() if key > self._una}
+
+    def _place(self, payload: memoryview | bytes) -> bool:
+        """The next packet of the oldest work request, if that is an RDMA Read."""
+        number = self._una
+        work = self._sent[0] if self._sent else None
+        if work is None or not work.is_read or number < work.first:
+            return False
         offset = (number - work.first) * self.mtu
         size = len(payload)
         if size != min(self.mtu, work.length - offset):
             self._break(Status.LENGTH, CloseReason(CloseCause.PROTOCOL, "read response of a wrong length"))
-            return
+            return False
         if size:
             if len(work.segments) == 1:
                 work.segments[0][offset : offset + size] = payload
@@ -347,16 +387,7 @@ class Requester:
             self._finish(work)
         else:
             self._una = number + 1
-        self._progressed(number, now)
-
-    def _lost(self, psn: int, now: float) -> None:
-        """Data of a read response is missing from ``psn`` on. The packets still under way behind the gap say so once
-        more each: they count as one loss."""
-        if now < self._gap_until:
-            return
-        self._gap_until = now + max(self.timer.round_trip, 0.005)
-        self.window.cut(now, self.timer.round_trip)
-        self._go_back(psn, now)
+        return True
 
     def _refused(self, psn: int, syndrome: int, now: float) -> None:
         self._counters["naks_received"] += 1
@@ -378,7 +409,7 @@ class Requester:
             return
         self._rnr_tries += 1
         self._go_back(psn, now)
-        self._rnr_until = self.deadline = now + RNR_DELAYS[code] / 1000
+        self._rnr_until = self._deadline = now + RNR_DELAYS[code] / 1000
 
     def _go_back(self, psn: int, now: float) -> None:
         """Send again from ``psn`` on."""
@@ -392,19 +423,24 @@ class Requester:
         while self._reads and self._reads[-1] >= psn:
             self._reads.pop()
         self._timed = None
-        self.deadline = now + self.timer.timeout
+        self._deadline = now + self.timer.timeout
 
     # -- time ----------------------------------------------------------------------------------------------------
 
     def handle_timer(self, now: float) -> None:
-        if self.deadline is None or now < self.deadline:
+        if self._gap_deadline is not None and now >= self._gap_deadline:
+            # Data of a read response is missing and did not just arrive late.
+            self._gap_deadline = None
+            self.window.cut(now, self.timer.round_trip)
+            self._go_back(self._una, now)
+        if self._deadline is None or now < self._deadline:
             return
         if self._rnr_until:
             self._rnr_until = 0.0
-            self.deadline = now + self.timer.timeout if self._una < self._high else None
+            self._deadline = now + self.timer.timeout if self._una < self._high else None
             return
         if self._una == self._high:
-            self.deadline = None
+            self._deadline = None
             return
         self._counters["timeouts"] += 1
         if self.timer.expired():
@@ -432,4 +468,5 @@ class Requester:
                 self._completions.append(Completion(work.operation, Status.FLUSHED, work.context))
             queue.clear()
         self._reads.clear()
-        self.deadline = None
+        self._early.clear()
+        self._deadline = self._gap_deadline = None

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from smbdirect.providers.base import Access, CloseCause, CloseReason, Completion, Operation, Status
 from smbdirect.providers.memory import AccessRefused, Region, RegionTable
 from smbdirect.providers.roce.headers import AETH, IETH, PSN_MASK, RETH, Aeth, Opcode, Syndrome, extend_psn
-from smbdirect.providers.roce.requester import Path
+from smbdirect.providers.roce.requester import REORDER_DELAY, Path
 
 MAX_PENDING_READS = 16
 """Read requests being answered: the responder resources offered in connection management."""
@@ -20,6 +20,9 @@ REPEAT_NAK_AFTER = 0.02
 """Seconds after which a gap that is still open is reported again: the first NAK, or what it asked for, was lost."""
 RNR_TIMER = 20
 """RNR NAK timer code: 10.24 ms."""
+
+MAX_EARLY = 64
+"""Packets kept that arrived before an earlier one."""
 
 _SEND, _WRITE, _READ, _REFUSED = range(4)
 _FIRST, _LAST = 1, 2
@@ -94,6 +97,10 @@ class Responder:
         self._acknowledge = False
         self._nak: int | None = None
         self._nak_sent: float | None = None
+        self._early: dict[int, tuple[int, bool, bytes, int]] = {}
+        """Requests that arrived before an earlier one: opcode, AckReq, packet, end of its payload."""
+        self.deadline: float | None = None
+        """When ``handle_timer`` wants to be called."""
         self._fatal: int | None = None
         self._invalidate: int | None = None
 
@@ -108,13 +115,27 @@ class Responder:
         ``opcode`` calls for (the caller checked)."""
         number = extend_psn(psn, self._expected)
         if number != self._expected:
-            self._out_of_order(opcode, number, packet, end, now)
+            self._out_of_order(opcode, number, ack_request, packet, end, now)
             return
+        done = self._carry_out(opcode, ack_request, packet, end, now)
+        while done and self._early:
+            later = self._early.pop(self._expected, None)
+            if later is None:
+                break
+            opcode, ack_request, kept, end = later
+            done = self._carry_out(opcode, ack_request, memoryview(kept), end, now)
+        if self._early:
+            self._early = {key: value for key, value in self._early.items() if key > self._expected}
+        if done:
+            self.deadline = now + REORDER_DELAY if self._early else None
+
+    def _carry_out(self, opcode: int, ack_request: bool, packet: memoryview, end: int, now: float) -> bool:
+        """The request that is due. False if it could not be done."""
         kind, part = _REQUESTS[opcode]
         # 9.7.4.1.2: FIRST or ONLY begins a message, MIDDLE and LAST continue one of the same kind.
         if kind == _REFUSED or (self._message is not None if part & _FIRST else self._message != kind):
             self._refuse(Syndrome.INVALID_REQUEST, CloseReason(CloseCause.PROTOCOL, f"unexpected opcode {opcode:#x}"))
-            return
+            return False
         if kind == _SEND:
             done = self._on_send(opcode, part, packet, end, now)
         elif kind == _WRITE:
@@ -126,19 +147,37 @@ class Responder:
             self._nak_sent = None
             if ack_request:
                 self._acknowledge = True
+        return done
 
-    def _out_of_order(self, opcode: int, number: int, packet: memoryview, end: int, now: float) -> None:
+    def _out_of_order(
+        self, opcode: int, number: int, ack_request: bool, packet: memoryview, end: int, now: float
+    ) -> None:
         if number > self._expected:
-            # 9.7.4.1.4: one NAK per gap.
-            if self._nak_sent is None or now - self._nak_sent >= REPEAT_NAK_AFTER:
-                self._nak = Syndrome.SEQUENCE_ERROR
-                self._nak_sent = now
+            if len(self._early) < MAX_EARLY and number - self._expected <= 2 * MAX_EARLY:
+                self._early[number] = opcode, ack_request, bytes(packet), end
+                if self.deadline is None and self._nak_sent is None:
+                    self.deadline = now + REORDER_DELAY
+                    return
+            elif self._nak_sent is None:
+                self._missing(now)
+            if self._nak_sent is not None and now - self._nak_sent >= REPEAT_NAK_AFTER:
+                self._missing(now)
             return
         self._counters["duplicates"] += 1
         if opcode == Opcode.READ_REQUEST:
             self._repeat_read(number, packet, end)
         else:
             self._acknowledge = True
+
+    def _missing(self, now: float) -> None:
+        """9.7.4.1.4: one NAK per gap."""
+        self._nak = Syndrome.SEQUENCE_ERROR
+        self._nak_sent = now
+        self.deadline = None
+
+    def handle_timer(self, now: float) -> None:
+        if self.deadline is not None and now >= self.deadline:
+            self._missing(now)
 
     def _refuse(self, syndrome: int, reason: CloseReason) -> None:
         self._fatal = syndrome
@@ -172,9 +211,7 @@ class Responder:
             return self._wrong_length()
         position = self._filled
         if position + size > len(self._buffer):
-            self._refuse(
-                Syndrome.INVALID_REQUEST, CloseReason(CloseCause.PROTOCOL, "message longer than its receive")
-            )
+            self._refuse(Syndrome.INVALID_REQUEST, CloseReason(CloseCause.PROTOCOL, "message longer than its receive"))
             return False
         if invalidate is not None:
             try:
@@ -189,9 +226,7 @@ class Responder:
             self.starved = False
             self.receives.popleft()
             self._counters["bytes_received"] += self._filled
-            self._completions.append(
-                Completion(Operation.RECEIVE, Status.OK, self._context, self._filled, invalidate)
-            )
+            self._completions.append(Completion(Operation.RECEIVE, Status.OK, self._context, self._filled, invalidate))
             self._buffer, self._context = memoryview(b""), None
         return self._complete_packet(part)
 
@@ -351,6 +386,8 @@ class Responder:
         self._acknowledge = False
         self._nak = None
         self._region = None
+        self._early.clear()
+        self.deadline = None
         for _, context in self.receives:
             self._completions.append(Completion(Operation.RECEIVE, Status.FLUSHED, context))
         self.receives.clear()

@@ -18,7 +18,7 @@ import struct
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 from zlib import crc32
 
 from smbdirect.codec import Buffer
@@ -81,20 +81,19 @@ class RouteInfo(NamedTuple):
 def look_up(host: str, source: str | None = None) -> RouteInfo:
     """The kernel's route to ``host`` (an address or a name). Raises ``ProviderError``."""
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+        found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+        family, address = found[0], cast("tuple[Any, ...]", found[4])
+        ipv6 = family == socket.AF_INET6
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             if source is not None:
                 probe.bind((source, 0))
             probe.connect(address)
             local = probe.getsockname()
-            if family == socket.AF_INET6:
-                mtu = probe.getsockopt(socket.IPPROTO_IPV6, _IPV6_MTU)
-            else:
-                mtu = probe.getsockopt(socket.IPPROTO_IP, _IP_MTU)
+            level, option = (socket.IPPROTO_IPV6, _IPV6_MTU) if ipv6 else (socket.IPPROTO_IP, _IP_MTU)
+            mtu = probe.getsockopt(level, option)
     except OSError as error:
         raise ProviderError(f"no route to {host}: {error}") from None
-    scope = address[3] if family == socket.AF_INET6 else 0
-    return RouteInfo(pack_address(local[0]), pack_address(address[0]), int(scope), mtu)
+    return RouteInfo(pack_address(local[0]), pack_address(address[0]), address[3] if ipv6 else 0, mtu)
 
 
 def pack_address(host: str) -> bytes:
@@ -112,9 +111,7 @@ def _attach_filter(sock: socket.socket, program: Sequence[tuple[int, int, int, i
     """Classic BPF (SO_ATTACH_FILTER)."""
     code = b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
     memory = ctypes.create_string_buffer(code, len(code))
-    sock.setsockopt(
-        socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("@HP", len(program), ctypes.addressof(memory))
-    )
+    sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("@HP", len(program), ctypes.addressof(memory)))
 
 
 def _enlarge(sock: socket.socket, forced: int, ordinary: int, size: int) -> None:
@@ -123,6 +120,11 @@ def _enlarge(sock: socket.socket, forced: int, ordinary: int, size: int) -> None
     except OSError:
         # Without CAP_NET_ADMIN the kernel gives at most net.core.rmem_max or wmem_max.
         sock.setsockopt(socket.SOL_SOCKET, ordinary, size)
+
+
+def _close_all(sockets: Sequence[socket.socket]) -> None:
+    for sock in sockets:
+        sock.close()
 
 
 class Port:
@@ -152,7 +154,7 @@ class Port:
             self._raw = self._open_raw(host)
         # An event loop that ends before the last answers went out leaves no open sockets behind.
         sockets = [sock for sock in (self.socket, self._raw) if sock is not None]
-        weakref.finalize(self, lambda: [sock.close() for sock in sockets])
+        weakref.finalize(self, _close_all, sockets)
         self.checks_icrc = check_icrc and (self.ipv6 or self._raw is not None)
         if self._raw is not None:
             self._loop.add_reader(self._raw, self._raw_readable)
@@ -184,7 +186,9 @@ class Port:
                     ": another process or the kernel's rdma_rxe owns it (see `rdma link`, `ss -lunp`); stop it, or use"
                     " the verbs provider on that device"
                 )
-            raise ProviderError(f"UDP port {self.udp_port} of {host}: {os.strerror(error.errno or 0)}{remedy}") from None
+            raise ProviderError(
+                f"UDP port {self.udp_port} of {host}: {os.strerror(error.errno or 0)}{remedy}"
+            ) from None
         return sock
 
     def _open_raw(self, host: str) -> socket.socket | None:
@@ -325,9 +329,7 @@ class Port:
             return [(socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, route.local + struct.pack("=I", route.scope))]
         return [(socket.IPPROTO_IP, _IP_PKTINFO, struct.pack("=I4s4s", 0, route.local, bytes(4)))]
 
-    def transmit(
-        self, buffers: list[Buffer], control: list[tuple[int, int, bytes]], address: tuple[str, int]
-    ) -> None:
+    def transmit(self, buffers: list[Buffer], control: list[tuple[int, int, bytes]], address: tuple[str, int]) -> None:
         """One datagram, or one batch of them. What the socket does not take now is kept until it does."""
         if not self.blocked:
             try:
@@ -414,7 +416,14 @@ class PacketPath:
         return state
 
     def send(
-        self, opcode: int, flags: int, psn: int, ack_request: bool, extension: bytes, segments: Sequence[Buffer], size: int
+        self,
+        opcode: int,
+        flags: int,
+        psn: int,
+        ack_request: bool,
+        extension: bytes,
+        segments: Sequence[Buffer],
+        size: int,
     ) -> None:
         pad = -size & 3
         flags |= MIGRATED | pad << 4
@@ -425,7 +434,7 @@ class PacketPath:
         if count and (
             length > self._length
             or count >= MAX_SEGMENTS
-            or len(self._batch) > MAX_BATCH_BUFFERS 
+            or len(self._batch) > MAX_BATCH_BUFFERS
             or (count + 1) * self._length > MAX_BATCH_BYTES
         ):
             self.flush()

@@ -151,7 +151,11 @@ class VerbsEndpoint:
         self.counters["registrations"] += 1
         registration = self._domain.register(memory, access)
         self._regions.add(registration)
+        registration.on_gone = self._forget
         return registration
+
+    def _forget(self, registration: Registration) -> None:
+        self._regions.discard(registration)
 
     # ------------------------------------------------------------------ posting
 
@@ -304,6 +308,8 @@ class VerbsEndpoint:
         if isinstance(request, Send):
             if request.invalidate is not None:
                 opcode, rkey = abi.WR_SEND_INV, request.invalidate
+                # rdma-core 44: siw takes the key from the RDMA fields, which mean nothing to a Send elsewhere
+                remote = RemoteSegment(rkey, 0, 0)
                 self.counters["send_with_invalidate"] += 1
         else:
             opcode, remote = (abi.WR_READ if isinstance(request, Read) else abi.WR_WRITE), request.remote
@@ -444,9 +450,9 @@ class VerbsEndpoint:
         if self._flush_timer is not None:
             self._flush_timer.cancel()
         self._loop.remove_reader(self._fd)
-        for region in self._regions:
+        regions, self._regions = self._regions, set()
+        for region in regions:
             region.deregister()
-        self._regions.clear()
         cm_id, self._cm_id = self._cm_id, None
         self._cm.rdma_destroy_qp(cm_id)
         left = [*self._receives.values(), *self._sends.values()]

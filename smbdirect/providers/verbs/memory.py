@@ -10,6 +10,7 @@ import bisect
 import ctypes
 import mmap
 import weakref
+from collections.abc import Callable
 from typing import NamedTuple
 
 from smbdirect.errors import ProviderError
@@ -37,7 +38,19 @@ def address_of(view: memoryview) -> int:
 class Registration:
     """A memory region of the device; the view keeps its memory alive."""
 
-    __slots__ = ("__weakref__", "_domain", "_handle", "address", "end", "length", "lkey", "memory", "token", "valid")
+    __slots__ = (
+        "__weakref__",
+        "_domain",
+        "_handle",
+        "address",
+        "end",
+        "length",
+        "lkey",
+        "memory",
+        "on_gone",
+        "token",
+        "valid",
+    )
 
     def __init__(self, domain: Domain, memory: memoryview, access: int) -> None:
         if not len(memory):
@@ -56,6 +69,8 @@ class Registration:
         self.lkey = abi.uint_at(handle + abi.MR_LKEY)
         self.token = abi.uint_at(handle + abi.MR_RKEY)
         self.valid = True
+        self.on_gone: Callable[[Registration], None] | None = None
+        """Called once it is deregistered: its endpoint forgets it."""
         domain.live.add(self)
 
     def invalidate(self) -> None:
@@ -70,6 +85,9 @@ class Registration:
     def deregister(self) -> None:
         self.invalidate()
         self.memory = memoryview(b"")
+        on_gone, self.on_gone = self.on_gone, None
+        if on_gone is not None:
+            on_gone(self)
 
 
 class Domain:

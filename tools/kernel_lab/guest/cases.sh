@@ -1,5 +1,5 @@
 # args: SETTINGS IP CASE... with SETTINGS = shell assignments, CASE = NAME:PROTOCOL:CREDITS:MOUNT_OPTIONS. Several workouts in one boot.
-# Leaves /out/NAME/{session.pcap,debugdata.txt,dmesg.txt,log.txt,status}; no status file means the guest died in that case.
+# WORKOUT among the settings names another script than workout.sh. Leaves /out/NAME/{session.pcap,debugdata.txt,dmesg.txt,log.txt,status}; no status file means the guest died in that case.
 export $1; IP=$2; shift 2; worst=0
 dmesg -c > /dev/null
 for c in "$@"; do
@@ -7,7 +7,7 @@ for c in "$@"; do
   export CASE_OUT=/out/$name CREDITS=$credits
   mkdir -p $CASE_OUT
   echo "=== case $name: $proto $opts credits=$credits"
-  { timeout -k 10 ${CASE_TIMEOUT:-400} sh /out/workout.sh $proto $IP $opts 2>&1; echo $? > /tmp/rc; } | tee $CASE_OUT/log.txt
+  { timeout -k 10 ${CASE_TIMEOUT:-400} sh /out/${WORKOUT:-workout.sh} $proto $IP $opts 2>&1; echo $? > /tmp/rc; } | tee $CASE_OUT/log.txt
   rc=$(cat /tmp/rc)
   if grep -q ' /mnt cifs ' /proc/mounts; then umount -f /mnt || umount -l /mnt; fi
   for p in $(pidof tcpdump); do kill -INT $p; done

@@ -23,7 +23,7 @@ ck ls -l /mnt/d
 ck mv /mnt/d/a300k /mnt/d/b300k
 echo 3 > /proc/sys/vm/drop_caches
 ck dd if=/mnt/d/b300k of=/tmp/b bs=300000 iflag=direct,fullblock status=none    # the server RDMA-Writes
-ck cmp /tmp/a /tmp/b; ck grep -q hello /mnt/d/small
+ck cmp -s /tmp/a /tmp/b; ck grep -q hello /mnt/d/small
 ck rm /mnt/d/small; ck stat -f /mnt
 ck umount /mnt
 stop_capture
@@ -32,7 +32,7 @@ ck mnt; [ $fail = 1 ] && exit 1
 [ "$(stat -c %s /tmp/bulk 2>/dev/null)" = $BULK_BYTES ] || head -c $BULK_BYTES /dev/urandom > /tmp/bulk
 ck t cp /tmp/bulk /mnt/copied; ck t sync /mnt/copied
 umount /mnt; ck mnt                             # no client cache left
-ck t dd if=/mnt/copied of=/tmp/back bs=1M; ck cmp /tmp/bulk /tmp/back
+ck t dd if=/mnt/copied of=/tmp/back bs=1M; ck cmp -s /tmp/bulk /tmp/back
 ck t dd if=/dev/zero of=/mnt/w1m bs=1M count=$BULK_MIB oflag=direct
 ck t dd if=/mnt/w1m of=/dev/null bs=1M iflag=direct
 ck t dd if=/dev/zero of=/mnt/w4k bs=4k count=1000 oflag=direct
@@ -40,7 +40,7 @@ ck t dd if=/mnt/w4k of=/dev/null bs=4k count=1000 iflag=direct
 par() {
   local jobs= r=0
   for i in 1 2 3 4; do
-    (dd if=/tmp/bulk of=/mnt/p$i bs=256k count=$BULK_MIB oflag=direct 2>/dev/null && cmp -n $QUARTER /tmp/bulk /mnt/p$i) & jobs="$jobs $!"
+    (dd if=/tmp/bulk of=/mnt/p$i bs=256k count=$BULK_MIB oflag=direct 2>/dev/null && cmp -s -n $QUARTER /tmp/bulk /mnt/p$i) & jobs="$jobs $!"
   done
   for j in $jobs; do wait $j || r=1; done; return $r
 }

@@ -1,0 +1,190 @@
+"""The local admin socket: JSON lines over a Unix socket that only its owner (and root) may use.
+
+A request is one line, ``{"command": "status"}``; its answer is one line, too: an object, with ``"error"`` in it if the
+request could not be served. Any number of requests on one connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import logging
+import os
+import socket
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+SOCKET_NAME = "admin.sock"
+MAX_LINE = 1 << 16
+"""Bytes of a request."""
+MAX_CLIENTS = 32
+MAX_ANSWER = 64 << 20
+ANSWER_TIMEOUT = 10.0
+_CREDENTIALS = struct.Struct("=iII")
+"""pid, uid and gid (SO_PEERCRED, unix(7))."""
+
+Command = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def runtime_directory() -> Path:
+    """Where servers without a state directory have their sockets."""
+    if os.geteuid() == 0:
+        return Path("/run/smb3server")
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(base) / "smb3server" if base else Path(f"/tmp/smb3server-{os.geteuid()}")
+
+
+def socket_path(state: Path | None) -> Path:
+    """In the state directory; without one in the runtime directory, named after the process."""
+    return state / SOCKET_NAME if state is not None else runtime_directory() / f"{os.getpid()}.sock"
+
+
+class _Place:
+    """A directory, opened so that names in it fit sun_path (108 bytes) however deep it is."""
+
+    def __init__(self, path: Path) -> None:
+        self.descriptor = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.name = f"/proc/self/fd/{self.descriptor}/{path.name}"
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+
+class AdminSocket:
+    """``start`` it, then ``close`` it, once."""
+
+    def __init__(self, path: Path, commands: dict[str, Command]) -> None:
+        self.path = path
+        self._commands = commands
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._inode = 0
+
+    async def start(self) -> None:
+        """Raises ``OSError``: EADDRINUSE if another server serves there."""
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        stat = os.stat(self.path.parent)
+        if stat.st_uid != os.geteuid():
+            raise PermissionError(errno.EACCES, "directory belongs to somebody else", str(self.path.parent))
+        place = _Place(self.path)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        try:
+            self._remove_stale(place.name)
+            # The mode of a bound socket is 0777 less the umask: narrow from its first moment on.
+            mask = os.umask(0o177)
+            try:
+                sock.bind(place.name)
+            finally:
+                os.umask(mask)
+            self._inode = os.stat(place.name).st_ino
+            self._server = await asyncio.start_unix_server(self._serve, sock=sock, limit=MAX_LINE)
+        except BaseException:
+            sock.close()
+            raise
+        finally:
+            place.close()
+
+    @staticmethod
+    def _remove_stale(name: str) -> None:
+        with socket.socket(socket.AF_UNIX) as probe:
+            try:
+                probe.connect(name)
+            except FileNotFoundError:
+                return
+            except ConnectionRefusedError:
+                os.unlink(name)
+                return
+        raise OSError(errno.EADDRINUSE, "another server uses this state directory")
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        try:
+            if self._allowed(writer) and len(self._writers) <= MAX_CLIENTS:
+                while line := await reader.readline():
+                    writer.write(json.dumps(self._answer(line)).encode() + b"\n")
+                    await writer.drain()
+        except (ConnectionError, ValueError) as error:
+            log.debug("admin client: %s", error)
+        finally:
+            self._writers.discard(writer)
+            writer.close()
+
+    @staticmethod
+    def _allowed(writer: asyncio.StreamWriter) -> bool:
+        sock = writer.get_extra_info("socket")
+        _, user, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+        return user in (0, os.geteuid())
+
+    def _answer(self, line: bytes) -> dict[str, Any]:
+        try:
+            request = json.loads(line)
+        except ValueError:
+            return {"error": "not JSON"}
+        name = request.get("command") if isinstance(request, dict) else None
+        command = self._commands.get(name) if isinstance(name, str) else None
+        if command is None:
+            return {"error": f"unknown command; there are {', '.join(sorted(self._commands))}"}
+        try:
+            return command(request)
+        except Exception as error:
+            log.exception("admin command %s failed", name)
+            return {"error": f"{name} failed: {error}"}
+
+    async def close(self) -> None:
+        """Stop; the socket's file goes if it is still ours."""
+        if self._server is None:
+            return
+        self._server.close()
+        for writer in list(self._writers):
+            writer.close()
+        try:
+            if os.stat(self.path).st_ino == self._inode:
+                self.path.unlink()
+        except FileNotFoundError:
+            log.debug("%s is gone already", self.path)
+        self._server = None
+
+
+def ask(path: Path, command: str, timeout: float = ANSWER_TIMEOUT) -> dict[str, Any]:
+    """Ask a running server; blocks up to ``timeout`` seconds. Raises ``OSError`` (no server there: FileNotFoundError,
+    ConnectionRefusedError) or ``ValueError`` for an answer that is none."""
+    place = _Place(path)
+    try:
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.settimeout(timeout)
+            sock.connect(place.name)
+            sock.sendall(json.dumps({"command": command}).encode() + b"\n")
+            chunks: list[bytes] = []
+            size = 0
+            while not chunks or not chunks[-1].endswith(b"\n"):
+                chunk = sock.recv(1 << 16)
+                if not chunk:
+                    raise ConnectionResetError(errno.ECONNRESET, "the server refused, or ended")
+                chunks.append(chunk)
+                size += len(chunk)
+                if size > MAX_ANSWER:
+                    raise ValueError("answer too long")
+    finally:
+        place.close()
+    answer = json.loads(b"".join(chunks))
+    if not isinstance(answer, dict):
+        raise ValueError("the server's answer is not an object")
+    return answer
+
+
+def running(directory: Path | None = None) -> list[Path]:
+    """Sockets in the runtime directory that somebody answers."""
+    found: list[Path] = []
+    folder = directory or runtime_directory()
+    for path in sorted(folder.glob("*.sock")) if folder.is_dir() else ():
+        try:
+            ask(path, "ping", 1.0)
+        except (OSError, ValueError):
+            continue
+        found.append(path)
+    return found

@@ -1,0 +1,20 @@
+"""A small SMB client library (MS-SMB2 3.2), asynchronous, over any ``MessageTransport``: TCP and SMB Direct alike.
+
+Reading order: ``connection`` (messages, credits, negotiation), ``session`` (logon, trees), ``files`` (what a tree
+offers), ``transports`` (how to get there).
+
+    connection = await Client.connect(await open_tcp("server", 445))
+    session = await connection.log_on("user", "password")
+    tree = await session.tree_connect("share")
+    file = await tree.create("a.txt")
+    data = await tree.read(file, 0, 65536)
+"""
+
+from __future__ import annotations
+
+from smb3server.client.connection import Client, Reply, ServerError
+from smb3server.client.files import RemoteFile, Tree
+from smb3server.client.session import ClientSession
+from smb3server.client.transports import open_rdma, open_tcp
+
+__all__ = ["Client", "ClientSession", "RemoteFile", "Reply", "ServerError", "Tree", "open_rdma", "open_tcp"]

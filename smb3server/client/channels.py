@@ -1,0 +1,71 @@
+"""More channels of one session (MS-SMB2 3.2.4.2.3.1 with SMB2_SESSION_FLAG_BINDING, 3.2.5.3.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from smb3server.client.session import ClientSession
+from smb3server.security import preauth
+from smb3server.security.kdf import derive_signing_key
+from smb3server.security.signing import make_signer
+from smb3server.status import NtStatus
+from smb3server.wire.header import HEADER_SIZE, Command, HeaderFlags
+from smb3server.wire.negotiate import SecurityMode
+from smb3server.wire.session import BINDING, SESSION_SETUP_REQUEST, SessionSetupRequest
+from smbdirect.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from smb3server.client.connection import Client, Reply
+    from smbdirect.codec import Buffer
+
+
+class BoundSession(ClientSession):
+    """A session on a further connection; make one with ``bind``. Trees and opens of the session are valid on it."""
+
+    @classmethod
+    async def bind(
+        cls, session: ClientSession, client: Client, user: str, password: str, domain: str = ""
+    ) -> BoundSession:
+        """``client`` negotiated with the ClientGuid and dialect of the session's first connection. Raises
+        ``ServerError``, ``ConnectionLost``, ``ProtocolError``."""
+        bound = cls(client)
+        bound.session_id = session.session_id
+        bound.flags = session.flags
+        bound.signer = session.signer
+        bound.cipher = session.cipher
+        await bound._authenticate(user, password, domain)
+        bound.flags = session.flags
+        bound.sign, bound.encrypt = session.sign, session.encrypt
+        return bound
+
+    async def _exchange(self, token: bytes) -> Reply:
+        record = SessionSetupRequest(
+            flags=BINDING,
+            security_mode=int(SecurityMode.SIGNING_ENABLED),
+            security_buffer_offset=HEADER_SIZE + SESSION_SETUP_REQUEST.size,
+            security_buffer_length=len(token),
+        )
+
+        def hash_message(message: Sequence[Buffer]) -> None:
+            self._preauth_hash = preauth.extend(self._preauth_hash, message)
+
+        body = [SESSION_SETUP_REQUEST.pack(record), token]
+        started = await self.client.start(Command.SESSION_SETUP, body, self, sign=True, on_encoded=hash_message)
+        # Requests are signed with the session's key, the last response with the channel's, which is not known yet.
+        started.session = None
+        reply = await self.client.finish(started)
+        return self.client.check(reply, (NtStatus.SUCCESS, NtStatus.MORE_PROCESSING_REQUIRED))
+
+    def _finish(self, context: Any, reply: Reply) -> None:
+        client = self.client
+        key = bytes(context.session_key)[:16].ljust(16, b"\0")
+        signing = derive_signing_key(client.dialect, key, self._preauth_hash)
+        self.signer = make_signer(client.negotiated.signing_algorithm, signing)
+        client.sessions[self.session_id] = self
+        message = memoryview(bytearray(reply.message))
+        given = bytes(message[48:64])
+        message[48:64] = bytes(16)
+        signed = reply.header.flags & HeaderFlags.SIGNED
+        if not signed or self.signer.sign((message,), reply.header.message_id) != given:
+            raise ProtocolError("last response of the binding has no right signature", "MS-SMB2 3.2.5.3.3")

@@ -1,0 +1,388 @@
+"""A client's connection (MS-SMB2 3.2.1.2): messages, MessageIds, credits, asynchronous replies, negotiation."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from smb3server.client import negotiation
+from smb3server.security import preauth
+from smb3server.security.encryption import TAG_SIZE, TRANSFORM, TRANSFORM_PROTOCOL_ID, TRANSFORM_SIZE
+from smb3server.status import NtStatus, StatusError
+from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, SIGNATURE_OFFSET, Command, Header, HeaderFlags
+from smb3server.wire.negotiate import Capability, Dialect
+from smb3server.wire.oplock_break import LeaseBreakNotification, OplockBreak, parse_notification
+from smbdirect.errors import ConnectionLost, DecodeError, ProtocolError
+
+if TYPE_CHECKING:
+    from smb3server.client.session import ClientSession
+    from smbdirect.codec import Buffer
+    from smbdirect.message_transport import InboundMessage, MessageTransport
+
+NO_MESSAGE_ID = 0xFFFFFFFFFFFFFFFF
+CREDIT_SIZE = 65536
+"""Payload bytes one credit pays for (3.1.5.2)."""
+KEEP_IN_PLACE = 16384
+"""Responses from this size on are handed on without a copy; smaller ones are copied out of the transport's buffer."""
+_ASYNC = int(HeaderFlags.ASYNC_COMMAND)
+_SIGNED = int(HeaderFlags.SIGNED)
+_RELATED = int(HeaderFlags.RELATED_OPERATIONS)
+
+Break = OplockBreak | LeaseBreakNotification
+
+
+class ServerError(StatusError):
+    """The server answered with this status. ``data`` is the error response's ErrorData."""
+
+
+@dataclass(slots=True)
+class Reply:
+    """One response. ``message`` starts at its SMB2 header; call ``release`` once nothing of it is needed any more."""
+
+    header: Header
+    message: memoryview
+    inbound: InboundMessage | None = None
+
+    @property
+    def status(self) -> int:
+        return self.header.status
+
+    def release(self) -> None:
+        """Give the buffer back. Idempotent."""
+        inbound, self.inbound = self.inbound, None
+        if inbound is not None:
+            inbound.release()
+
+
+class Call:
+    """A request under way."""
+
+    __slots__ = ("async_id", "charge", "future", "header", "session", "signed")
+
+    def __init__(self, header: Header, charge: int, session: ClientSession | None, signed: bool) -> None:
+        self.header = header
+        self.charge = charge
+        self.session = session
+        self.signed = signed
+        self.async_id = 0
+        """Once the server said STATUS_PENDING."""
+        self.future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+
+class Client:
+    """One connection. Not safe for use by several threads; any number of requests may be under way."""
+
+    def __init__(self, transport: MessageTransport, credits_wanted: int = 256) -> None:
+        self.transport = transport
+        self.credits_wanted = credits_wanted
+        """What the client tries to have; servers may grant less."""
+        self.credits = 1
+        self.client_guid = os.urandom(16)
+        self.dialect = 0
+        self.negotiated = negotiation.Negotiated()
+        self.preauth_hash = preauth.INITIAL_HASH
+        self.sessions: dict[int, ClientSession] = {}
+        self.on_break: Callable[[Break], None] = lambda _: None
+        """Oplock and lease break notifications (2.2.23)."""
+        self.on_closed: Callable[[BaseException | None], None] = lambda _: None
+        self.closed: BaseException | None = None
+        self._calls: dict[int, Call] = {}
+        self._next_message_id = 0
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._finished = asyncio.get_running_loop().create_future()
+        transport.start(self._receive, self._lost)
+
+    @classmethod
+    async def connect(
+        cls,
+        transport: MessageTransport,
+        dialects: Sequence[int] = tuple(d for d in Dialect if d != Dialect.WILDCARD),
+        offer: negotiation.Offer | None = None,
+        credits_wanted: int = 256,
+        client_guid: bytes | None = None,
+    ) -> Client:
+        """Negotiate on a fresh transport (3.2.4.2.2.2). ``client_guid``: that of the connection whose session is to get
+        one more channel here. Raises ``ServerError``, ``ConnectionLost`` or ``ProtocolError``
+        (the server chose what was not offered)."""
+        client = cls(transport, credits_wanted)
+        client.client_guid = client_guid or client.client_guid
+        try:
+            await client._negotiate(dialects, offer or negotiation.Offer())
+        except BaseException:
+            transport.abort("negotiation failed")
+            raise
+        return client
+
+    async def _negotiate(self, dialects: Sequence[int], offer: negotiation.Offer) -> None:
+        hashes: list[bytes] = []
+
+        def hash_message(message: Sequence[Buffer]) -> None:
+            hashes.append(preauth.extend(hashes[-1] if hashes else preauth.INITIAL_HASH, message))
+
+        body = negotiation.build(dialects, self.client_guid, offer)
+        reply = await self.call(Command.NEGOTIATE, [body], on_encoded=hash_message)
+        try:
+            hash_message([reply.message])
+            self.negotiated = negotiation.parse(reply.message, dialects, offer)
+        finally:
+            reply.release()
+        self.dialect = self.negotiated.dialect
+        self.preauth_hash = hashes[-1]
+
+    @property
+    def supports_multi_credit(self) -> bool:
+        return self.dialect >= Dialect.SMB_2_1 and bool(self.negotiated.capabilities & Capability.LARGE_MTU)
+
+    async def log_on(
+        self, user: str = "", password: str = "", domain: str = "", *, sign: bool = False, encrypt: bool = False
+    ) -> ClientSession:
+        """See ``ClientSession.log_on``."""
+        from smb3server.client.session import ClientSession
+
+        return await ClientSession.log_on(self, user, password, domain, sign=sign, encrypt=encrypt)
+
+    async def echo(self) -> None:
+        """3.2.4.20."""
+        (await self.call(Command.ECHO, [b"\4\0\0\0"])).release()
+
+    async def close(self) -> None:
+        """Orderly; returns when the connection is gone."""
+        self.transport.close("client closes")
+        await self._finished
+
+    # Sending
+
+    async def call(
+        self,
+        command: int,
+        body: Sequence[Buffer],
+        session: ClientSession | None = None,
+        tree_id: int = 0,
+        *,
+        payload: int = 0,
+        accept: Sequence[int] = (NtStatus.SUCCESS,),
+        sign: bool = False,
+        on_encoded: Callable[[Sequence[Buffer]], None] | None = None,
+    ) -> Reply:
+        """Send one request and wait for its final response; ``payload`` bytes sent or expected decide the credits.
+
+        Raises ``ServerError`` unless the status is in ``accept``, ``ConnectionLost`` when the connection ends first. A
+        cancelled wait sends SMB2 CANCEL.
+        """
+        started = await self.start(command, body, session, tree_id, payload=payload, sign=sign, on_encoded=on_encoded)
+        return self.check(await self.finish(started), accept)
+
+    @staticmethod
+    def check(reply: Reply, accept: Sequence[int] = (NtStatus.SUCCESS,)) -> Reply:
+        """The reply, or ``ServerError`` if its status is not one of ``accept``."""
+        if reply.status not in accept:
+            error = ServerError(reply.status, error_data(reply.message))
+            reply.release()
+            raise error
+        return reply
+
+    async def finish(self, started: Call) -> Reply:
+        """Wait for the final response of a request that was started."""
+        try:
+            return await started.future
+        except asyncio.CancelledError:
+            self.cancel(started)
+            raise
+
+    async def start(
+        self,
+        command: int,
+        body: Sequence[Buffer],
+        session: ClientSession | None = None,
+        tree_id: int = 0,
+        *,
+        payload: int = 0,
+        sign: bool = False,
+        on_encoded: Callable[[Sequence[Buffer]], None] | None = None,
+    ) -> Call:
+        """Send one request, once there are credits for it."""
+        charge = max(1, (payload - 1) // CREDIT_SIZE + 1) if self.supports_multi_credit else 1
+        while self.credits < charge:
+            self._raise_if_closed()
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+        self._raise_if_closed()
+        self.credits -= charge
+        session_id = session.session_id if session is not None else 0
+        encrypt = session is not None and session.encrypts(tree_id)
+        signed = session is not None and not encrypt and session.signer is not None and (sign or session.sign)
+        header = Header(
+            credit_charge=charge if self.dialect > Dialect.SMB_2_0_2 else 0,
+            command=command,
+            credits=max(charge, self.credits_wanted - self.credits),
+            flags=_SIGNED if signed else 0,
+            message_id=self._next_message_id,
+            tree_id=tree_id,
+            session_id=session_id,
+        )
+        self._next_message_id += charge
+        started = Call(header, charge, session, signed)
+        self._calls[header.message_id] = started
+        self._transmit(header, body, session, signed, encrypt, on_encoded)
+        return started
+
+    def _transmit(
+        self,
+        header: Header,
+        body: Sequence[Buffer],
+        session: ClientSession | None,
+        signed: bool,
+        encrypt: bool,
+        on_encoded: Callable[[Sequence[Buffer]], None] | None = None,
+    ) -> None:
+        segments: list[Buffer] = [HEADER.pack(header), *body]
+        if session is not None and signed and session.signer is not None:
+            message = bytearray().join(segments)
+            message[SIGNATURE_OFFSET : SIGNATURE_OFFSET + 16] = session.signer.expect(memoryview(message))
+            segments = [message]
+        if on_encoded is not None:
+            on_encoded(segments)
+        if not encrypt or session is None or session.cipher is None:
+            self.transport.send(segments)
+            return
+        length = sum(map(len, segments))
+        buffer = self.transport.acquire(TRANSFORM_SIZE + length + TAG_SIZE)
+        session.cipher.encrypt(segments, length, buffer.view)
+        self.transport.send((buffer.view[: TRANSFORM_SIZE + length],), None, buffer.release)
+
+    def cancel(self, started: Call) -> None:
+        """SMB2 CANCEL (3.2.4.24); the request's own response still comes. A no-op once it has."""
+        if self._calls.get(started.header.message_id) is not started or self.closed is not None:
+            return
+        session = started.session
+        header = started.header._replace(command=Command.CANCEL, credit_charge=0, credits=0)
+        if started.async_id:
+            header = header._replace(
+                flags=header.flags | _ASYNC,
+                reserved=started.async_id & 0xFFFFFFFF,
+                tree_id=started.async_id >> 32,
+            )
+        encrypt = session is not None and session.encrypts(started.header.tree_id)
+        self._transmit(header, [b"\4\0\0\0"], session, started.signed, encrypt)
+
+    # Receiving
+
+    def _receive(self, inbound: InboundMessage) -> None:
+        try:
+            self._take(inbound)
+        except (ProtocolError, StatusError) as error:
+            inbound.release()
+            self.transport.abort(str(error))
+
+    def _take(self, inbound: InboundMessage) -> None:
+        view = inbound.view
+        encrypted = False
+        if view[:4] == TRANSFORM_PROTOCOL_ID:
+            transform = TRANSFORM.unpack(view)
+            session = self.sessions.get(transform.session_id)
+            if session is None or session.cipher is None:
+                raise ProtocolError("encrypted for an unknown session", "MS-SMB2 3.2.5.1.1.1")
+            plain = session.cipher.decrypt(view)
+            if plain is None:
+                raise ProtocolError("encrypted message is not authentic", "MS-SMB2 3.2.5.1.1.1")
+            view, encrypted = plain, True
+        header = HEADER.unpack(view)
+        if header.protocol_id != PROTOCOL_ID:
+            raise DecodeError("not an SMB2 message")
+        if header.next_command or len(view) < KEEP_IN_PLACE:
+            whole = memoryview(bytearray(view))
+            inbound.release()
+            self._take_chain(whole, encrypted)
+        else:
+            self._take_one(Reply(header, view, inbound), encrypted)
+
+    def _take_chain(self, view: memoryview, encrypted: bool) -> None:
+        offset = 0
+        while True:
+            header = HEADER.unpack(view, offset)
+            step = header.next_command
+            if step and (step < HEADER_SIZE or step > len(view) - offset - HEADER_SIZE):
+                raise DecodeError("bad NextCommand")
+            end = offset + step if step else len(view)
+            self._take_one(Reply(header, view[offset:end]), encrypted)
+            if not step:
+                return
+            offset = end
+
+    def _take_one(self, reply: Reply, encrypted: bool) -> None:
+        header = reply.header
+        if header.message_id == NO_MESSAGE_ID:
+            notification = parse_notification(reply.message)
+            reply.release()
+            self.on_break(notification)
+            return
+        self._grant(header.credits)
+        started = self._calls.get(header.message_id)
+        if started is None:
+            raise ProtocolError(f"response to no request: {header.message_id}", "MS-SMB2 3.2.5.1.2")
+        if header.status == NtStatus.PENDING and header.flags & _ASYNC:
+            started.async_id = header.async_id
+            reply.release()
+            return
+        self._verify(reply, started, encrypted)
+        del self._calls[header.message_id]
+        if started.future.done():
+            reply.release()
+        else:
+            started.future.set_result(reply)
+
+    def _verify(self, reply: Reply, started: Call, encrypted: bool) -> None:
+        """3.2.5.1.3. A response to a signed request is signed, save for one that says there is no such session."""
+        session = started.session
+        if encrypted or session is None or session.signer is None:
+            return
+        if not reply.header.flags & _SIGNED:
+            if started.signed and reply.status != NtStatus.USER_SESSION_DELETED:
+                raise ProtocolError("response is not signed", "MS-SMB2 3.2.5.1.3")
+            return
+        message = reply.message
+        given = bytes(message[SIGNATURE_OFFSET : SIGNATURE_OFFSET + 16])
+        message[SIGNATURE_OFFSET : SIGNATURE_OFFSET + 16] = bytes(16)
+        if session.signer.sign((message,), reply.header.message_id) != given:
+            raise ProtocolError("response's signature is wrong", "MS-SMB2 3.2.5.1.3")
+
+    def _grant(self, credits: int) -> None:
+        self.credits += credits
+        waiters, self._waiters = self._waiters, deque()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _raise_if_closed(self) -> None:
+        if self.closed is not None:
+            raise ConnectionLost(self.closed)
+
+    def _lost(self, error: BaseException | None) -> None:
+        self.closed = error or ConnectionLost("closed")
+        calls, self._calls = self._calls, {}
+        for started in calls.values():
+            if not started.future.done():
+                started.future.set_exception(ConnectionLost(self.closed))
+                # Whoever gave up waiting does not fetch it.
+                started.future.exception()
+        self._grant(0)
+        if not self._finished.done():
+            self._finished.set_result(None)
+        self.on_closed(error)
+
+
+def error_data(message: memoryview) -> bytes:
+    """ErrorData of an error response (2.2.2), without the context of 3.1.1 around it; empty if it is none."""
+    body = message[HEADER_SIZE:]
+    if len(body) < 8 or body[0] != 9:
+        return b""
+    contexts, length = body[2], int.from_bytes(body[4:8], "little")
+    data = bytes(body[8 : 8 + length])
+    if contexts and len(data) >= 8:
+        return data[8 : 8 + int.from_bytes(data[:4], "little")]
+    return data

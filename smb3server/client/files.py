@@ -1,0 +1,366 @@
+"""What can be done with a tree connect: files, directories, information, controls (MS-SMB2 3.2.4)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from smb3server.status import NtStatus
+from smb3server.wire import change_notify, directory_info, file_info
+from smb3server.wire import create as create_wire
+from smb3server.wire import ioctl as ioctl_wire
+from smb3server.wire import query_directory as directory_wire
+from smb3server.wire import query_info as query_wire
+from smb3server.wire import read_write as io_wire
+from smb3server.wire import set_info as set_wire
+from smb3server.wire.close import CLOSE_REQUEST, CloseRequest
+from smb3server.wire.create import Access, CreateDisposition, CreateOptions, CreateResponse, ShareAccess
+from smb3server.wire.create_contexts import RawContext
+from smb3server.wire.file_info import FileInfoClass
+from smb3server.wire.header import Command
+from smb3server.wire.oplock_break import LEASE_BREAK, OPLOCK_BREAK, LeaseBreak, OplockBreak
+from smb3server.wire.query_info import InfoType
+
+if TYPE_CHECKING:
+    from smb3server.client.connection import Call, Reply
+    from smb3server.client.session import ClientSession
+    from smbdirect.codec import Buffer
+    from smbdirect.message_transport import RemoteBuffer
+
+READ = int(Access.GENERIC_READ)
+READ_WRITE = int(Access.GENERIC_READ | Access.GENERIC_WRITE | Access.DELETE)
+SHARE_ALL = int(ShareAccess.READ | ShareAccess.WRITE | ShareAccess.DELETE)
+_FLUSH = 24
+_OVERHEAD = 512
+"""Bytes around the data of a READ or WRITE: transform header, header, body, padding; generously."""
+
+
+@dataclass(slots=True)
+class RemoteFile:
+    """An open on the server."""
+
+    file_id: tuple[int, int]
+    response: CreateResponse
+    contexts: list[RawContext]
+
+    @property
+    def size(self) -> int:
+        """End of file when it was opened, bytes."""
+        return self.response.end_of_file
+
+
+class Tree:
+    """A tree connect. All methods raise ``ServerError`` and ``ConnectionLost``."""
+
+    def __init__(self, session: ClientSession, tree_id: int, path: str, maximal_access: int) -> None:
+        self.session = session
+        self.client = session.client
+        self.tree_id = tree_id
+        self.path = path
+        self.maximal_access = maximal_access
+
+    async def call(
+        self,
+        command: int,
+        body: Sequence[Buffer],
+        *,
+        payload: int = 0,
+        accept: Sequence[int] = (NtStatus.SUCCESS,),
+    ) -> Reply:
+        """Any command, on this tree."""
+        return await self.client.call(command, body, self.session, self.tree_id, payload=payload, accept=accept)
+
+    async def disconnect(self) -> None:
+        """3.2.4.22."""
+        (await self.call(Command.TREE_DISCONNECT, [b"\4\0\0\0"])).release()
+
+    # Opens
+
+    async def create(
+        self,
+        name: str,
+        access: int = READ,
+        disposition: int = CreateDisposition.OPEN,
+        options: int = 0,
+        share: int = SHARE_ALL,
+        attributes: int = 0,
+        contexts: Sequence[RawContext] = (),
+        oplock: int = 0,
+    ) -> RemoteFile:
+        """3.2.4.3; ``name`` with backslashes, without one in front."""
+        record = create_wire.CreateRequest(
+            requested_oplock_level=oplock,
+            desired_access=access,
+            file_attributes=attributes,
+            share_access=share,
+            create_disposition=disposition,
+            create_options=options,
+        )
+        reply = await self.call(Command.CREATE, [create_wire.pack_request(record, name, contexts)])
+        response, found = create_wire.parse_response(reply.message)
+        reply.release()
+        return RemoteFile((response.persistent, response.volatile), response, found)
+
+    async def close(self, file: RemoteFile) -> None:
+        """3.2.4.5."""
+        body = CLOSE_REQUEST.pack(CloseRequest(persistent=file.file_id[0], volatile=file.file_id[1]))
+        (await self.call(Command.CLOSE, [body])).release()
+
+    async def flush(self, file: RemoteFile) -> None:
+        """3.2.4.10."""
+        body = (
+            _FLUSH.to_bytes(8, "little") + file.file_id[0].to_bytes(8, "little") + file.file_id[1].to_bytes(8, "little")
+        )
+        (await self.call(Command.FLUSH, [body])).release()
+
+    async def make_directory(self, name: str) -> None:
+        options = int(CreateOptions.DIRECTORY_FILE)
+        await self.close(await self.create(name, READ, CreateDisposition.CREATE, options))
+
+    async def delete(self, name: str) -> None:
+        """A file or an empty directory."""
+        options = int(CreateOptions.DELETE_ON_CLOSE | CreateOptions.OPEN_REPARSE_POINT)
+        await self.close(await self.create(name, int(Access.DELETE), CreateDisposition.OPEN, options))
+
+    async def rename(self, file: RemoteFile, target: str, replace: bool = False) -> None:
+        """To a path from the share's root; the open needs DELETE access."""
+        record = file_info.RenameInformation(int(replace), 0, target)
+        await self.set_info(file, FileInfoClass.RENAME, file_info.encode_rename(record))
+
+    # Data
+
+    @property
+    def max_read(self) -> int:
+        """Bytes that one ``read`` may ask for."""
+        return min(self.client.negotiated.max_read_size, self.client.transport.max_message_size - _OVERHEAD)
+
+    @property
+    def max_write(self) -> int:
+        """Bytes that one ``write`` may carry."""
+        return min(self.client.negotiated.max_write_size, self.client.transport.max_outbound_message_size - _OVERHEAD)
+
+    async def read(self, file: RemoteFile, offset: int, length: int) -> bytes:
+        """Up to ``length`` bytes, less at the end of the file; at most ``max_read``. b'' at or behind the end."""
+        record = io_wire.ReadRequest(
+            padding=io_wire.READ_DATA_OFFSET,
+            length=length,
+            offset=offset,
+            persistent=file.file_id[0],
+            volatile=file.file_id[1],
+        )
+        reply = await self.call(
+            Command.READ,
+            [io_wire.READ_REQUEST.pack(record), b"\0"],
+            payload=length,
+            accept=(NtStatus.SUCCESS, NtStatus.END_OF_FILE, NtStatus.BUFFER_OVERFLOW),
+        )
+        try:
+            if reply.status == NtStatus.END_OF_FILE:
+                return b""
+            return bytes(io_wire.parse_read_response(reply.message)[1])
+        finally:
+            reply.release()
+
+    async def read_into(
+        self, file: RemoteFile, offset: int, remote: Sequence[RemoteBuffer], length: int, *, invalidate: bool = True
+    ) -> int:
+        """The server puts up to ``length`` bytes by RDMA into the memory that ``remote`` describes (a buffer registered
+        with this connection's transport); bytes read. With ``invalidate`` the first token is invalid afterwards."""
+        described = io_wire.pack_descriptors(remote)
+        record = io_wire.ReadRequest(
+            length=length,
+            offset=offset,
+            persistent=file.file_id[0],
+            volatile=file.file_id[1],
+            channel=io_wire.Channel.RDMA_V1_INVALIDATE if invalidate else io_wire.Channel.RDMA_V1,
+            channel_info_offset=io_wire.TAIL,
+            channel_info_length=len(described),
+        )
+        reply = await self.call(
+            Command.READ,
+            [io_wire.READ_REQUEST.pack(record), described],
+            payload=length,
+            accept=(NtStatus.SUCCESS, NtStatus.END_OF_FILE),
+        )
+        try:
+            if reply.status == NtStatus.END_OF_FILE:
+                return 0
+            response, _ = io_wire.parse_read_response(reply.message)
+            return response.data_remaining
+        finally:
+            reply.release()
+
+    async def write(self, file: RemoteFile, offset: int, data: Buffer) -> int:
+        """At most ``max_write`` bytes; bytes written."""
+        record = io_wire.WriteRequest(
+            data_offset=io_wire.TAIL,
+            length=len(data),
+            offset=offset,
+            persistent=file.file_id[0],
+            volatile=file.file_id[1],
+        )
+        body = [io_wire.WRITE_REQUEST.pack(record), data if len(data) else b"\0"]
+        return await self._written(body, len(data))
+
+    async def write_from(
+        self, file: RemoteFile, offset: int, remote: Sequence[RemoteBuffer], length: int, *, invalidate: bool = True
+    ) -> int:
+        """The server fetches ``length`` bytes by RDMA from the memory that ``remote`` describes; bytes written."""
+        described = io_wire.pack_descriptors(remote)
+        record = io_wire.WriteRequest(
+            offset=offset,
+            persistent=file.file_id[0],
+            volatile=file.file_id[1],
+            channel=io_wire.Channel.RDMA_V1_INVALIDATE if invalidate else io_wire.Channel.RDMA_V1,
+            remaining_bytes=length,
+            channel_info_offset=io_wire.TAIL,
+            channel_info_length=len(described),
+        )
+        return await self._written([io_wire.WRITE_REQUEST.pack(record), described], length)
+
+    async def _written(self, body: Sequence[Buffer], length: int) -> int:
+        reply = await self.call(Command.WRITE, body, payload=length)
+        count = io_wire.parse_write_response(reply.message).byte_count
+        reply.release()
+        return count
+
+    # Directories
+
+    async def entries(
+        self, directory: RemoteFile, pattern: str = "*", level: int = FileInfoClass.ID_BOTH_DIRECTORY
+    ) -> AsyncIterator[directory_info.ListedEntry]:
+        """Entries of an open directory, from its beginning (3.2.4.17)."""
+        size = min(self.client.negotiated.max_transact_size, 1 << 20 if self.client.supports_multi_credit else 65536)
+        flags = int(directory_wire.QueryDirectoryFlags.REOPEN)
+        while True:
+            record = directory_wire.QueryDirectoryRequest(
+                info_class=level,
+                flags=flags,
+                persistent=directory.file_id[0],
+                volatile=directory.file_id[1],
+                output_buffer_length=size,
+            )
+            reply = await self.call(
+                Command.QUERY_DIRECTORY,
+                [directory_wire.build_query_directory_request(record, pattern)],
+                payload=size,
+                accept=(NtStatus.SUCCESS, NtStatus.NO_MORE_FILES, NtStatus.NO_SUCH_FILE),
+            )
+            try:
+                if reply.status != NtStatus.SUCCESS:
+                    return
+                found = directory_info.decode_directory(level, query_wire.parse_output_response(reply.message))
+            finally:
+                reply.release()
+            for entry in found:
+                yield entry
+            flags = 0
+
+    async def watch(self, directory: RemoteFile, completion_filter: int, recursive: bool = False) -> Call:
+        """Start one CHANGE_NOTIFY (3.2.4.18); give it to ``changes`` to wait."""
+        record = change_notify.ChangeNotifyRequest(
+            flags=change_notify.WATCH_TREE if recursive else 0,
+            output_buffer_length=65536,
+            persistent=directory.file_id[0],
+            volatile=directory.file_id[1],
+            completion_filter=completion_filter,
+        )
+        body = change_notify.CHANGE_NOTIFY_REQUEST.pack(record)
+        return await self.client.start(Command.CHANGE_NOTIFY, [body], self.session, self.tree_id)
+
+    async def changes(self, watching: Call) -> list[change_notify.Notification] | None:
+        """What happened; None when too much did to be told."""
+        reply = await self.client.finish(watching)
+        self.client.check(reply, (NtStatus.SUCCESS, NtStatus.NOTIFY_ENUM_DIR))
+        try:
+            if reply.status == NtStatus.NOTIFY_ENUM_DIR:
+                return None
+            return change_notify.decode_notifications(query_wire.parse_output_response(reply.message))
+        finally:
+            reply.release()
+
+    # Information
+
+    async def query_info(
+        self,
+        file: RemoteFile,
+        info_class: int,
+        info_type: int = InfoType.FILE,
+        *,
+        size: int = 65536,
+        additional: int = 0,
+        data: bytes = b"",
+    ) -> bytes:
+        """3.2.4.8: the output buffer."""
+        record = query_wire.QueryInfoRequest(
+            info_type=info_type,
+            info_class=info_class,
+            output_buffer_length=size,
+            additional_information=additional,
+            persistent=file.file_id[0],
+            volatile=file.file_id[1],
+        )
+        reply = await self.call(Command.QUERY_INFO, [query_wire.build_query_info_request(record, data)], payload=size)
+        output = bytes(query_wire.parse_output_response(reply.message))
+        reply.release()
+        return output
+
+    async def set_info(
+        self,
+        file: RemoteFile,
+        info_class: int,
+        data: bytes,
+        info_type: int = InfoType.FILE,
+        additional: int = 0,
+    ) -> None:
+        """3.2.4.9."""
+        record = set_wire.SetInfoRequest(
+            info_type=info_type,
+            info_class=info_class,
+            additional_information=additional,
+            persistent=file.file_id[0],
+            volatile=file.file_id[1],
+        )
+        body = set_wire.build_set_info_request(record, data)
+        (await self.call(Command.SET_INFO, [body], payload=len(data))).release()
+
+    async def ioctl(
+        self,
+        code: int,
+        data: bytes = b"",
+        file: RemoteFile | None = None,
+        *,
+        max_output: int = 65536,
+        accept: Sequence[int] = (NtStatus.SUCCESS,),
+    ) -> bytes:
+        """An FSCTL (3.2.4.20): its output. Without ``file`` on no file at all."""
+        persistent, volatile = file.file_id if file is not None else (0xFFFFFFFFFFFFFFFF, 0xFFFFFFFFFFFFFFFF)
+        record = ioctl_wire.IoctlRequest(
+            ctl_code=code,
+            persistent=persistent,
+            volatile=volatile,
+            max_output_response=max_output,
+            flags=ioctl_wire.IOCTL_IS_FSCTL,
+        )
+        reply = await self.call(
+            Command.IOCTL,
+            [ioctl_wire.build_ioctl_request(record, data)],
+            payload=max(len(data), max_output),
+            accept=accept,
+        )
+        output = bytes(ioctl_wire.parse_ioctl_response(reply.message)[1])
+        reply.release()
+        return output
+
+    # Breaks
+
+    async def acknowledge_oplock_break(self, notification: OplockBreak) -> None:
+        """3.2.5.19.1: go down to the level the server said."""
+        body = OPLOCK_BREAK.pack(notification)
+        (await self.call(Command.OPLOCK_BREAK, [body])).release()
+
+    async def acknowledge_lease_break(self, lease_key: bytes, lease_state: int) -> None:
+        """3.2.5.19.2."""
+        body = LEASE_BREAK.pack(LeaseBreak(lease_key=lease_key, lease_state=lease_state))
+        (await self.call(Command.OPLOCK_BREAK, [body])).release()

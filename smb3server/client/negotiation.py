@@ -1,0 +1,152 @@
+"""NEGOTIATE from the client's side (MS-SMB2 3.2.4.2.2.2, 3.2.5.2)."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from smb3server.security.algorithms import Cipher, SigningAlgorithm
+from smb3server.wire.header import HEADER_SIZE
+from smb3server.wire.negotiate import (
+    NEGOTIATE_REQUEST,
+    NEGOTIATE_RESPONSE,
+    Capability,
+    ContextType,
+    Dialect,
+    NegotiateRequest,
+    SecurityMode,
+    numbers_of,
+    pack_contexts,
+)
+from smb3server.wire.tail import fixed, tail
+from smbdirect.errors import DecodeError, ProtocolError
+
+_SHA_512 = 1
+_CONTEXT = struct.Struct("<HHI")
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What the client is willing to do; order is preference."""
+
+    ciphers: tuple[int, ...] = (Cipher.AES_128_GCM, Cipher.AES_128_CCM, Cipher.AES_256_GCM, Cipher.AES_256_CCM)
+    signing_algorithms: tuple[int, ...] = (
+        SigningAlgorithm.AES_GMAC,
+        SigningAlgorithm.AES_CMAC,
+        SigningAlgorithm.HMAC_SHA256,
+    )
+    require_signing: bool = False
+    capabilities: int = int(
+        Capability.LEASING | Capability.LARGE_MTU | Capability.MULTI_CHANNEL | Capability.DIRECTORY_LEASING
+    )
+
+
+@dataclass(slots=True)
+class Negotiated:
+    """What came of it. Sizes in bytes."""
+
+    dialect: int = 0
+    capabilities: int = 0
+    security_mode: int = 0
+    server_guid: bytes = bytes(16)
+    max_transact_size: int = 65536
+    max_read_size: int = 65536
+    max_write_size: int = 65536
+    cipher: int = 0
+    signing_algorithm: int = SigningAlgorithm.HMAC_SHA256
+    token: bytes = b""
+    """The server's SPNEGO hint."""
+
+    @property
+    def signing_required(self) -> bool:
+        return bool(self.security_mode & SecurityMode.SIGNING_REQUIRED)
+
+
+def build(dialects: Sequence[int], client_guid: bytes, offer: Offer) -> bytes:
+    """The request's body."""
+    mode = SecurityMode.SIGNING_REQUIRED if offer.require_signing else SecurityMode.SIGNING_ENABLED
+    newest = max(dialects)
+    capabilities = offer.capabilities if newest >= Dialect.SMB_2_1 else 0
+    if newest >= Dialect.SMB_3_0 and offer.ciphers:
+        capabilities |= Capability.ENCRYPTION
+    record = NegotiateRequest(
+        dialect_count=len(dialects),
+        security_mode=int(mode),
+        capabilities=capabilities,
+        client_guid=client_guid if newest >= Dialect.SMB_2_1 else bytes(16),
+    )
+    offered = struct.pack(f"<{len(dialects)}H", *dialects)
+    if newest < Dialect.SMB_3_1_1:
+        return NEGOTIATE_REQUEST.pack(record) + offered
+    contexts = [(ContextType.PREAUTH_INTEGRITY, struct.pack("<HHH", 1, 32, _SHA_512) + os.urandom(32))]
+    if offer.ciphers:
+        contexts.append((ContextType.ENCRYPTION, _numbers(offer.ciphers)))
+    if offer.signing_algorithms:
+        contexts.append((ContextType.SIGNING, _numbers(offer.signing_algorithms)))
+    start = HEADER_SIZE + NEGOTIATE_REQUEST.size + len(offered)
+    padding = -start % 8
+    record = record._replace(context_offset=start + padding, context_count=len(contexts))
+    return NEGOTIATE_REQUEST.pack(record) + offered + bytes(padding) + pack_contexts(contexts)
+
+
+def _numbers(values: Sequence[int]) -> bytes:
+    return struct.pack(f"<H{len(values)}H", len(values), *values)
+
+
+def parse(message: memoryview, dialects: Sequence[int], offer: Offer) -> Negotiated:
+    """Raises ``DecodeError``; ``ProtocolError`` for a choice that was not offered."""
+    record = fixed(NEGOTIATE_RESPONSE, message, 65)
+    if record.dialect not in dialects:
+        raise ProtocolError(f"server chose dialect {record.dialect:#x}", "MS-SMB2 3.2.5.2")
+    minimum = HEADER_SIZE + NEGOTIATE_RESPONSE.size
+    result = Negotiated(
+        record.dialect,
+        record.capabilities,
+        record.security_mode,
+        record.server_guid,
+        record.max_transact_size,
+        record.max_read_size,
+        record.max_write_size,
+        token=bytes(
+            tail(message, record.security_buffer_offset, record.security_buffer_length, minimum, "SecurityBuffer")
+        ),
+    )
+    if record.dialect < Dialect.SMB_3_1_1:
+        if record.dialect >= Dialect.SMB_3_0:
+            result.signing_algorithm = SigningAlgorithm.AES_CMAC
+            if record.capabilities & Capability.ENCRYPTION:
+                result.cipher = Cipher.AES_128_CCM
+        return result
+    result.signing_algorithm = SigningAlgorithm.AES_CMAC
+    for kind, data in _contexts(message, record.context_offset, record.context_count):
+        if kind == ContextType.ENCRYPTION:
+            result.cipher = _chosen(data, (*offer.ciphers, 0))
+        elif kind == ContextType.SIGNING:
+            result.signing_algorithm = _chosen(data, offer.signing_algorithms)
+    return result
+
+
+def _chosen(data: memoryview, offered: Sequence[int]) -> int:
+    values = numbers_of(data)
+    if len(values) != 1 or values[0] not in offered:
+        raise ProtocolError(f"server chose {values} of {tuple(offered)}", "MS-SMB2 3.2.5.2")
+    return values[0]
+
+
+def _contexts(message: memoryview, offset: int, count: int) -> list[tuple[int, memoryview]]:
+    found: list[tuple[int, memoryview]] = []
+    if count and offset < HEADER_SIZE + NEGOTIATE_RESPONSE.size:
+        raise DecodeError("bad NegotiateContextOffset")
+    for _ in range(count):
+        offset += -offset & 7
+        if offset + _CONTEXT.size > len(message):
+            raise DecodeError("negotiate contexts exceed the message")
+        kind, length, _reserved = _CONTEXT.unpack_from(message, offset)
+        offset += _CONTEXT.size
+        if offset + length > len(message):
+            raise DecodeError("negotiate context exceeds the message")
+        found.append((kind, message[offset : offset + length]))
+        offset += length
+    return found

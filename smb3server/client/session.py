@@ -1,0 +1,180 @@
+"""A client's session (MS-SMB2 3.2.1.3): logon through SPNEGO, keys, tree connects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import spnego
+
+from smb3server.client.files import Tree
+from smb3server.security import preauth
+from smb3server.security.encryption import SessionCipher
+from smb3server.security.kdf import derive_session_keys
+from smb3server.security.signing import Signer, make_signer
+from smb3server.status import NtStatus, StatusError
+from smb3server.wire.header import HEADER_SIZE, Command, HeaderFlags
+from smb3server.wire.negotiate import Dialect, SecurityMode
+from smb3server.wire.session import (
+    SESSION_SETUP_REQUEST,
+    SESSION_SETUP_RESPONSE,
+    TREE_CONNECT_REQUEST,
+    TREE_CONNECT_RESPONSE,
+    SessionFlags,
+    SessionSetupRequest,
+    TreeConnectRequest,
+)
+from smb3server.wire.tail import fixed, tail
+from smbdirect.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from smb3server.client.connection import Client, Reply
+    from smbdirect.codec import Buffer
+
+_MAX_ROUNDS = 10
+_SHARE_ENCRYPT_DATA = 0x00008000
+_SIGNED = int(HeaderFlags.SIGNED)
+
+
+class ClientSession:
+    """Make one with ``log_on``."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.session_id = 0
+        self.flags = 0
+        self.sign = False
+        """Whether every request is signed."""
+        self.encrypt = False
+        self.signer: Signer | None = None
+        self.cipher: SessionCipher | None = None
+        self.session_key = b""
+        """As applications see it (3.2.4.25)."""
+        self._encrypted_trees: set[int] = set()
+        self._preauth_hash = client.preauth_hash
+
+    @classmethod
+    async def log_on(
+        cls,
+        client: Client,
+        user: str = "",
+        password: str = "",
+        domain: str = "",
+        *,
+        sign: bool = False,
+        encrypt: bool = False,
+    ) -> ClientSession:
+        """3.2.4.2.3. Without ``user`` anonymously. ``sign`` every request, or ``encrypt`` them, beyond what the server
+        demands. Raises ``ServerError``; ``ProtocolError`` if the server is not who it should be."""
+        session = cls(client)
+        await session._authenticate(user, password, domain)
+        session.sign = sign or client.negotiated.signing_required
+        session.encrypt = encrypt or bool(session.flags & SessionFlags.ENCRYPT_DATA)
+        if session.encrypt and session.cipher is None:
+            raise ProtocolError("encryption is wanted and cannot be had", "MS-SMB2 3.2.5.3.1")
+        return session
+
+    async def _authenticate(self, user: str, password: str, domain: str) -> None:
+        client = self.client
+        name = f"{domain}\\{user}" if domain else user
+        context: Any = spnego.client(
+            name or None,
+            password if name else None,
+            hostname=client.transport.peer_address[0],
+            service="cifs",
+            protocol="negotiate" if name else "ntlm",
+        )
+        token = context.step(client.negotiated.token or None)
+        for _ in range(_MAX_ROUNDS):
+            reply = await self._exchange(token or b"")
+            try:
+                response = fixed(SESSION_SETUP_RESPONSE, reply.message, 9)
+                minimum = HEADER_SIZE + SESSION_SETUP_RESPONSE.size
+                answer = bytes(
+                    tail(
+                        reply.message,
+                        response.security_buffer_offset,
+                        response.security_buffer_length,
+                        minimum,
+                        "SecurityBuffer",
+                    )
+                )
+                self.session_id = reply.header.session_id
+                if reply.status == NtStatus.SUCCESS:
+                    self.flags = response.session_flags
+                    if answer and not context.complete:
+                        context.step(answer)
+                    self._finish(context, reply)
+                    return
+                self._preauth_hash = preauth.extend(self._preauth_hash, [reply.message])
+            finally:
+                reply.release()
+            token = context.step(answer)
+        raise ProtocolError("logon does not come to an end", "MS-SMB2 3.2.5.3")
+
+    async def _exchange(self, token: bytes) -> Reply:
+        mode = SecurityMode.SIGNING_ENABLED
+        record = SessionSetupRequest(
+            security_mode=int(mode),
+            security_buffer_offset=HEADER_SIZE + SESSION_SETUP_REQUEST.size,
+            security_buffer_length=len(token),
+        )
+
+        def hash_message(message: Sequence[Buffer]) -> None:
+            self._preauth_hash = preauth.extend(self._preauth_hash, message)
+
+        return await self.client.call(
+            Command.SESSION_SETUP,
+            [SESSION_SETUP_REQUEST.pack(record), token],
+            self,
+            accept=(NtStatus.SUCCESS, NtStatus.MORE_PROCESSING_REQUIRED),
+            on_encoded=hash_message,
+        )
+
+    def _finish(self, context: Any, reply: Reply) -> None:
+        """Keys (3.2.5.3.1), and the signature of the last response, which proves that the server has them, too."""
+        client = self.client
+        client.sessions[self.session_id] = self
+        if self.flags & (SessionFlags.IS_GUEST | SessionFlags.IS_NULL):
+            return
+        full_key = bytes(context.session_key)
+        key = full_key[:16].ljust(16, b"\0")
+        negotiated = client.negotiated
+        keys = derive_session_keys(client.dialect, key, full_key, negotiated.cipher, self._preauth_hash)
+        self.session_key = keys.application
+        self.signer = make_signer(negotiated.signing_algorithm, keys.signing)
+        if negotiated.cipher:
+            self.cipher = SessionCipher(negotiated.cipher, self.session_id, keys.decryption, keys.encryption)
+        if client.dialect >= Dialect.SMB_3_1_1 and not reply.header.flags & _SIGNED:
+            raise ProtocolError("last response of the logon is not signed", "MS-SMB2 3.2.5.3.1")
+        if reply.header.flags & _SIGNED:
+            message = memoryview(bytearray(reply.message))
+            given = bytes(message[48:64])
+            message[48:64] = bytes(16)
+            if self.signer.sign((message,), reply.header.message_id) != given:
+                raise ProtocolError("last response of the logon has a wrong signature", "MS-SMB2 3.2.5.3.1")
+
+    def encrypts(self, tree_id: int) -> bool:
+        """Whether requests on this tree (0: none) are encrypted."""
+        return self.cipher is not None and (self.encrypt or tree_id in self._encrypted_trees)
+
+    async def tree_connect(self, share: str) -> Tree:
+        """3.2.4.2.4; ``share`` is a bare name or a whole ``\\\\server\\share``. Raises ``ServerError``."""
+        path = share if share.startswith("\\\\") else f"\\\\{self.client.transport.peer_address[0]}\\{share}"
+        name = path.encode("utf-16-le", "surrogatepass")
+        record = TreeConnectRequest(path_offset=HEADER_SIZE + TREE_CONNECT_REQUEST.size, path_length=len(name))
+        # 3.1.1 binds negotiation to session here: the request must be signed or encrypted (3.2.4.1.1).
+        reply = await self.client.call(Command.TREE_CONNECT, [TREE_CONNECT_REQUEST.pack(record), name], self, sign=True)
+        response = fixed(TREE_CONNECT_RESPONSE, reply.message, 16)
+        tree_id = reply.header.tree_id
+        reply.release()
+        if response.share_flags & _SHARE_ENCRYPT_DATA:
+            if self.cipher is None:
+                raise StatusError(NtStatus.ACCESS_DENIED)
+            self._encrypted_trees.add(tree_id)
+        return Tree(self, tree_id, path, response.maximal_access)
+
+    async def log_off(self) -> None:
+        """3.2.4.23."""
+        (await self.client.call(Command.LOGOFF, [b"\4\0\0\0"], self)).release()
+        self.client.sessions.pop(self.session_id, None)

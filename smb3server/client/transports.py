@@ -1,0 +1,40 @@
+"""Transports for clients: direct TCP and SMB Direct."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+from smb3server.buffers import BufferPool
+from smb3server.transports.tcp import TcpTransport
+from smbdirect.message_transport import MessageTransport
+from smbdirect.providers.base import Provider
+from smbdirect.settings import Settings
+from smbdirect.transport import connect
+
+MAX_MESSAGE_SIZE = (8 << 20) + (1 << 16)
+"""Bytes of the largest response accepted."""
+
+
+async def open_tcp(host: str, port: int = 445, timeout: float = 5.0) -> MessageTransport:
+    """Raises ``OSError``; ``TimeoutError`` after ``timeout`` seconds."""
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(timeout):
+        (family, kind, protocol, _, address), *_ = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        sock = socket.socket(family, kind, protocol)
+        sock.setblocking(False)
+        try:
+            await loop.sock_connect(sock, address)
+        except BaseException:
+            sock.close()
+            raise
+    return TcpTransport(sock, BufferPool(), MAX_MESSAGE_SIZE)
+
+
+async def open_rdma(
+    provider: Provider, host: str, port: int = 5445, settings: Settings | None = None, timeout: float = 5.0
+) -> MessageTransport:
+    """SMB Direct over ``provider``. Raises ``ConnectionLost`` or ``ProtocolError``."""
+    transport = await connect(provider, host, port, settings, timeout=timeout)
+    transport.max_message_size = MAX_MESSAGE_SIZE
+    return transport

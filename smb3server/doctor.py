@@ -1,0 +1,315 @@
+"""``smb3server doctor``: what this machine can serve, or whether a share is reached by RDMA, and what to do."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import enum
+import getpass
+import json
+import os
+import re
+import resource
+import socket
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from smb3server.fabric_choice import (
+    FABRICS,
+    Choice,
+    Machine,
+    choose_automatically,
+    ports_needed,
+)
+from smb3server.fabrics import make_provider
+from smb3server.host import (
+    CAP_NET_BIND_SERVICE,
+    CAP_NET_RAW,
+    ROOT,
+    SMB_PORT,
+    RdmaDevice,
+    effective_capabilities,
+    kernel_owner,
+    module_loaded,
+    mtu,
+    overlapping,
+    port_owners,
+    rdma_devices,
+)
+from smb3server.multichannel import Interface, rdma_capable, read_interfaces
+from smbdirect.errors import ProviderError
+
+EXIT_RDMA, EXIT_NO_RDMA, EXIT_USAGE, EXIT_UNREACHABLE = 0, 1, 2, 3
+MEMLOCK_WANTED = 256 << 20
+"""Bytes of locked memory that pools and receive buffers of some connections may need."""
+SMALLEST_USEFUL_MTU = 1500
+WILDCARDS = ("0.0.0.0", "::")
+
+
+class Verdict(enum.Enum):
+    OK = "ok"
+    NOTE = "note"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    verdict: Verdict
+    subject: str
+    text: str
+    remedy: str = ""
+
+    def line(self) -> str:
+        remedy = f"\n         -> {self.remedy}" if self.remedy else ""
+        return f"{self.verdict.value:8} {self.subject}: {self.text}{remedy}"
+
+    def as_json(self) -> dict[str, str]:
+        return dataclasses.asdict(self) | {"verdict": self.verdict.value}
+
+
+@dataclass(slots=True)
+class Host:
+    """Everything the checks look at, gathered once."""
+
+    interfaces: list[Interface]
+    devices: list[RdmaDevice]
+    machine: Machine
+    root: Path = ROOT
+    capabilities: int = 0
+    memlock: int = 0
+    """Bytes; RLIM_INFINITY is -1."""
+
+
+def gather(root: Path = ROOT) -> Host:
+    """Look at this machine. Blocks for some milliseconds."""
+    unavailable: dict[str, str] = {}
+    for fabric in FABRICS:
+        try:
+            make_provider(fabric)
+        except ProviderError as error:
+            unavailable[fabric] = str(error)
+    try:
+        interfaces = read_interfaces()
+    except Exception:
+        interfaces = []
+    devices = rdma_devices(root)
+    owners = port_owners(ports_needed(None), root)
+    machine = Machine(interfaces, devices, owners, unavailable)
+    memlock = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    return Host(interfaces, devices, machine, root, effective_capabilities(root), memlock)
+
+
+def _devices(host: Host) -> Iterator[Finding]:
+    if not host.devices:
+        yield Finding(Verdict.NOTE, "devices", "no RDMA device: iWARP and RoCEv2 are served in user space")
+    for device in host.devices:
+        state = device.state
+        where = ", ".join(state.netdevs) or "no interface"
+        text = f"{device.fabric}, driver {device.driver or 'unknown'}, on {where}"
+        numbers = " and ".join(str(port) for port in device.smb_ports)
+        if not state.active:
+            yield Finding(Verdict.WARNING, device.name, f"{text}: port {state.port} is down", "check cable and switch")
+        elif not state.netdevs:
+            yield Finding(
+                Verdict.WARNING, device.name, f"{text}: nothing to reach it by", "load ib_ipoib and give ib0 an address"
+            )
+        else:
+            yield Finding(Verdict.OK, device.name, f"{text}: active, SMB Direct on port {numbers}")
+    missing = host.machine.unavailable.get("verbs")
+    if host.devices and missing is not None:
+        yield Finding(Verdict.PROBLEM, "verbs", missing)
+
+
+def _modules(host: Host) -> Iterator[Finding]:
+    if not host.devices:
+        return
+    for name in ("rdma_ucm", "ib_uverbs"):
+        if module_loaded(name, host.root):
+            yield Finding(Verdict.OK, "modules", f"{name} is loaded")
+        else:
+            yield Finding(Verdict.PROBLEM, "modules", f"{name} is not loaded", f"modprobe {name}")
+
+
+def _ports(host: Host) -> Iterator[Finding]:
+    for protocol, port in ports_needed(None):
+        subject = f"{protocol} port {port}"
+        owner = overlapping(host.machine.owners, protocol, "0.0.0.0", port)
+        if owner is None:
+            yield Finding(Verdict.OK, subject, "free")
+            continue
+        who, remedy = kernel_owner(owner, host.devices, host.root)
+        ours = owner.process.startswith(("smb3server", "python"))
+        verdict = Verdict.NOTE if ours else Verdict.PROBLEM if port == SMB_PORT else Verdict.WARNING
+        text = f"belongs to {who}" + (" (a server of ours, perhaps)" if ours else "")
+        yield Finding(verdict, subject, text, "" if ours else remedy)
+    if _first_unprivileged_port(host.root) > SMB_PORT and not host.capabilities >> CAP_NET_BIND_SERVICE & 1:
+        yield Finding(
+            Verdict.WARNING,
+            f"tcp port {SMB_PORT}",
+            "this user may not bind it",
+            "run as root, or `setcap cap_net_bind_service+ep` on the interpreter, or serve --port 1445",
+        )
+
+
+def _first_unprivileged_port(root: Path) -> int:
+    try:
+        return int((root / "proc/sys/net/ipv4/ip_unprivileged_port_start").read_text())
+    except (OSError, ValueError):
+        return 1024
+
+
+def _rights(host: Host) -> Iterator[Finding]:
+    if host.capabilities >> CAP_NET_RAW & 1:
+        yield Finding(Verdict.OK, "CAP_NET_RAW", "there: software RoCEv2 checks the ICRC of what it receives")
+    else:
+        yield Finding(
+            Verdict.WARNING,
+            "CAP_NET_RAW",
+            "missing: software RoCEv2 serves, but cannot check the ICRC of IPv4 packets",
+            "run as root, or `setcap cap_net_raw+ep` on the interpreter",
+        )
+    if host.memlock == resource.RLIM_INFINITY or host.memlock >= MEMLOCK_WANTED:
+        amount = "unlimited" if host.memlock == resource.RLIM_INFINITY else f"{host.memlock >> 20} MiB"
+        yield Finding(Verdict.OK, "locked memory", amount)
+    elif host.devices:
+        yield Finding(
+            Verdict.PROBLEM if os.geteuid() != 0 else Verdict.NOTE,
+            "locked memory",
+            f"{host.memlock >> 10} KiB may be locked; registered buffers need more",
+            "raise `ulimit -l` (LimitMEMLOCK= in a unit file)",
+        )
+
+
+def _links(host: Host) -> Iterator[Finding]:
+    for name in dict.fromkeys(entry.name for entry in host.interfaces if not entry.loopback):
+        size = mtu(name, host.root)
+        if 0 < size < SMALLEST_USEFUL_MTU:
+            yield Finding(Verdict.WARNING, name, f"MTU {size} is small", f"ip link set {name} mtu 1500 (or 9000)")
+        elif size:
+            hint = "" if size >= 9000 else "; 9000 makes RDMA in user space faster, if all on this network can"
+            yield Finding(Verdict.OK, name, f"MTU {size}{hint}")
+
+
+def plan(host: Host) -> list[Choice]:
+    """What ``--rdma=auto`` would serve here."""
+    return choose_automatically(WILDCARDS, host.machine, None)
+
+
+def _served(host: Host) -> Iterator[Finding]:
+    choices = plan(host)
+    for choice in choices:
+        verdict = Verdict.OK if choice.served else Verdict.NOTE if choice.fabric == "verbs" else Verdict.WARNING
+        yield Finding(verdict, "--rdma=auto", str(choice))
+    addresses = {choice.host for choice in choices if choice.served}
+    visible = [entry for entry in host.interfaces if not entry.loopback]
+    if not visible:
+        yield Finding(Verdict.PROBLEM, "interface list", "no interface with an address that clients can reach")
+    for entry in visible:
+        flagged = bool(rdma_capable([entry], addresses))
+        flag = "RDMA capable" if flagged else "not RDMA capable"
+        yield Finding(
+            Verdict.OK if flagged else Verdict.WARNING,
+            "interface list",
+            f"clients will see {entry.address} ({entry.name}, {entry.speed // 1_000_000} Mbit/s) as {flag}",
+        )
+
+
+CHECKS: tuple[Callable[[Host], Iterator[Finding]], ...] = (_devices, _modules, _ports, _rights, _links, _served)
+
+
+def examine(host: Host) -> list[Finding]:
+    """Every check's findings."""
+    return [finding for check in CHECKS for finding in check(host)]
+
+
+def _verdict_line(findings: Sequence[Finding], choices: Sequence[Choice]) -> tuple[bool, str]:
+    fabrics = list(dict.fromkeys(choice.fabric for choice in choices if choice.served))
+    if not fabrics:
+        return False, "RDMA cannot be served here: see the warnings"
+    problems = sum(finding.verdict is Verdict.PROBLEM for finding in findings)
+    rest = f", with {problems} problem(s) to solve" if problems else ""
+    return True, f"RDMA can be served: {', '.join(fabrics)}{rest}"
+
+
+def _examine_host(as_json: bool) -> int:
+    host = gather()
+    findings = examine(host)
+    good, text = _verdict_line(findings, plan(host))
+    if as_json:
+        document: dict[str, Any] = {
+            "host": socket.gethostname(),
+            "rdma": good,
+            "verdict": text,
+            "findings": [finding.as_json() for finding in findings],
+        }
+        print(json.dumps(document, indent=2))
+    else:
+        for finding in findings:
+            print(finding.line())
+        print(f"verdict: {text}")
+    return EXIT_RDMA if good else EXIT_NO_RDMA
+
+
+_TARGET = re.compile(
+    r"(?://|\\\\)(?P<host>\[[0-9A-Fa-f:.%]+\]|[^/\\:]+)(?::(?P<port>\d+))?(?:[/\\](?P<share>[^/\\]+))?[/\\]*"
+)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="smb3server doctor",
+        description="Without a target: what this machine can serve. With one: how that share is reached from here.",
+        epilog="Exit status: 0 if RDMA can be served (or is used), 1 if not, 2 for wrong usage, 3 if nothing can be"
+        " reached.",
+    )
+    parser.add_argument("target", nargs="?", metavar="//HOST[:PORT]/SHARE", help="a share to look at as a client")
+    parser.add_argument("--user", metavar="NAME[:PASSWORD]", help="log on as; the password may be in PASSWD")
+    parser.add_argument("--fabrics", default=",".join(FABRICS), help="fabrics to try, with commas (default: all)")
+    parser.add_argument("--rdma-port", type=int, help="port to try SMB Direct on (default: 5445, then 445)")
+    parser.add_argument("--json", action="store_true", help="JSON instead of lines")
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Entry point; exit status as ``--help`` says."""
+    options = _parser().parse_args(arguments)
+    if options.target is None:
+        return _examine_host(options.json)
+    matched = _TARGET.fullmatch(options.target)
+    fabrics = [name for name in options.fabrics.split(",") if name]
+    unknown = [name for name in fabrics if name not in FABRICS]
+    if matched is None or unknown:
+        wrong = f"unknown fabric {unknown[0]}" if unknown else f"{options.target}: write //HOST/SHARE"
+        print(f"smb3server doctor: {wrong}", file=sys.stderr)
+        return EXIT_USAGE
+    from smb3server.doctor_client import Target, consult
+
+    user, separator, password = (options.user or "guest").partition(":")
+    if not separator:
+        password = os.environ.get("PASSWD") or ""
+        if not password and options.user and sys.stdin.isatty():
+            password = getpass.getpass(f"password of {user}: ")
+    target = Target(
+        matched["host"].strip("[]"),
+        int(matched["port"] or SMB_PORT),
+        matched["share"] or "IPC$",
+        user,
+        password,
+        tuple(fabrics),
+        options.rdma_port,
+    )
+    result = asyncio.run(consult(target))
+    if options.json:
+        print(json.dumps(result.as_json(), indent=2))
+    else:
+        for finding in result.findings:
+            print(finding.line())
+        print(f"verdict: {result.verdict}")
+    if not result.reached:
+        return EXIT_UNREACHABLE
+    return EXIT_RDMA if result.rdma else EXIT_NO_RDMA

@@ -1,0 +1,282 @@
+"""The doctor as a client: negotiate, read the interface list, try every fabric, bind a channel, move nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import socket
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from smb3server.client import Client, ClientSession, ServerError, open_rdma, open_tcp
+from smb3server.client.channels import BoundSession
+from smb3server.client.interfaces import ServerInterface, query_interfaces
+from smb3server.doctor import Finding, Verdict
+from smb3server.fabrics import make_provider
+from smb3server.host import SMB_DIRECT_PORT, SMB_PORT
+from smb3server.report import dialect_name
+from smb3server.status import NtStatus, StatusError
+from smb3server.wire.negotiate import Capability, Dialect
+from smb3server.wire.session import SessionFlags
+from smbdirect.errors import ConnectionLost, DecodeError, ProtocolError, ProviderError
+
+ATTEMPT_TIMEOUT = 5.0
+"""Seconds for one RDMA connection."""
+MAX_ADDRESSES = 8
+"""RDMA capable addresses tried at most."""
+TROUBLE = (OSError, ConnectionLost, ProviderError, ProtocolError, DecodeError, StatusError)
+
+
+class Target(NamedTuple):
+    host: str
+    port: int
+    share: str
+    user: str
+    password: str
+    fabrics: tuple[str, ...]
+    rdma_port: int | None
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One fabric tried on one address and port."""
+
+    fabric: str
+    address: str
+    port: int
+    worked: bool
+    text: str
+
+
+@dataclass(slots=True)
+class Result:
+    findings: list[Finding] = field(default_factory=list)
+    attempts: list[Attempt] = field(default_factory=list)
+    interfaces: list[ServerInterface] = field(default_factory=list)
+    reached: bool = False
+    rdma: bool = False
+    verdict: str = ""
+
+    def add(self, verdict: Verdict, subject: str, text: str, remedy: str = "") -> None:
+        self.findings.append(Finding(verdict, subject, text, remedy))
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "reached": self.reached,
+            "rdma": self.rdma,
+            "verdict": self.verdict,
+            "interfaces": [
+                {"number": entry.number, "address": str(entry.address), "speed": entry.speed, "rdma": entry.rdma}
+                for entry in self.interfaces
+            ],
+            "attempts": [dataclasses.asdict(attempt) for attempt in self.attempts],
+            "findings": [finding.as_json() for finding in self.findings],
+        }
+
+
+class _Patient:
+    """What was learnt on the way, for the verdict."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.result = Result()
+        self.client_guid: bytes | None = None
+        self.obstacle = ""
+        """The first thing that keeps clients off RDMA."""
+        self.session: ClientSession | None = None
+        self.inline = ""
+        """Why data would travel inline even so."""
+
+    def block(self, why: str) -> None:
+        self.obstacle = self.obstacle or why
+
+
+async def consult(target: Target) -> Result:
+    """Look at a share as a client would; never raises for what servers do."""
+    patient = _Patient(target)
+    result = patient.result
+    try:
+        tcp = await _by_tcp(patient)
+    except TROUBLE as error:
+        result.add(Verdict.PROBLEM, "tcp", f"{target.host} port {target.port}: {_text(error)}")
+        tcp = None
+    try:
+        await _try_fabrics(patient)
+    finally:
+        if tcp is not None:
+            await tcp.close()
+    result.reached = tcp is not None or any(attempt.worked for attempt in result.attempts)
+    _judge(patient)
+    return result
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__
+
+
+async def _by_tcp(patient: _Patient) -> Client:
+    """Negotiate, log on, ask for the interfaces. Raises one of ``TROUBLE`` if not even the negotiation works."""
+    target, result = patient.target, patient.result
+    client = await Client.connect(await open_tcp(target.host, target.port))
+    patient.client_guid = client.client_guid
+    name = dialect_name(client.dialect)
+    if client.dialect < Dialect.SMB_3_0:
+        result.add(Verdict.PROBLEM, "dialect", f"{name}: RDMA needs 3.0", "raise the server's maximum dialect")
+        patient.block(f"the server speaks dialect {name}, and RDMA needs 3.0")
+    else:
+        result.add(Verdict.OK, "dialect", name)
+    if client.negotiated.capabilities & Capability.MULTI_CHANNEL:
+        result.add(Verdict.OK, "multichannel", "offered by the server")
+    else:
+        result.add(Verdict.PROBLEM, "multichannel", "not offered by the server", "turn it on in the server")
+        patient.block("the server does not offer multichannel")
+    if client.negotiated.signing_required:
+        patient.inline = "the server requires signing, and without RDMA transforms signed data goes inline"
+        result.add(Verdict.WARNING, "signing", patient.inline, "do not require signing on a trusted network")
+    await _logged_on(patient, client)
+    return client
+
+
+async def _logged_on(patient: _Patient, client: Client) -> None:
+    target, result = patient.target, patient.result
+    try:
+        session = await client.log_on(target.user, target.password)
+    except TROUBLE as error:
+        result.add(Verdict.PROBLEM, "logon", f"{target.user}: {_text(error)}", "give --user NAME:PASSWORD")
+        patient.block("the logon failed, so the list of interfaces cannot be read")
+        return
+    if session.flags & (SessionFlags.IS_GUEST | SessionFlags.IS_NULL):
+        result.add(
+            Verdict.WARNING, "logon", f"{target.user} is a guest: guests open no further channels", "use an account"
+        )
+        patient.block("guests have no key, so they cannot open further channels")
+    else:
+        result.add(Verdict.OK, "logon", target.user)
+        patient.session = session
+    if session.encrypt:
+        patient.inline = "the server encrypts every session, and without RDMA transforms encrypted data goes inline"
+        result.add(Verdict.WARNING, "encryption", patient.inline, "leave it to single shares, or to the network")
+    await _share(patient, session)
+    await _interfaces(patient, session)
+
+
+async def _share(patient: _Patient, session: ClientSession) -> None:
+    target, result = patient.target, patient.result
+    try:
+        tree = await session.tree_connect(target.share)
+    except TROUBLE as error:
+        result.add(Verdict.WARNING, "share", f"{target.share}: {_text(error)}")
+        return
+    if session.encrypts(tree.tree_id) and not session.encrypt:
+        patient.inline = f"share {target.share} wants encryption, and without RDMA transforms its data goes inline"
+        result.add(Verdict.WARNING, "share", patient.inline, "share it without encryption on a trusted network")
+    else:
+        result.add(Verdict.OK, "share", target.share)
+
+
+async def _interfaces(patient: _Patient, session: ClientSession) -> None:
+    result = patient.result
+    try:
+        result.interfaces = await query_interfaces(await session.tree_connect("IPC$"))
+    except TROUBLE as error:
+        refused = isinstance(error, ServerError) and error.status == NtStatus.NOT_SUPPORTED
+        text = "the server has none to tell of" if refused else _text(error)
+        result.add(Verdict.PROBLEM, "interface list", text)
+        patient.block(f"no list of interfaces: {text}")
+        return
+    for entry in result.interfaces:
+        flag = "RDMA capable" if entry.rdma else "not RDMA capable"
+        verdict = Verdict.OK if entry.rdma else Verdict.NOTE
+        result.add(verdict, "interface", f"{entry.address}, {entry.speed // 1_000_000} Mbit/s: {flag}")
+    if not any(entry.rdma for entry in result.interfaces):
+        patient.block("no interface in the server's list is RDMA capable")
+
+
+async def _addresses(patient: _Patient) -> list[str]:
+    """RDMA capable ones of the server's list, then the host named."""
+    found = [str(entry.address) for entry in patient.result.interfaces if entry.rdma]
+    target = patient.target
+    try:
+        named = await asyncio.get_running_loop().getaddrinfo(target.host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        named = []
+    own = [str(address[0]) for *_, address in named]
+    return list(dict.fromkeys([*(host for host in own if host in found), *found, *own]))[:MAX_ADDRESSES]
+
+
+async def _try_fabrics(patient: _Patient) -> None:
+    result, target = patient.result, patient.target
+    addresses = await _addresses(patient)
+    for fabric in target.fabrics:
+        try:
+            provider = make_provider(fabric)
+        except ProviderError as error:
+            result.add(Verdict.NOTE, fabric, f"cannot be tried from here: {error}")
+            continue
+        ports = (target.rdma_port,) if target.rdma_port else (SMB_DIRECT_PORT, SMB_PORT)
+        tried: list[Attempt] = []
+        for address in addresses:
+            for port in ports:
+                tried.append(await _attempt(patient, provider, fabric, address, port))
+                if tried[-1].worked:
+                    break
+        result.attempts += tried
+        worked = [attempt for attempt in tried if attempt.worked]
+        for attempt in worked or tried[:2]:
+            verdict = Verdict.OK if attempt.worked else Verdict.NOTE
+            result.add(verdict, fabric, f"{attempt.address} port {attempt.port}: {attempt.text}")
+
+
+async def _attempt(patient: _Patient, provider: Any, fabric: str, address: str, port: int) -> Attempt:
+    """Connect, negotiate SMB Direct, negotiate SMB, and bind a channel if there is a session."""
+    step = "connect"
+    client: Client | None = None
+    target = patient.target
+    try:
+        async with asyncio.timeout(3 * ATTEMPT_TIMEOUT):
+            transport = await open_rdma(provider, address, port, timeout=ATTEMPT_TIMEOUT)
+            step = "negotiate"
+            client = await Client.connect(transport, client_guid=patient.client_guid)
+            limit = transport.rdma.max_read_write_size if transport.rdma is not None else 0
+            text = (
+                f"SMB Direct, dialect {dialect_name(client.dialect)}, MaxReadWriteSize {limit}, "
+                f"MaxFragmentedSize {transport.max_outbound_message_size}"
+            )
+            if patient.session is not None:
+                step = "bind a channel"
+                await BoundSession.bind(patient.session, client, target.user, target.password)
+                text += "; a channel of the session was bound"
+    except TROUBLE as error:
+        return Attempt(fabric, address, port, False, f"{step}: {_text(error)}")
+    finally:
+        if client is not None:
+            await client.close()
+    return Attempt(fabric, address, port, True, text)
+
+
+def _judge(patient: _Patient) -> None:
+    result = patient.result
+    worked = [attempt for attempt in result.attempts if attempt.worked]
+    listed = {str(entry.address) for entry in result.interfaces if entry.rdma}
+    fabrics = list(dict.fromkeys(attempt.fabric for attempt in worked))
+    if not worked:
+        why = patient.obstacle or "the server answers on no fabric that could be tried from here"
+        result.verdict = f"RDMA is not used, because {why}"
+    elif patient.obstacle:
+        result.verdict = (
+            f"RDMA would be used by clients that ask for it ({', '.join(fabrics)} answers), but others do not find it,"
+            f" because {patient.obstacle}"
+        )
+        result.rdma = True
+    elif not any(attempt.address in listed for attempt in worked):
+        result.verdict = f"RDMA would be used by mounts that name it ({', '.join(fabrics)} answers)"
+        result.rdma = True
+    else:
+        result.verdict = f"RDMA is used: {', '.join(fabrics)}"
+        result.rdma = True
+    if worked and patient.inline:
+        result.verdict += f"; but {patient.inline}"

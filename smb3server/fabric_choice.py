@@ -1,0 +1,220 @@
+"""Which fabric serves which address, and why: a pure function of what was asked for and what the machine has."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from smb3server.host import (
+    ROCE_UDP_PORT,
+    SMB_DIRECT_PORT,
+    SMB_PORT,
+    PortOwner,
+    RdmaDevice,
+    kernel_owner,
+    overlapping,
+)
+from smb3server.multichannel import Interface
+from smbdirect.errors import ProviderError
+
+FABRICS = ("verbs", "iwarp", "roce")
+SOFTWARE = ("iwarp", "roce")
+WILDCARDS = ("0.0.0.0", "::")
+
+
+class Choice(NamedTuple):
+    """One decision. ``host`` is empty where it is about the fabric as a whole."""
+
+    fabric: str
+    host: str
+    ports: tuple[int, ...]
+    """To listen on, the first one is the fabric's own; empty: not served."""
+    reason: str
+    remedy: str = ""
+
+    @property
+    def served(self) -> bool:
+        return bool(self.ports)
+
+    def __str__(self) -> str:
+        where = f" on {self.host}" if self.host else ""
+        if self.served:
+            numbers = " and ".join(str(port) for port in self.ports)
+            return f"{self.fabric}{where}, port {numbers}: {self.reason}"
+        return f"{self.fabric} not served{where}: {self.reason}" + (f"; remedy: {self.remedy}" if self.remedy else "")
+
+    def failed(self, reason: str, remedy: str = "") -> Choice:
+        """The same, not served after all."""
+        return self._replace(ports=(), reason=reason, remedy=remedy)
+
+
+class Machine(NamedTuple):
+    """What the decision depends on."""
+
+    interfaces: Sequence[Interface] = ()
+    devices: Sequence[RdmaDevice] = ()
+    owners: Sequence[PortOwner] = ()
+    """Of the ports that fabrics need."""
+    unavailable: Mapping[str, str] = {}
+    """Fabric to the reason (with its remedy) why it cannot serve at all here."""
+
+
+def ports_needed(port: int | None) -> list[tuple[str, int]]:
+    """(protocol, port) pairs whose owners the decision wants to know."""
+    numbers = {SMB_PORT, SMB_DIRECT_PORT} if port is None else {port}
+    return [("udp", ROCE_UDP_PORT), *(("tcp", number) for number in sorted(numbers))]
+
+
+def obstacle(fabric: str, host: str, port: int, machine: Machine) -> tuple[str, str] | None:
+    """(reason, remedy) if somebody owns what ``fabric`` needs on ``host``."""
+    protocol, number = ("udp", ROCE_UDP_PORT) if fabric == "roce" else ("tcp", port)
+    owner = overlapping(machine.owners, protocol, host, number) if number else None
+    if owner is None:
+        return None
+    who, remedy = kernel_owner(owner, machine.devices)
+    return f"{protocol.upper()} port {number} belongs to {who}", remedy
+
+
+def _software(fabric: str, host: str, why: str, port: int | None, machine: Machine) -> Choice:
+    if fabric in machine.unavailable:
+        return Choice(fabric, host, (), machine.unavailable[fabric])
+    first = SMB_DIRECT_PORT if port is None else port
+    blocked = obstacle(fabric, host, first, machine)
+    if blocked is not None:
+        return Choice(fabric, host, (), *blocked)
+    # Over RoCE the port is a number in the request only: Windows asks for 445, Linux 6.12 for 5445.
+    ports = (first, SMB_PORT) if fabric == "roce" and port is None else (first,)
+    return Choice(fabric, host, ports, why)
+
+
+class _Addresses:
+    """Which interface, and which device, an address belongs to."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._devices: dict[str, RdmaDevice] = {}
+        for device in machine.devices:
+            for name in device.state.netdevs:
+                if name not in self._devices or (device.state.active and not self._devices[name].state.active):
+                    self._devices[name] = device
+        self._interfaces = {str(entry.address): entry for entry in machine.interfaces}
+
+    def device(self, host: str) -> RdmaDevice | None:
+        entry = self._interfaces.get(host)
+        return self._devices.get(entry.name) if entry is not None else None
+
+    def interface(self, host: str) -> str:
+        entry = self._interfaces.get(host)
+        return entry.name if entry is not None else "an unknown interface"
+
+    def expand(self, host: str) -> list[str]:
+        """The addresses behind a wildcard."""
+        if host not in WILDCARDS:
+            return [host]
+        version = 6 if ":" in host else 4
+        return [text for text, entry in self._interfaces.items() if entry.address.version == version]
+
+
+def _verbs(host: str, device: RdmaDevice, interface: str, port: int | None) -> Choice:
+    where = f"{device.name} ({device.fabric}, driver {device.driver or 'unknown'}) on {interface}"
+    if not device.state.active:
+        return Choice("verbs", host, (), f"the port of {where} is down", "check cable, switch and `rdma link`")
+    return Choice("verbs", host, device.smb_ports if port is None else (port,), where)
+
+
+def choose_automatically(hosts: Sequence[str], machine: Machine, port: int | None) -> list[Choice]:
+    """verbs where there is an RDMA device that works, software iWARP and RoCEv2 elsewhere."""
+    addresses = _Addresses(machine)
+    choices: list[Choice] = []
+    verbs_missing = machine.unavailable.get("verbs")
+    if verbs_missing is not None:
+        choices.append(Choice("verbs", "", (), verbs_missing))
+    for host in hosts:
+        expanded = addresses.expand(host)
+        usable = {
+            text: device
+            for text in expanded
+            if (device := addresses.device(text)) is not None and device.state.active and verbs_missing is None
+        }
+        if not usable:
+            why = _why_software(host, addresses, machine, verbs_missing)
+            choices += [_software(fabric, host, why, port, machine) for fabric in SOFTWARE]
+            continue
+        # With a device in use, software must keep off its addresses, so nobody listens on the wildcard.
+        for text in expanded:
+            if text in usable:
+                choices.append(_verbs(text, usable[text], addresses.interface(text), port))
+                continue
+            why = _why_software(text, addresses, machine, verbs_missing)
+            choices += [_software(fabric, text, why, port, machine) for fabric in SOFTWARE]
+    return choices
+
+
+def _why_software(host: str, addresses: _Addresses, machine: Machine, verbs_missing: str | None) -> str:
+    if not machine.devices:
+        return "in user space: this machine has no RDMA device"
+    device = addresses.device(host)
+    if host not in WILDCARDS and device is None:
+        return f"in user space: no RDMA device on {addresses.interface(host)}"
+    if device is not None and not device.state.active:
+        return f"in user space: the port of {device.name} is down"
+    if verbs_missing is not None:
+        return "in user space: the RDMA device cannot be used"
+    return "in user space: no RDMA device has an address here"
+
+
+def choose_named(fabrics: Sequence[str], hosts: Sequence[str], machine: Machine, port: int | None) -> list[Choice]:
+    """Exactly the fabrics asked for."""
+    addresses = _Addresses(machine)
+    choices: list[Choice] = []
+    for fabric in fabrics:
+        if fabric in machine.unavailable:
+            choices.append(Choice(fabric, "", (), machine.unavailable[fabric]))
+        elif fabric != "verbs":
+            choices += [_software(fabric, host, "asked for", port, machine) for host in hosts]
+        else:
+            choices += _named_verbs(hosts, addresses, port)
+    return choices
+
+
+def _named_verbs(hosts: Sequence[str], addresses: _Addresses, port: int | None) -> Iterable[Choice]:
+    remedy = "give the device's interface an address (`ip address add`), or name one with --listen"
+    for host in hosts:
+        found = [(text, device) for text in addresses.expand(host) if (device := addresses.device(text)) is not None]
+        for text, device in found:
+            yield _verbs(text, device, addresses.interface(text), port)
+        if not found and host in WILDCARDS:
+            family = "IPv6" if ":" in host else "IPv4"
+            yield Choice("verbs", host, (), f"no interface with an RDMA device has an {family} address", remedy)
+        elif not found:
+            yield Choice("verbs", host, (), f"no RDMA device on {addresses.interface(host)}", remedy)
+
+
+def fatal(choices: Sequence[Choice], fabrics: Sequence[str], hosts: Sequence[str]) -> Choice | None:
+    """The first choice that makes a start with explicitly named ``fabrics`` an error: a fabric that serves nothing, or
+    not an address that was named."""
+    for fabric in fabrics:
+        own = [choice for choice in choices if choice.fabric == fabric]
+        served = any(choice.served for choice in own)
+        for choice in own:
+            if not choice.served and (not served or (choice.host in hosts and choice.host not in WILDCARDS)):
+                return choice
+    return None
+
+
+def explain(error: OSError | ProviderError, choice: Choice, port: int, owners: Callable[[], Machine]) -> Choice:
+    """``choice`` after listening failed: who has the port, if anybody, and what to do."""
+    blocked = obstacle(choice.fabric, choice.host, port, owners())
+    if blocked is not None:
+        return choice.failed(*blocked)
+    if isinstance(error, ProviderError):
+        return choice.failed(str(error))
+    remedies = {
+        errno.EACCES: f"ports below 1024 need root or CAP_NET_BIND_SERVICE (port {port})",
+        errno.EPERM: "run as root, or grant the missing capability",
+        errno.EADDRINUSE: "find the owner with `ss -lntup` (as root); a kernel server such as ksmbd has no process",
+        errno.EADDRNOTAVAIL: "the address is not on this machine (any more)",
+        errno.ENODEV: "check `rdma link`: no RDMA device has this address",
+        errno.EINVAL: "the address belongs to an interface that is down",
+    }
+    return choice.failed(error.strerror or str(error), remedies.get(error.errno or 0, ""))

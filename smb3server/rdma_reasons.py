@@ -1,0 +1,183 @@
+"""Why a connection does not use RDMA: the first thing in the way, in the order in which a client gets there.
+
+A client finds RDMA in steps (MS-SMB2 3.2.4.20.10, 3.2.5.14.11): it negotiates 3.x with multichannel, logs on, asks for
+the server's interface list, finds an interface flagged RDMA_CAPABLE that it can reach with an RDMA NIC of its own, and
+binds a channel there. ``why_tcp`` walks the same steps over facts alone; ``why_inline`` says why data stays in messages
+although the connection has RDMA (MS-SMB2 3.3.5.12, 3.3.5.13). Both are pure.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+DIALECT_3_0, DIALECT_3_0_2 = 0x0300, 0x0302
+
+
+class Code(enum.Enum):
+    """Stable names for scripts; the table of docs/rdma-used.md lists each."""
+
+    USED = "used"
+    USED_ON_ANOTHER_CHANNEL = "used-on-another-channel"
+    OFF = "rdma-off"
+    NO_PROVIDER = "no-provider"
+    NOT_NEGOTIATED = "not-negotiated"
+    SERVER_DIALECT = "server-dialect"
+    DIALECT = "client-dialect"
+    SERVER_MULTICHANNEL_OFF = "server-multichannel-off"
+    CLIENT_NO_MULTICHANNEL = "client-no-multichannel"
+    NOT_LOGGED_ON = "not-logged-on"
+    GUEST = "guest"
+    NOT_ASKED = "not-asked"
+    NOT_FLAGGED = "not-flagged"
+    CHANNEL_LOST = "channel-lost"
+    NOT_OPENED = "not-opened"
+    ENCRYPTED = "encrypted"
+    SIGNED = "signed"
+    NO_TRANSFERS = "no-transfers"
+
+
+class Reason(NamedTuple):
+    code: Code
+    text: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What decides about one connection."""
+
+    rdma_off: bool = False
+    """The server was told not to serve SMB Direct."""
+    served: bool = True
+    """At least one fabric is served."""
+    not_served: str = ""
+    """Why none is, or why an interface is without."""
+    negotiated: bool = True
+    dialect: int = 0x0311
+    server_max_dialect: int = 0x0311
+    client_max_dialect: int = 0x0311
+    server_multichannel: bool = True
+    client_multichannel: bool = True
+    logged_on: bool = True
+    guest: bool = False
+    """All sessions are guest or anonymous: they have no key to bind a channel with (3.3.5.5)."""
+    asked: bool = False
+    """The client asked for the interface list, on any channel of its sessions."""
+    flagged: int = 0
+    """Interfaces flagged RDMA_CAPABLE in the last list it got."""
+    rdma_channels: int = 0
+    """RDMA channels that its sessions have."""
+    lost: str = ""
+    """How the client's last RDMA connection ended; empty if it never had one."""
+    encrypted: str = ""
+    """Who wants encryption: "session", or "share NAME"."""
+    signing_required: bool = False
+    rdma_bytes: int = 0
+    """Moved by RDMA Read and Write."""
+
+
+_GET_INTERFACES = (
+    "Windows: `Set-SmbClientConfiguration -EnableMultiChannel $true`; Linux: mount with `rdma`, or `multichannel`"
+)
+
+_TEXTS: Mapping[Code, tuple[str, str]] = {
+    Code.OFF: ("the server was started without SMB Direct", "start it with --rdma"),
+    Code.NO_PROVIDER: ("no RDMA provider is available: {not_served}", "follow the remedy named, or try --rdma=iwarp"),
+    Code.NOT_NEGOTIATED: ("the client has not negotiated yet", "wait, or see why it says nothing"),
+    Code.SERVER_DIALECT: (
+        "this server negotiates 0x{server_max_dialect:04x} at most, and RDMA needs 3.0",
+        "raise max_dialect in the configuration",
+    ),
+    Code.DIALECT: (
+        "the client speaks dialect 0x{dialect:04x}, and RDMA needs 3.0",
+        "let the client use SMB 3 (Linux: vers=3.1.1)",
+    ),
+    Code.SERVER_MULTICHANNEL_OFF: (
+        "multichannel is off in this server",
+        "set multichannel = true in the configuration",
+    ),
+    Code.CLIENT_NO_MULTICHANNEL: ("the client does not offer multichannel", _GET_INTERFACES),
+    Code.NOT_LOGGED_ON: ("nobody has logged on", "log on"),
+    Code.GUEST: ("guests have no key, so they cannot open further channels", "log on as a user"),
+    Code.NOT_ASKED: ("the client did not ask for the list of interfaces", _GET_INTERFACES),
+    Code.NOT_FLAGGED: (
+        "no interface in the list the client got is RDMA capable{detail}",
+        "serve SMB Direct on an address that the client reaches: `smb3server doctor` lists them",
+    ),
+    Code.CHANNEL_LOST: (
+        "the client's RDMA connection ended: {lost}",
+        "see the server's log; `smb3server doctor //HOST/SHARE` tries every fabric",
+    ),
+    Code.NOT_OPENED: (
+        "the client was told of RDMA on {flagged} interface(s) and opened no RDMA channel",
+        "the client needs an RDMA NIC or software RDMA on the same network (Windows: `Get-SmbClientNetworkInterface`;"
+        " Linux: `rdma link`), and a free way to port 5445, TCP for iWARP, UDP 4791 for RoCE",
+    ),
+    Code.ENCRYPTED: (
+        "data goes inline: {encrypted} wants encryption, and RDMA transforms were not negotiated",
+        "do without encryption on a trusted network",
+    ),
+    Code.SIGNED: (
+        "data goes inline: messages are signed, and RDMA transforms were not negotiated",
+        "do not require signing (Windows: `Set-SmbClientConfiguration -RequireSecuritySignature $false`;"
+        " Linux: no `sign`)",
+    ),
+    Code.NO_TRANSFERS: (
+        "no READ or WRITE was large enough for RDMA yet",
+        "clients move small data inline (Linux: below 4096 bytes)",
+    ),
+    Code.USED_ON_ANOTHER_CHANNEL: ("RDMA is used: on {rdma_channels} other channel(s) of the session", ""),
+    Code.USED: ("RDMA is used", ""),
+}
+
+
+def _reason(code: Code, facts: Facts) -> Reason:
+    text, remedy = _TEXTS[code]
+    detail = f" ({facts.not_served})" if facts.not_served else ""
+    values = {name: getattr(facts, name) for name in Facts.__dataclass_fields__}
+    return Reason(code, text.format(detail=detail, **values), remedy)
+
+
+def why_tcp(facts: Facts) -> Reason:
+    """The first reason that keeps a TCP connection's client off RDMA; ``USED_ON_ANOTHER_CHANNEL`` if nothing does."""
+    return _reason(_tcp_code(facts), facts)
+
+
+def _tcp_code(facts: Facts) -> Code:
+    steps = (
+        (facts.rdma_channels > 0, Code.USED_ON_ANOTHER_CHANNEL),
+        (facts.rdma_off, Code.OFF),
+        (not facts.served, Code.NO_PROVIDER),
+        (not facts.negotiated, Code.NOT_NEGOTIATED),
+        (facts.dialect < DIALECT_3_0 <= facts.client_max_dialect, Code.SERVER_DIALECT),
+        (facts.dialect < DIALECT_3_0, Code.DIALECT),
+        (not facts.server_multichannel, Code.SERVER_MULTICHANNEL_OFF),
+        (not facts.client_multichannel, Code.CLIENT_NO_MULTICHANNEL),
+        (not facts.logged_on, Code.NOT_LOGGED_ON),
+        (facts.guest, Code.GUEST),
+        (not facts.asked, Code.NOT_ASKED),
+        (not facts.flagged, Code.NOT_FLAGGED),
+        (bool(facts.lost), Code.CHANNEL_LOST),
+    )
+    return next((code for applies, code in steps if applies), Code.NOT_OPENED)
+
+
+def why_inline(facts: Facts) -> Reason:
+    """Why READ and WRITE do not travel by RDMA on a connection that has it; ``USED`` if they do."""
+    return _reason(_inline_code(facts), facts)
+
+
+def _inline_code(facts: Facts) -> Code:
+    steps = (
+        (facts.rdma_bytes > 0, Code.USED),
+        (not facts.negotiated, Code.NOT_NEGOTIATED),
+        (facts.dialect < DIALECT_3_0 <= facts.client_max_dialect, Code.SERVER_DIALECT),
+        (facts.dialect < DIALECT_3_0, Code.DIALECT),
+        (not facts.logged_on, Code.NOT_LOGGED_ON),
+        (bool(facts.encrypted), Code.ENCRYPTED),
+        (facts.signing_required, Code.SIGNED),
+    )
+    return next((code for applies, code in steps if applies), Code.NO_TRANSFERS)

@@ -1,0 +1,237 @@
+"""What a server is doing, as plain data: sessions, their channels and opens, and whether RDMA is used.
+
+Reads state, changes none. Everything in the result is JSON: strings, numbers, lists and objects.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from smb3server.rdma_reasons import Facts, Reason, why_inline, why_tcp
+from smb3server.security.algorithms import Cipher, SigningAlgorithm
+from smb3server.wire.negotiate import Capability
+from smbdirect.pump import SmbDirectTransport
+
+if TYPE_CHECKING:
+    from smb3server.connection import Connection
+    from smb3server.server import Server
+    from smb3server.session import Session
+
+Json = dict[str, Any]
+
+MAX_OPENS = 1000
+"""Opens listed per session; the count is always the whole one."""
+DIALECT_NAMES = {
+    0: "-",
+    0x02FF: "2.???",
+    0x0202: "2.0.2",
+    0x0210: "2.1",
+    0x0300: "3.0",
+    0x0302: "3.0.2",
+    0x0311: "3.1.1",
+}
+_NO_REAL_DIALECT = 0x02FF
+_RETRANSMISSIONS = ("retransmissions",)
+_ERRORS = (
+    "errors",
+    "malformed",
+    "timeouts",
+    "naks_sent",
+    "naks_received",
+    "terminates_sent",
+    "terminates_received",
+    "dropped_requests",
+)
+"""Provider counters that end in these words."""
+
+
+def dialect_name(dialect: int) -> str:
+    return DIALECT_NAMES.get(dialect, f"0x{dialect:04x}")
+
+
+def _sum_matching(counters: Mapping[str, int], names: Iterable[str]) -> int:
+    return sum(
+        count for key, count in counters.items() if any(key == name or key.endswith("_" + name) for name in names)
+    )
+
+
+def traffic(connection: Connection) -> Json:
+    """Bytes and counters of one connection, the same keys on every transport."""
+    transport = connection.transport
+    if isinstance(transport, SmbDirectTransport):
+        upper, provider = transport.counters, dict(transport.endpoint.counters)
+        credits = transport.connection.credits
+        implicit = sum(count for key, count in provider.items() if key.endswith("_registrations"))
+        return {
+            "rdma_read_bytes": upper["bytes_rdma_read"],
+            "rdma_write_bytes": upper["bytes_rdma_written"],
+            "inline_bytes_received": upper["bytes_received_inline"],
+            "inline_bytes_sent": upper["bytes_sent_inline"],
+            "send_credits": credits.send_credits,
+            "receive_credits": credits.receive_credits,
+            "registrations": upper["registrations"] + implicit,
+            "allocations": upper["allocations"] + provider.get("allocations", 0),
+            "retransmissions": _sum_matching(provider, _RETRANSMISSIONS),
+            "errors": _sum_matching(provider, _ERRORS),
+            "smb_direct": dict(upper),
+            "provider": provider,
+        }
+    wire: Mapping[str, int] = getattr(transport, "counters", {})
+    return {
+        "rdma_read_bytes": 0,
+        "rdma_write_bytes": 0,
+        "inline_bytes_received": wire.get("bytes_received", 0),
+        "inline_bytes_sent": wire.get("bytes_sent", 0),
+        "send_credits": None,
+        "receive_credits": None,
+        "registrations": 0,
+        "allocations": 0,
+        "retransmissions": wire.get("retransmissions", 0),
+        "errors": 0,
+        "provider": dict(wire),
+    }
+
+
+def facts(server: Server, connection: Connection) -> Facts:
+    """What ``rdma_reasons`` judges by."""
+    sessions = list(connection.session_table.values())
+    siblings = {channel for session in sessions for channel in session.channel_list} | {connection}
+    named = [session for session in sessions if session.identity is not None]
+    transport = connection.transport
+    moved = 0
+    if isinstance(transport, SmbDirectTransport):
+        moved = transport.counters["bytes_rdma_read"] + transport.counters["bytes_rdma_written"]
+    real = [dialect for dialect in connection.client_dialects if dialect != _NO_REAL_DIALECT]
+    return Facts(
+        rdma_off=server.rdma == "off",
+        served=any(choice.served for choice in server.rdma_choices),
+        not_served="; ".join(str(choice) for choice in server.rdma_choices if not choice.served),
+        negotiated=connection.negotiated,
+        dialect=connection.dialect,
+        server_max_dialect=server.settings.max_dialect,
+        client_max_dialect=max(real, default=connection.dialect),
+        server_multichannel=server.settings.multichannel,
+        client_multichannel=bool(connection.client_capabilities & Capability.MULTI_CHANNEL),
+        logged_on=bool(named),
+        guest=bool(named) and all(session.is_guest or session.is_anonymous for session in named),
+        asked=any(entry.interfaces_asked for entry in siblings),
+        flagged=max(entry.rdma_interfaces_told for entry in siblings),
+        rdma_channels=sum(entry is not connection and entry.transport.rdma is not None for entry in siblings),
+        lost=server.lost_rdma.get(connection.client_guid, ""),
+        encrypted=_who_encrypts(sessions),
+        signing_required=any(session.signing_required for session in sessions),
+        rdma_bytes=moved,
+    )
+
+
+def _who_encrypts(sessions: Iterable[Session]) -> str:
+    for session in sessions:
+        if session.encrypt_data:
+            return "the session"
+        for tree in session.tree_connect_table.values():
+            if tree.encrypt_data:
+                return f"share {tree.share.name}"
+    return ""
+
+
+def reason(server: Server, connection: Connection) -> Reason:
+    """Whether RDMA is used on a connection, and if not, why."""
+    known = facts(server, connection)
+    return why_tcp(known) if connection.transport.rdma is None else why_inline(known)
+
+
+def _channel(server: Server, connection: Connection, number: int) -> Json:
+    transport = connection.transport
+    sessions = list(connection.session_table.values())
+    why = reason(server, connection)
+    signing = "none" if not connection.negotiated else _name(SigningAlgorithm, connection.signing_algorithm_id)
+    return {
+        "channel": number,
+        "fabric": "tcp" if transport.rdma is None else transport.rdma.fabric,
+        "peer": _endpoint(transport.peer_address),
+        "local": _endpoint(transport.local_address),
+        "since": connection.creation_time,
+        "dialect": dialect_name(connection.dialect),
+        "signing": signing,
+        "signing_required": any(session.signing_required for session in sessions),
+        "cipher": _name(Cipher, connection.cipher_id),
+        "encryption": _who_encrypts(sessions),
+        "smb_credits": connection.command_sequence_window.available,
+        "pending_requests": len(connection.request_list),
+        "sessions": [f"0x{session.session_id:016x}" for session in sessions],
+        "rdma": {"code": why.code.value, "text": why.text, "remedy": why.remedy},
+        **traffic(connection),
+    }
+
+
+def _name(kind: type[Cipher] | type[SigningAlgorithm], value: int) -> str:
+    try:
+        return kind(value).name.replace("_", "-")
+    except ValueError:
+        return f"0x{value:04x}"
+
+
+def _endpoint(address: tuple[str, int]) -> str:
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _session(session: Session, numbers: Mapping[Connection, int]) -> Json:
+    opens = list(session.open_table.values())
+    return {
+        "session": f"0x{session.session_id:016x}",
+        "user": str(session.identity) if session.identity is not None else "",
+        "guest": session.is_guest or session.is_anonymous,
+        "state": session.state.value,
+        "client": session.connection.client_name,
+        "since": session.creation_time,
+        "encrypted": session.encrypt_data,
+        "signing_required": session.signing_required,
+        "shares": [tree.share.name for tree in session.tree_connect_table.values()],
+        "channels": sorted(numbers[entry] for entry in session.channel_list if entry in numbers),
+        "open_count": len(opens),
+        "opens": [
+            {
+                "share": entry.tree.share.name,
+                "path": "/".join(entry.path),
+                "access": f"0x{entry.granted_access:08x}",
+                "directory": entry.is_directory,
+            }
+            for entry in opens[:MAX_OPENS]
+        ],
+    }
+
+
+def collect(server: Server, addresses: Iterable[str] = ()) -> Json:
+    """The whole report."""
+    connections = sorted(server.connection_list, key=lambda entry: entry.creation_time)
+    numbers = {connection: number for number, connection in enumerate(connections, 1)}
+    channels = [_channel(server, connection, numbers[connection]) for connection in connections]
+    return {
+        "server": {
+            "name": server.settings.server_name,
+            "guid": str(uuid.UUID(bytes_le=server.server_guid)),
+            "since": server.server_start_time,
+            "now": time.time(),
+            "addresses": list(addresses),
+            "shares": [share.name for share in server.share_list.values()],
+            "rdma": server.rdma,
+            "rdma_choices": [
+                {
+                    "fabric": choice.fabric,
+                    "host": choice.host,
+                    "ports": list(choice.ports),
+                    "served": choice.served,
+                    "reason": choice.reason,
+                    "remedy": choice.remedy,
+                }
+                for choice in server.rdma_choices
+            ],
+            "buffer_allocations": server.buffers.allocations,
+        },
+        "sessions": [_session(session, numbers) for session in server.global_session_table.values()],
+        "channels": channels,
+    }

@@ -1,0 +1,227 @@
+"""``smb3server status``: what a running server reports, as tables or JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+from smb3server.admin import SOCKET_NAME, ask, running
+
+EXIT_OK, EXIT_NO_SERVER, EXIT_USAGE = 0, 1, 2
+REFRESH_SECONDS = 2.0
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def amount(count: int) -> str:
+    """Bytes for people."""
+    value = float(count)
+    for unit in _UNITS:
+        if value < 1024 or unit == _UNITS[-1]:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    raise AssertionError("unreachable")
+
+
+def duration(seconds: float) -> str:
+    minutes, second = divmod(max(0, int(seconds)), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    return f"{days} d {hour:02}:{minute:02}" if days else f"{hour:02}:{minute:02}:{second:02}"
+
+
+def _table(title: str, columns: Iterable[str]) -> Table:
+    table = Table(title=title, title_justify="left", header_style="bold", expand=False)
+    for column in columns:
+        right = column in ("opens", "RDMA Read", "RDMA Write", "inline in", "inline out", "credits", "resent", "errors")
+        table.add_column(column, justify="right" if right else "left", overflow="fold")
+    return table
+
+
+def _head(server: dict[str, Any]) -> str:
+    lines = [
+        f"[bold]{escape(server['name'])}[/bold], up {duration(server['now'] - server['since'])}: "
+        + escape(", ".join(server["addresses"]))
+    ]
+    for choice in server["rdma_choices"]:
+        where = f" on {choice['host']}" if choice["host"] else ""
+        if choice["served"]:
+            lines.append(f"rdma: {choice['fabric']}{where}: {escape(choice['reason'])}")
+        else:
+            remedy = f" ({escape(choice['remedy'])})" if choice["remedy"] else ""
+            lines.append(f"rdma: [yellow]no {choice['fabric']}{where}[/yellow]: {escape(choice['reason'])}{remedy}")
+    if server["rdma"] == "off":
+        lines.append("rdma: [yellow]off[/yellow]")
+    return "\n".join(lines)
+
+
+def _sessions(report: dict[str, Any]) -> Table:
+    table = _table("Sessions", ("session", "user", "client", "shares", "channels", "opens", "protection", "since"))
+    now = report["server"]["now"]
+    for entry in report["sessions"]:
+        protection = "encrypted" if entry["encrypted"] else "signed" if entry["signing_required"] else "-"
+        table.add_row(
+            entry["session"],
+            escape(entry["user"]) + (" (guest)" if entry["guest"] else ""),
+            entry["client"],
+            escape(", ".join(entry["shares"])),
+            ", ".join(str(number) for number in entry["channels"]),
+            str(entry["open_count"]),
+            protection,
+            duration(now - entry["since"]),
+        )
+    return table
+
+
+def _channels(report: dict[str, Any]) -> Table:
+    table = _table(
+        "Channels",
+        (
+            "#",
+            "fabric",
+            "client",
+            "dialect",
+            "protection",
+            "RDMA Read",
+            "RDMA Write",
+            "inline in",
+            "inline out",
+            "credits",
+            "resent",
+            "errors",
+        ),
+    )
+    for entry in report["channels"]:
+        protection = entry["cipher"] if entry["encryption"] else entry["signing"] if entry["signing_required"] else "-"
+        fabric = entry["fabric"]
+        used = entry["rdma"]["code"] == "used"
+        credits = str(entry["smb_credits"])
+        if entry["send_credits"] is not None:
+            credits += f" + {entry['send_credits']}/{entry['receive_credits']}"
+        table.add_row(
+            str(entry["channel"]),
+            f"[green]{fabric}[/green]" if used else fabric,
+            entry["peer"],
+            entry["dialect"],
+            protection,
+            amount(entry["rdma_read_bytes"]),
+            amount(entry["rdma_write_bytes"]),
+            amount(entry["inline_bytes_received"]),
+            amount(entry["inline_bytes_sent"]),
+            credits,
+            str(entry["retransmissions"]),
+            str(entry["errors"]),
+        )
+    return table
+
+
+def _reasons(report: dict[str, Any]) -> Table:
+    table = _table("Is RDMA used?", ("#", "answer", "what to do"))
+    for entry in report["channels"]:
+        why = entry["rdma"]
+        table.add_row(str(entry["channel"]), escape(why["text"]), escape(why["remedy"]))
+    return table
+
+
+def _opens(report: dict[str, Any]) -> Table:
+    table = _table("Opens", ("session", "share", "path", "access"))
+    for entry in report["sessions"]:
+        for opened in entry["opens"]:
+            table.add_row(
+                entry["session"], escape(opened["share"]), escape(opened["path"]) or "(root)", opened["access"]
+            )
+    return table
+
+
+def render(report: dict[str, Any]) -> RenderableType:
+    """The whole report, for a terminal."""
+    parts: list[RenderableType] = [_head(report["server"])]
+    if report["sessions"]:
+        parts += [_sessions(report)]
+    if report["channels"]:
+        parts += [_channels(report), _reasons(report)]
+    else:
+        parts.append("no connections")
+    if any(entry["opens"] for entry in report["sessions"]):
+        parts.append(_opens(report))
+    return Group(*parts)
+
+
+def _find(options: argparse.Namespace) -> Path | str:
+    """The socket to ask, or what is wrong."""
+    if options.socket is not None:
+        return Path(options.socket)
+    if options.state is not None:
+        return Path(options.state) / SOCKET_NAME
+    sockets = running()
+    if len(sockets) == 1:
+        return sockets[0]
+    if not sockets:
+        return "no server found: name its state directory with --state DIR"
+    return "several servers run; name one: " + ", ".join(f"--socket {path}" for path in sockets)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="smb3server status",
+        description="Sessions, channels and opens of a running server, and whether RDMA is used.",
+        epilog="Exit status: 0, 1 if no server answers, 2 for wrong usage.",
+    )
+    parser.add_argument("--state", type=Path, metavar="DIR", help="the server's state directory")
+    parser.add_argument("--socket", type=Path, metavar="PATH", help="the server's admin socket")
+    parser.add_argument("--json", action="store_true", help="JSON, with every counter; one line each with --watch")
+    parser.add_argument(
+        "--watch", nargs="?", type=float, const=REFRESH_SECONDS, metavar="SECONDS", help="refresh until interrupted"
+    )
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Entry point; exit status as ``--help`` says."""
+    options = _parser().parse_args(arguments)
+    found = _find(options)
+    if isinstance(found, str):
+        print(f"smb3server status: {found}", file=sys.stderr)
+        return EXIT_NO_SERVER
+    try:
+        return _show(found, options)
+    except (OSError, ValueError) as error:
+        text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        print(f"smb3server status: {found}: {text}", file=sys.stderr)
+        return EXIT_NO_SERVER
+    except KeyboardInterrupt:
+        return EXIT_OK
+
+
+def _report(path: Path) -> dict[str, Any]:
+    report = ask(path, "status")
+    if "error" in report:
+        raise ValueError(str(report["error"]))
+    return report
+
+
+def _show(path: Path, options: argparse.Namespace) -> int:
+    interval = None if options.watch is None else max(0.2, options.watch)
+    if options.json:
+        while True:
+            print(json.dumps(_report(path), indent=None if interval else 2), flush=True)
+            if interval is None:
+                return EXIT_OK
+            time.sleep(interval)
+    console = Console()
+    if interval is None:
+        console.print(render(_report(path)), highlight=False)
+        return EXIT_OK
+    with Live(render(_report(path)), console=console, screen=console.is_terminal, auto_refresh=False) as live:
+        while True:
+            time.sleep(interval)
+            live.update(render(_report(path)), refresh=True)

@@ -1,0 +1,394 @@
+"""Two RoCEv2 queue pairs over a link that loses, repeats, reorders and damages packets, on a virtual clock. The seed
+that decides it all is printed."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from smbdirect.providers.base import Access, CloseCause, Completion, Operation, Status
+from smbdirect.providers.memory import Region
+from smbdirect.providers.roce import icrc
+from smbdirect.providers.roce.headers import BTH, PSN_MASK, Bth
+from smbdirect.providers.roce.queue_pair import QueuePair
+from smbdirect.providers.roce.requester import Work
+
+MTU = 256
+RIGHTS = Access.LOCAL_WRITE | Access.REMOTE_READ | Access.REMOTE_WRITE
+BAD_LINK = {"loss": 0.05, "repeat": 0.05, "reorder": 0.1, "damage": 0.03}
+
+
+class Wire:
+    """One direction; keeps ``requester.Path``."""
+
+    ready = True
+
+    def __init__(self, link: Link, destination: int, receiver: Callable[[], End]) -> None:
+        self.link = link
+        self.destination = destination
+        self.receiver = receiver
+
+    def send(
+        self, opcode: int, flags: int, psn: int, ack_request: bool, extension: bytes, segments: Sequence[Any], size: int
+    ) -> None:
+        payload = b"".join(segments)
+        assert len(payload) == size <= MTU
+        pad = -size & 3
+        header = BTH.pack(Bth(opcode, flags | pad << 4, 0xFFFF, self.destination, psn | ack_request << 31))
+        packet = header + extension + payload + bytes(pad)
+        self.link.carry(packet + icrc.of_payload(packet, self.link.state(len(packet) + 4)), self.receiver)
+
+
+class End:
+    """A queue pair, what it completed, and its memory."""
+
+    def __init__(self, link: Link, number: int) -> None:
+        self.link = link
+        self.queue_pair = QueuePair(number)
+        self.completions: list[Completion] = []
+        self.wire: Wire | None = None
+        self.received: list[bytes] = []
+        self.buffers: dict[int, bytearray] = {}
+
+    def receive(self, packet: bytes) -> None:
+        if icrc.of_payload(packet[:-4], self.link.state(len(packet))) != packet[-4:]:
+            self.link.damaged += 1
+            return
+        self.queue_pair.receive(memoryview(packet), self.link.now)
+        self.pump()
+
+    def pump(self) -> None:
+        assert self.wire is not None
+        while self.queue_pair.transmit(self.wire, self.link.now, 32):
+            pass
+        for completion in self.queue_pair.completions:
+            if completion.operation is Operation.RECEIVE and completion.status is Status.OK:
+                self.received.append(bytes(self.buffers[completion.context][: completion.length]))  # type: ignore[index]
+        self.completions += self.queue_pair.completions
+        self.queue_pair.completions.clear()
+
+    def post_receives(self, count: int, size: int = 4096) -> None:
+        for _ in range(count):
+            index = len(self.buffers)
+            self.buffers[index] = bytearray(size)
+            self.queue_pair.responder.receives.append((memoryview(self.buffers[index]), index))
+
+    def register(self, memory: bytearray, rights: Access = RIGHTS) -> Region:
+        return self.queue_pair.regions.register(memoryview(memory), rights)
+
+    def post(
+        self,
+        operation: Operation,
+        data: Any,
+        context: object = None,
+        region: Region | None = None,
+        offset: int = 0,
+        invalidate: int | None = None,
+    ) -> None:
+        token, address = (region.token, region.address + offset) if region is not None else (0, 0)
+        views = [memoryview(data)] if len(data) else []
+        self.queue_pair.requester.post(Work(operation, views, len(data), context, True, token, address, invalidate))
+
+    def of(self, *operations: Operation) -> list[Completion]:
+        return [completion for completion in self.completions if completion.operation in operations]
+
+    @property
+    def counters(self) -> dict[str, int]:
+        return self.queue_pair.counters
+
+
+class Link:
+    """Both directions and the clock."""
+
+    def __init__(
+        self,
+        seed: int,
+        loss: float = 0,
+        repeat: float = 0,
+        reorder: float = 0,
+        damage: float = 0,
+        psn: int | None = None,
+    ) -> None:
+        print(f"seed {seed}")
+        self.rng = random.Random(seed)
+        self.now = 1000.0
+        self.loss, self.repeat, self.reorder, self.damage = loss, repeat, reorder, damage
+        self.damaged = 0
+        self.filter: Callable[[bytes, End], bool] = lambda packet, receiver: True
+        """Whether a packet is carried."""
+        self._events: list[tuple[float, int, Any]] = []
+        self._order = itertools.count()
+        self._states: dict[int, int] = {}
+        self.near, self.far = End(self, 0x11), End(self, 0x22)
+        self.near.wire = Wire(self, 0x22, lambda: self.far)
+        self.far.wire = Wire(self, 0x11, lambda: self.near)
+        first = self.rng.getrandbits(24) if psn is None else psn
+        second = self.rng.getrandbits(24) if psn is None else psn
+        self.near.queue_pair.start(first, second, MTU, 4, 6)
+        self.far.queue_pair.start(second, first, MTU, 4, 6)
+        self.near.queue_pair.ready_to_send = self.far.queue_pair.ready_to_send = True
+
+    def state(self, length: int) -> int:
+        if length not in self._states:
+            self._states[length] = icrc.prefix(b"\n\0\0\1", b"\n\0\0\2", 4791, 4791, length)
+        return self._states[length]
+
+    def carry(self, packet: bytes, receiver: Callable[[], End]) -> None:
+        rng = self.rng
+        if not self.filter(packet, receiver()) or rng.random() < self.loss:
+            return
+        for _ in range(2 if rng.random() < self.repeat else 1):
+            carried = packet
+            if rng.random() < self.damage:
+                position = rng.randrange(len(packet))
+                if position != icrc.BTH_MASKED_BYTE:
+                    changed = packet[position] ^ 1 << rng.randrange(8)
+                    carried = packet[:position] + bytes([changed]) + packet[position + 1 :]
+            delay = 0.001 + (rng.random() * 0.004 if rng.random() < self.reorder else 0)
+            self.at(self.now + delay, lambda carried=carried: receiver().receive(carried))
+
+    def at(self, when: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (when, next(self._order), action))
+
+    def run(self, until: Callable[[], object], limit: float = 600.0) -> None:
+        """Until the condition holds; fails after ``limit`` virtual seconds or when nothing is left to happen."""
+        end = self.now + limit
+        for side in (self.near, self.far):
+            side.pump()
+        while not until():
+            timers = [
+                (side.queue_pair.next_deadline, index)
+                for index, side in enumerate((self.near, self.far))
+                if side.queue_pair.next_deadline is not None and side.queue_pair.failure is None
+            ]
+            timer = min(timers, default=None)
+            if self._events and (timer is None or self._events[0][0] <= timer[0]):
+                self.now, _, action = heapq.heappop(self._events)
+                action()
+            elif timer is not None:
+                self.now = max(self.now, timer[0])
+                side = (self.near, self.far)[timer[1]]
+                side.queue_pair.handle_timer(self.now)
+                side.pump()
+            else:
+                raise AssertionError("nothing left to happen")
+            assert self.now < end, "took too long"
+
+    def settle(self) -> None:
+        """Let everything under way arrive."""
+        while self._events:
+            self.now, _, action = heapq.heappop(self._events)
+            action()
+
+
+SEND_QUEUE = (Operation.SEND, Operation.WRITE, Operation.READ)
+
+
+def mixed_load(link: Link, messages: int) -> None:
+    """Sends both ways, and Writes and Reads of odd lengths, all of whose bytes are checked."""
+    rng, near, far = link.rng, link.near, link.far
+    target, source = bytearray(60_000), bytearray(rng.randbytes(60_000))
+    writable, readable = far.register(target), far.register(source)
+    near.post_receives(messages)
+    far.post_receives(messages)
+    expected = bytearray(target)
+    sent: list[list[bytes]] = [[], []]
+    reads: list[tuple[bytearray, int]] = []
+    count = 0
+    for index in range(messages):
+        length, offset = rng.randrange(0, 5000), rng.randrange(0, 55_000)
+        data = rng.randbytes(length)
+        near.post(Operation.WRITE, data, count, writable, offset)
+        expected[offset : offset + length] = data
+        local = bytearray(rng.randrange(0, 5000))
+        reads.append((local, offset))
+        near.post(Operation.READ, local, count + 1, readable, offset)
+        for side, who in ((near, 0), (far, 1)):
+            message = rng.randbytes(rng.randrange(0, 1400))
+            sent[who].append(message)
+            side.post(Operation.SEND, message, count + 2 if side is near else index)
+        count += 3
+    link.run(lambda: len(near.of(*SEND_QUEUE)) >= count and len(far.of(Operation.SEND)) >= messages)
+    link.run(lambda: len(far.received) >= messages and len(near.received) >= messages)
+    assert [item.status for item in near.completions + far.completions] == [Status.OK] * len(
+        near.completions + far.completions
+    )
+    assert [item.context for item in near.of(*SEND_QUEUE)] == list(range(count))
+    assert far.received == sent[0]
+    assert near.received == sent[1]
+    assert target == expected
+    for local, offset in reads:
+        assert local == source[offset : offset + len(local)]
+    link.settle()
+    assert target == expected
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_everything_arrives_over_a_bad_link(seed: int) -> None:
+    link = Link(seed, **BAD_LINK)
+    mixed_load(link, 40)
+    assert link.near.counters["retransmissions"] > 0
+    assert link.far.counters["duplicates"] > 0
+    assert link.damaged > 0
+
+
+def test_nothing_is_sent_twice_over_a_good_link() -> None:
+    link = Link(1)
+    mixed_load(link, 40)
+    for side in (link.near, link.far):
+        for name in ("retransmissions", "duplicates", "naks_sent", "timeouts", "rnr_sent", "malformed"):
+            assert side.counters[name] == 0, name
+
+
+@pytest.mark.parametrize("behind", [0, 1, 2, 3, 17, 100])
+@pytest.mark.parametrize("faults", [{}, BAD_LINK], ids=["good", "bad"])
+def test_sequence_numbers_wrap(behind: int, faults: dict[str, float]) -> None:
+    mixed_load(Link(behind, psn=PSN_MASK - behind, **faults), 15)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("fault", ["loss", "repeat", "reorder", "damage"])
+def test_each_fault_alone_and_severe(seed: int, fault: str) -> None:
+    mixed_load(Link(seed, **{fault: 0.25}), 15)
+
+
+def test_a_lost_tail_is_found_by_the_timer() -> None:
+    link = Link(3)
+    link.far.post_receives(1)
+    dropped: list[bytes] = []
+    link.filter = lambda packet, receiver: bool(dropped) or dropped.append(packet) is not None  # type: ignore[func-returns-value]
+    link.near.post(Operation.SEND, b"x" * 100)
+    start = link.now
+    link.run(lambda: link.near.of(Operation.SEND))
+    assert link.near.counters["timeouts"] == 1
+    assert 0.2 < link.now - start < 0.5
+
+
+def test_a_dead_peer_ends_the_connection_after_limited_retries() -> None:
+    link = Link(4)
+    link.filter = lambda packet, receiver: False
+    link.near.post(Operation.SEND, b"anybody?", "lost")
+    link.run(lambda: link.near.queue_pair.failure)
+    failure = link.near.queue_pair.failure
+    assert failure is not None and failure.cause is CloseCause.TIMEOUT
+    link.near.pump()
+    assert link.near.completions == [Completion(Operation.SEND, Status.RETRY_EXCEEDED, "lost")]
+    assert 5 < link.now - 1000 < 30
+
+
+def test_receiver_not_ready_is_waited_for() -> None:
+    link = Link(5)
+    link.near.post(Operation.SEND, b"early")
+    link.at(link.now + 0.02, lambda: link.far.post_receives(1))
+    link.run(lambda: link.far.received)
+    assert link.far.received == [b"early"]
+    assert link.far.counters["rnr_sent"] == link.near.counters["rnr_received"] > 0
+    assert not link.far.queue_pair.responder.starved
+
+
+def test_receiver_never_ready_ends_the_connection() -> None:
+    link = Link(6)
+    link.near.post(Operation.SEND, b"early", "lost")
+    link.run(lambda: link.near.queue_pair.failure)
+    link.near.pump()
+    assert link.near.completions == [Completion(Operation.SEND, Status.RECEIVE_NOT_READY, "lost")]
+    assert link.far.queue_pair.responder.starved
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_region_invalidated_under_a_write_is_not_changed_any_more(seed: int) -> None:
+    link = Link(seed, **BAD_LINK)
+    memory = bytearray(200_000)
+    region = link.far.register(memory)
+    link.near.post(Operation.WRITE, b"\xee" * len(memory), None, region)
+    snapshot: list[bytes] = []
+
+    def invalidate() -> None:
+        region.invalidate()
+        snapshot.append(bytes(memory))
+
+    link.at(link.now + 0.03, invalidate)
+    link.run(lambda: link.near.queue_pair.failure or link.far.queue_pair.failure)
+    link.settle()
+    assert snapshot and bytes(memory) == snapshot[0] != b"\xee" * len(memory)
+    failure = link.far.queue_pair.failure
+    assert failure is not None and failure.cause is CloseCause.REMOTE_ACCESS
+
+
+def test_a_region_invalidated_under_a_read_is_not_served_any_more() -> None:
+    link = Link(9)
+    region = link.far.register(bytearray(200_000))
+    link.near.post(Operation.READ, bytearray(200_000), "read", region)
+    link.at(link.now + 0.01, region.invalidate)
+    link.run(lambda: link.near.queue_pair.failure)
+    link.near.pump()
+    assert link.near.completions == [Completion(Operation.READ, Status.REMOTE_ACCESS, "read")]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_send_with_invalidate_is_carried_out_once(seed: int) -> None:
+    link = Link(seed, repeat=0.3, loss=0.1)
+    regions = [link.far.register(bytearray(64)) for _ in range(20)]
+    link.far.post_receives(20)
+    for region in regions:
+        link.near.post(Operation.SEND, b"done", invalidate=region.token)
+    link.run(lambda: len(link.far.received) == 20)
+    received = link.far.of(Operation.RECEIVE)
+    assert [item.invalidated for item in received] == [region.token for region in regions]
+    assert not any(region.valid for region in regions)
+
+
+def test_congestion_marks_are_reported_and_slow_the_sender() -> None:
+    link = Link(10)
+    link.far.post_receives(400)
+    for _ in range(400):
+        link.near.post(Operation.SEND, b"x" * 200)
+    link.run(lambda: len(link.far.received) > 50)
+    before = link.near.queue_pair.requester.window.size
+    link.far.queue_pair.congestion_seen(link.now)
+    link.far.queue_pair.congestion_seen(link.now)
+    link.far.pump()
+    link.run(lambda: link.near.counters["cnp_received"])
+    assert link.far.counters["cnp_sent"] == 1
+    assert link.far.counters["ecn_marks"] == 2
+    assert link.near.queue_pair.requester.window.size < before
+    link.run(lambda: len(link.far.received) == 400)
+
+
+def test_at_most_the_agreed_reads_are_outstanding() -> None:
+    link = Link(11)
+    outstanding: list[int] = [0]
+    worst = [0]
+
+    def watch(packet: bytes, receiver: End) -> bool:
+        if packet[0] == 0x0C:
+            outstanding[0] += 1
+        elif packet[0] in (0x0F, 0x10):
+            outstanding[0] -= 1
+        worst[0] = max(worst[0], outstanding[0])
+        return True
+
+    link.filter = watch
+    region = link.far.register(bytearray(100_000))
+    for index in range(20):
+        link.near.post(Operation.READ, bytearray(100_000), index, region)
+    link.run(lambda: len(link.near.of(Operation.READ)) == 20)
+    assert worst[0] == 4
+
+
+def test_window_bounds_what_is_in_flight() -> None:
+    link = Link(12)
+    link.filter = lambda packet, receiver: receiver is link.far
+    region = link.far.register(bytearray(1 << 20))
+    link.near.post(Operation.WRITE, bytes(1 << 20), None, region)
+    link.near.pump()
+    assert link.near.counters["retransmissions"] == 0
+    assert len(link._events) <= 128
+    assert any(event[2].__defaults__[0][8] & 0x80 for event in link._events[:-1]), (
+        "acknowledgement asked for on the way"
+    )

@@ -1,0 +1,16 @@
+# args as workout.sh: our server in this guest through verbs, worked out by this kernel; then the counters of a connection
+# in steady state: CASE_OUT/warm.json and CASE_OUT/steady.json are the server's status before and after more of the same.
+. /out/lib.sh
+ck sh /out/verbs-server.sh $1; [ $fail = 0 ] || exit 1
+ck sh /out/workout.sh "$@"
+report() { chroot /host /bin/sh -c "cd $TREE && PYTHONDONTWRITEBYTECODE=1 $PYTHON -m smb3server status --json --state /tmp/state" > $1; }
+move() {   # COUNT: large and small transfers both ways, past the client's cache
+  dd if=/tmp/steady of=/mnt/steady bs=512k count=8 oflag=direct 2>/dev/null && dd if=/mnt/steady of=/dev/null bs=512k iflag=direct 2>/dev/null &&
+  dd if=/tmp/steady of=/mnt/small bs=4k count=$1 oflag=direct 2>/dev/null && dd if=/mnt/small of=/dev/null bs=4k iflag=direct 2>/dev/null
+}
+head -c 4194304 /dev/urandom > /tmp/steady
+ck smb_mount $2 share /mnt rdma; ck move 50
+ck report $CASE_OUT/warm.json; ck move 200; ck report $CASE_OUT/steady.json
+ck umount /mnt
+ck verbs_server_stop
+exit $fail
