@@ -33,7 +33,7 @@ class Settings:
     """Kerberos keytab; empty: NTLM only."""
     multichannel: bool = True
     leases: bool = True
-    directory_leases: bool = False
+    directory_leases: bool = True
     max_io_size: int = 8 << 20
     """MaxTransactSize, MaxReadSize, MaxWriteSize."""
     max_message_size: int = (8 << 20) + (1 << 16)
