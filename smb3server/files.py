@@ -18,6 +18,7 @@ from smb3server.wire.create import Access
 if TYPE_CHECKING:
     from smb3server.backends.base import FileKey, Handle
     from smb3server.open import Open
+    from smb3server.write_times import WriteTime
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ class File:
         "stream",
         "table",
         "uncover",
+        "write_time",
     )
 
     def __init__(self, table: FileTable, key: FileKey, stream: str) -> None:
@@ -60,6 +62,8 @@ class File:
         """The last open of a file to be deleted, while other streams of it are still open."""
         self.uncover: Callable[[], None] | None = None
         """Set while host changes to it are watched for; stops that."""
+        self.write_time: WriteTime | None = None
+        """None until something is written or the last write time is set."""
         self.locks = LockTable()
         self.caching = Caching(table.breaks, table.break_timeout)
 

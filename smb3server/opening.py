@@ -133,6 +133,11 @@ class Opening:
             return self._open_by(disposition, read, write)
         except FileExistsError:
             raise StatusError(self._collision()) from None
+        except (NotADirectoryError, IsADirectoryError):
+            # It exists and is of the other kind.
+            if disposition == Disposition.CREATE and self._exists():
+                raise StatusError(self._collision()) from None
+            raise
 
     def _open_by(self, disposition: Disposition, read: bool, write: bool) -> Handle:
         try:
@@ -360,6 +365,7 @@ class Opening:
         server = request.connection.server
         opened = Open(server.new_file_id(), session, tree)
         opened.granted_access = granted
+        opened.channel_sequence = request.header.status & 0xFFFF
         opened.maximal_access = self.maximal
         opened.share_access = record.share_access
         opened.create_options = record.create_options

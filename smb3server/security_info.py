@@ -116,7 +116,7 @@ def set_security(opened: Open, which: int, data: memoryview) -> None:
         merged = merged._replace(dacl=_specific(new.dacl), control=merged.control & ~_DACL_BITS | bits)
     if which & _SACL_PARTS:
         bits = _inheritance_bits(new.control & _SACL_BITS, Control.SACL_AUTO_INHERIT_REQ, Control.SACL_AUTO_INHERITED)
-        merged = merged._replace(sacl=new.sacl, control=merged.control & ~_SACL_BITS | bits)
+        merged = merged._replace(sacl=_specific(new.sacl), control=merged.control & ~_SACL_BITS | bits)
     try:
         packed = merged.pack()
     except ValueError:

@@ -21,6 +21,7 @@ from smb3server.connection import Connection
 from smb3server.files import FileTable
 from smb3server.host_changes import HostChanges
 from smb3server.multichannel import InterfaceList
+from smb3server.replay import Replays
 from smb3server.session import Identity, Session, SessionState
 from smb3server.settings import Settings
 from smb3server.status import NtStatus, StatusError
@@ -51,10 +52,7 @@ class Server:
         self.global_session_table: dict[int, Session] = {}
         self.global_open_table: dict[int, Open] = {}
         """Keyed by the persistent half of the FileId."""
-        self.create_guids: dict[tuple[bytes, bytes], Open] = {}
-        """Opens whose CREATE may be replayed, by (ClientGuid, CreateGuid)."""
-        self.pending_creates: set[tuple[bytes, bytes]] = set()
-        """The same of CREATEs that wait for an oplock break."""
+        self.replays = Replays()
         self.connection_list: set[Connection] = set()
         self.max_transact_size = self.settings.max_io_size
         self.max_read_size = self.settings.max_io_size
@@ -179,6 +177,7 @@ class Server:
             connection.session_table.pop(session.session_id, None)
             connection.preauth_session_table.pop(session.session_id, None)
             connection.cancel_requests(session)
+        self.replays.end_session(session)
         for entry in list(session.open_table.values()):
             entry.disconnect()
         session.tree_connect_table.clear()

@@ -17,7 +17,7 @@ from smb3server.fabrics import Fabrics
 from smb3server.report import collect
 from smb3server.server import Server
 from smb3server.transports.listener import TcpListener
-from smb3server.tree import Share
+from smb3server.tree import Share, ShareFlags
 
 log = logging.getLogger(__name__)
 
@@ -110,6 +110,7 @@ class Service:
                     guest_ok=share.guest,
                     users=share.users,
                     hidden=share.hidden or share.name.endswith("$"),
+                    flags=ShareFlags.ACCESS_BASED_DIRECTORY_ENUM if share.access_based_enumeration else 0,
                 )
             )
 

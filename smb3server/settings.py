@@ -31,6 +31,8 @@ class Settings:
     allow_anonymous: bool = False
     keytab: str = ""
     """Kerberos keytab; empty: NTLM only."""
+    test_fsctls: bool = False
+    """Answer smbtorture's FSCTLs, which break the server on purpose."""
     multichannel: bool = True
     leases: bool = True
     directory_leases: bool = True
@@ -54,6 +56,8 @@ class Settings:
     """Per connection."""
     max_sessions: int = 1024
     """Per connection."""
+    max_channels: int = 32
+    """Per session, as Windows has it."""
     max_trees: int = 1024
     """Per session."""
     max_opens: int = 16384
