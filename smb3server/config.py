@@ -10,6 +10,7 @@ state = "/var/lib/smb3server"
 guest = false
 require_signing = false
 require_encryption = false
+test_fsctls = false                # answer smbtorture's own FSCTLs; for tests only
 keytab = "/etc/krb5.keytab"
 min_dialect = "2.0.2"
 max_dialect = "3.1.1"
@@ -22,6 +23,10 @@ encrypt = false
 guest = false
 users = ["alice"]
 remark = "..."
+access_based_enumeration = false   # folders list only what the user may read
+hide_files = ["*.tmp"]             # shown as hidden
+hide_dot_files = false             # .profile and the like shown as hidden
+keep_inherited_flag = false        # store DACL_AUTO_INHERITED as clients send it, not by Windows' rule
 
 [[user]]
 name = "alice"
@@ -77,6 +82,10 @@ class ShareConfig:
     users: frozenset[str] | None = None
     remark: str = ""
     hidden: bool = False
+    access_based_enumeration: bool = False
+    hide_files: tuple[str, ...] = ()
+    hide_dot_files: bool = False
+    keep_inherited_flag: bool = False
 
 
 @dataclass(slots=True)
@@ -222,6 +231,7 @@ def _read_server(table: _Table, config: Config) -> None:
     settings.allow_anonymous = table.take("anonymous", bool, settings.allow_anonymous)
     settings.require_signing = table.take("require_signing", bool, settings.require_signing)
     settings.require_encryption = table.take("require_encryption", bool, settings.require_encryption)
+    settings.test_fsctls = table.take("test_fsctls", bool, settings.test_fsctls)
     settings.keytab = table.take("keytab", str, settings.keytab)
     settings.multichannel = table.take("multichannel", bool, settings.multichannel)
     settings.leases = table.take("leases", bool, settings.leases)
@@ -262,6 +272,10 @@ def _read_share(table: _Table, config: Config) -> None:
         users=frozenset(user.casefold() for user in users) if users is not None else None,
         remark=table.take("remark", str, ""),
         hidden=table.take("hidden", bool, False),
+        access_based_enumeration=table.take("access_based_enumeration", bool, False),
+        hide_files=tuple(table.strings("hide_files") or ()),
+        keep_inherited_flag=table.take("keep_inherited_flag", bool, False),
+        hide_dot_files=table.take("hide_dot_files", bool, False),
     )
     table.finish()
     config.shares.append(_checked(share))

@@ -15,14 +15,16 @@ from smb3server.auth.users import UserDatabase
 from smb3server.backends.local import LocalBackend, LocalOptions
 from smb3server.config import Config, ConfigError, WitnessConfig
 from smb3server.fabrics import Fabrics
+from smb3server.presentation import hider
 from smb3server.report import collect
 from smb3server.server import Server
 from smb3server.transports.listener import TcpListener
-from smb3server.tree import Share, ShareCapabilities, ShareType
+from smb3server.tree import ShareCapabilities, ShareType
 
 if TYPE_CHECKING:
     from witness.cluster import ClusterEvents
     from witness.setup import Witness
+from smb3server.tree import Share, ShareFlags, ShareType
 
 log = logging.getLogger(__name__)
 
@@ -146,6 +148,9 @@ class Service:
                     guest_ok=share.guest,
                     users=share.users,
                     hidden=share.hidden or share.name.endswith("$"),
+                    keep_inherited_flag=share.keep_inherited_flag,
+                    hides=hider(share.hide_files, share.hide_dot_files),
+                    flags=ShareFlags.ACCESS_BASED_DIRECTORY_ENUM if share.access_based_enumeration else 0,
                 )
             )
 

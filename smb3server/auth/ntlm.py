@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hmac
 import os
+import struct
 from typing import Any
 
 from spnego._context import ContextProxy, ContextReq
@@ -44,6 +45,7 @@ _ANSWERED_FLAGS = (
     | NegotiateFlags.sign
     | NegotiateFlags.unicode
 )
+_AV_PAIR = struct.Struct("<HH")
 _PROOF_SIZE = 16
 _CHALLENGE_V2_SIZE = 28
 """Bytes of NTLMv2_CLIENT_CHALLENGE before its AvPairs (MS-NLMP 2.2.2.7)."""
@@ -51,6 +53,18 @@ _CHALLENGE_V2_SIZE = 28
 
 class LogonError(InvalidTokenError):  # type: ignore[misc]
     """Unknown user or wrong proof: STATUS_LOGON_FAILURE."""
+
+
+def _check_av_pairs(challenge: bytes) -> None:
+    """Windows looks at the form of NTLMv2_CLIENT_CHALLENGE before the proof. Raises ``ValueError``, which makes it
+    INVALID_PARAMETER."""
+    offset = _CHALLENGE_V2_SIZE
+    while offset + 4 <= len(challenge):
+        identifier, length = _AV_PAIR.unpack_from(challenge, offset)
+        offset += 4 + length
+        if identifier == AvId.eol:
+            return
+    raise ValueError("AvPairs of the NTLMv2 response do not end")
 
 
 class NtlmAcceptor(NTLMProxy):  # type: ignore[misc]
@@ -124,6 +138,7 @@ class NtlmAcceptor(NTLMProxy):  # type: ignore[misc]
         if len(response) < _PROOF_SIZE + _CHALLENGE_V2_SIZE:
             raise LogonError(context_msg="no NTLMv2 response")
         proof, blob = response[:_PROOF_SIZE], response[_PROOF_SIZE:]
+        _check_av_pairs(blob)
         key = ntowfv2(name, account.nt_hash, domain)
         if not hmac.compare_digest(hmac_md5(key, self._server_challenge + blob), proof):
             raise LogonError(context_msg="wrong password")
