@@ -63,6 +63,7 @@ class Open:
         "maximal_access",
         "may_block",
         "next_ea",
+        "parent_lease",
         "on_close",
         "outstanding_pre_requests",
         "outstanding_requests",
@@ -105,6 +106,8 @@ class Open:
         self.file: File | None = None
         """None for pipes only."""
         self.caching: Oplock | Lease | None = None
+        self.parent_lease: tuple[bytes, bytes] | None = None
+        """(ClientGuid, ParentLeaseKey): the directory lease whose holder knows what this open does."""
         self.delete_on_close = False
         self._closing: Handle | None = None
         self.lock_sequences: dict[int, int] = {}

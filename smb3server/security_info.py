@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smb3server.security import access
+from smb3server.security.access import map_generic
 from smb3server.security.descriptor import AceFlag, Acl, Control, SecurityDescriptor, unpack
 from smb3server.security.posix import IdMap, default_descriptor
 from smb3server.status import NtStatus, StatusError
@@ -53,18 +53,6 @@ def current_descriptor(handle: Handle) -> SecurityDescriptor:
     return default_descriptor(info.mode, info.uid, info.gid, handle.kind == 1, _IDS)
 
 
-def map_generic(acl: Acl | None) -> Acl | None:
-    """Generic rights of ACEs that count for the object itself become what they stand for (MS-DTYP 2.5.3.4.7)."""
-    if acl is None:
-        return None
-    return acl._replace(
-        aces=tuple(
-            ace if ace.flags & AceFlag.INHERIT_ONLY else ace._replace(mask=access.map_generic(ace.mask))
-            for ace in acl.aces
-        )
-    )
-
-
 def query_security(opened: Open, which: int) -> bytes:
     """Self-relative descriptor with the parts in ``which`` (SecurityInformation)."""
     found = current_descriptor(_handle(opened))
@@ -98,6 +86,17 @@ def _as_sent(control: int, request: int, done: int) -> int:
     return control & ~request
 
 
+def _specific(acl: Acl | None) -> Acl | None:
+    """Generic rights of entries that count here become the file rights they stand for (MS-DTYP 2.5.3.4.7)."""
+    if acl is None:
+        return None
+    return acl._replace(
+        aces=tuple(
+            ace if ace.flags & AceFlag.INHERIT_ONLY else ace._replace(mask=map_generic(ace.mask)) for ace in acl.aces
+        )
+    )
+
+
 def set_security(opened: Open, which: int, data: memoryview) -> None:
     """Replace the parts in ``which``. INVALID_SECURITY_DESCR, INVALID_OWNER; nothing is changed then."""
     handle = _handle(opened)
@@ -117,10 +116,12 @@ def set_security(opened: Open, which: int, data: memoryview) -> None:
         merged = merged._replace(group=new.group)
     if which & SecurityInformation.DACL:
         bits = settle(new.control & _DACL_BITS, Control.DACL_AUTO_INHERIT_REQ, Control.DACL_AUTO_INHERITED)
-        merged = merged._replace(dacl=map_generic(new.dacl), control=merged.control & ~_DACL_BITS | bits)
+        # Setting the DACL to nothing sets a null DACL.
+        bits |= int(Control.DACL_PRESENT)
+        merged = merged._replace(dacl=_specific(new.dacl), control=merged.control & ~_DACL_BITS | bits)
     if which & _SACL_PARTS:
         bits = settle(new.control & _SACL_BITS, Control.SACL_AUTO_INHERIT_REQ, Control.SACL_AUTO_INHERITED)
-        merged = merged._replace(sacl=map_generic(new.sacl), control=merged.control & ~_SACL_BITS | bits)
+        merged = merged._replace(sacl=_specific(new.sacl), control=merged.control & ~_SACL_BITS | bits)
     try:
         packed = merged.pack()
     except ValueError:

@@ -35,7 +35,7 @@ class Settings:
     """Answer smbtorture's FSCTLs, which break the server on purpose."""
     multichannel: bool = True
     leases: bool = True
-    directory_leases: bool = False
+    directory_leases: bool = True
     max_io_size: int = 8 << 20
     """MaxTransactSize, MaxReadSize, MaxWriteSize."""
     max_message_size: int = (8 << 20) + (1 << 16)
@@ -60,5 +60,7 @@ class Settings:
     """Per session, as Windows has it."""
     max_trees: int = 1024
     """Per session."""
+    max_opens: int = 16384
+    """Per session; one more is INSUFFICIENT_RESOURCES."""
     max_connections: int = 4096
     max_unauthenticated_per_address: int = 512

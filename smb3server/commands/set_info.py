@@ -93,11 +93,10 @@ def _set_file(request: Request, opened: Open, wanted: SetInfoRequest, data: memo
 def report(opened: Open, completion_filter: int) -> None:
     """Tell watchers that the file, or its stream, was modified."""
     handle = handle_of(opened)
-    share = opened.tree.share
-    if not len(share.notify):
+    if not notify.somebody_listens(opened):
         return
     action = Action.MODIFIED_STREAM if handle.stream else Action.MODIFIED
-    notify.report(share, handle.path, action, completion_filter, handle.stream)
+    notify.report(opened, handle.path, action, completion_filter, handle.stream)
 
 
 # Levels
@@ -170,6 +169,7 @@ def _set_disposition(opened: Open, delete: bool, flags: int) -> None:
     check_deletable(opened, bool(flags & DispositionFlags.IGNORE_READONLY_ATTRIBUTE))
     file.caching.break_handles(opened.caching)
     file.delete_pending = True
+    file.deleter = opened.parent_lease
     if opened.is_directory:
         notify.directory_deleted(opened.tree.share, handle.path)
 
@@ -219,8 +219,7 @@ def _allocation(request: Request, opened: Open, data: memoryview) -> None:
     _size_allowed(opened, size)
     handle = handle_of(opened)
     before = handle.info().end_of_file
-    if size < before:
-        _data_changes(opened)
+    _data_changes(opened)
     handle.allocate(size)
     if size < before:
         report(opened, NotifyFilter.STREAM_SIZE if handle.stream else NotifyFilter.SIZE | NotifyFilter.LAST_WRITE)
