@@ -151,8 +151,7 @@ def _prepare(request: Request, record: CreateRequest, name: str, found: dict[byt
     try:
         path, stream, said = names.split_path(name[:-1] if trailing else name)
     except names.InvalidName:
-        # Out of the share; within it Windows only finds the name wrong.
-        above = name.split("\\")[0] == ".."
+        above = ".." in name.split("\\")
         raise StatusError(NtStatus.OBJECT_PATH_SYNTAX_BAD if above else NtStatus.OBJECT_NAME_INVALID) from None
     directory = _directory(record, trailing, said, stream)
     desired = access.map_generic(record.desired_access)
