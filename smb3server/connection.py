@@ -64,6 +64,10 @@ class Connection:
         self.is_authenticated = False
         """A session was valid on it once."""
         self.closed = False
+        self.forced_stall = False
+        """For tests: the peer counts as one that acknowledges nothing."""
+        self.stalled = False
+        """Did not take a break notification in time; others are preferred."""
         self.ended_by = ""
         """Why this side ended it."""
         self.interfaces_asked = False
@@ -111,6 +115,11 @@ class Connection:
         """Send an unsolicited message (3.3.4.6, 3.3.4.7): never signed, encrypted if the session's traffic is."""
         self.dispatcher.notify(session, segments, command)
 
+    def is_stalled(self) -> bool:
+        """Whether the network has lost the peer, as far as the transport can tell."""
+        self.stalled = self.forced_stall or self.transport.is_stalled()
+        return self.stalled
+
     def authenticated(self) -> None:
         """A session is valid: trust the client with full-sized messages and credits."""
         if not self.is_authenticated:
@@ -150,8 +159,13 @@ class Connection:
         if error is not None:
             log.info("%s: connection lost: %s", self.client_name, error)
         for request in list(self.request_list.values()):
-            if request.pending is not None:
-                request.pending.cancel()
+            session = request.session
+            if request.pending is None:
+                continue
+            if session is not None and len(session.channel_list) > 1 and self.server.replays.owns(request.pending):
+                # The client sends it again on another channel (3.2.7.1).
+                continue
+            request.pending.cancel()
         self.dispatcher.close()
         for session in list(self.session_table.values()):
             self.server.leave_session(session, self)

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any
 from smb3server.leases import HANDLE, Lease, Oplock, Timer
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire import create_contexts as contexts
-from smb3server.wire.header import HeaderFlags
 from smb3server.wire.oplock_break import OplockLevel
 
 if TYPE_CHECKING:
     from smb3server.open import Open
     from smb3server.opening import Opening
     from smb3server.request import Request
-    from smb3server.server import Server
 
 DEFAULT_TIMEOUT = 60.0
 MAX_TIMEOUT = 300.0
@@ -90,23 +88,9 @@ def check_contexts(found: dict[bytes, Any], dialect: int) -> None:
         raise StatusError(NtStatus.INVALID_PARAMETER)
 
 
-def context_of(entry: Open) -> contexts.RawContext | None:
-    """What a response to a replayed request says about durability."""
-    durable = entry.durable
-    if durable is None or durable.create_guid is None:
-        return None
-    answer = contexts.DurableResponseV2(timeout=int(durable.timeout * 1000))
-    return contexts.RawContext(contexts.DURABLE_REQUEST_V2, contexts.DURABLE_RESPONSE_V2_CODEC.pack(answer))
-
-
 def grant(opening: Opening, entry: Open) -> contexts.RawContext | None:
     """Make a new open durable if it was asked for and may be; the response's context."""
     found = opening.asked
-    entry.create_key = pending_key(opening)
-    entry.create_action = opening.action
-    if entry.create_key is not None:
-        # Also of an open that does not become durable: a replay finds it.
-        entry.session.server.create_guids[entry.create_key] = entry
     if entry.is_directory or not covers(entry.caching):
         return None
     client_guid = opening.request.connection.client_guid
@@ -119,7 +103,13 @@ def grant(opening: Opening, entry: Open) -> contexts.RawContext | None:
         return None
     timeout = min(wanted.timeout / 1000, MAX_TIMEOUT) if wanted.timeout else DEFAULT_TIMEOUT
     entry.durable = Durability(entry, client_guid, wanted.create_guid, timeout)
-    return context_of(entry)
+    return response_v2(entry.durable)
+
+
+def response_v2(durable: Durability) -> contexts.RawContext:
+    """What a response says about a durable open of version 2."""
+    answer = contexts.DurableResponseV2(timeout=int(durable.timeout * 1000))
+    return contexts.RawContext(contexts.DURABLE_REQUEST_V2, contexts.DURABLE_RESPONSE_V2_CODEC.pack(answer))
 
 
 def wants_reconnect(found: dict[bytes, Any]) -> bool:
@@ -187,39 +177,6 @@ def close_if_disconnected(entry: Open) -> None:
     """3.3.4.6, 3.3.4.7: an oplock break that nobody can be told of ends what it covered."""
     if entry.durable is not None and entry.durable.disconnected:
         entry.close()
-
-
-def replayed(request: Request, found: dict[bytes, Any], server: Server) -> Open | None:
-    """3.3.5.9.10: the open that an earlier sending of this very CREATE made, None if this is the first.
-    DUPLICATE_OBJECTID when a CreateGuid comes again without being a replay."""
-    wanted: contexts.DurableRequestV2 | None = found.get(contexts.DURABLE_REQUEST_V2)
-    if wanted is None:
-        return None
-    key = (request.connection.client_guid, wanted.create_guid)
-    if key in server.pending_creates:
-        # The first one still waits for an oplock break.
-        replay = request.header.flags & HeaderFlags.REPLAY_OPERATION
-        raise StatusError(NtStatus.FILE_NOT_AVAILABLE if replay else NtStatus.DUPLICATE_OBJECTID)
-    entry = server.create_guids.get(key)
-    if entry is None:
-        return None
-    if not request.header.flags & HeaderFlags.REPLAY_OPERATION:
-        raise StatusError(NtStatus.DUPLICATE_OBJECTID)
-    if owner_of(entry) != str(getattr(request.session, "identity", None)).casefold():
-        raise StatusError(NtStatus.ACCESS_DENIED)
-    asked = found.get(contexts.REQUEST_LEASE)
-    lease = entry.caching if isinstance(entry.caching, Lease) else None
-    if (asked.lease_key if asked is not None else None) != (lease.key if lease is not None else None):
-        raise StatusError(NtStatus.ACCESS_DENIED)
-    if entry.session is not request.session or (entry.durable is not None and entry.durable.disconnected):
-        raise StatusError(NtStatus.FILE_NOT_AVAILABLE)
-    return entry
-
-
-def pending_key(opening: Opening) -> tuple[bytes, bytes] | None:
-    """Under what a waiting CREATE is known, so that a replay of it does not open a second time."""
-    wanted: contexts.DurableRequestV2 | None = opening.asked.get(contexts.DURABLE_REQUEST_V2)
-    return None if wanted is None else (opening.request.connection.client_guid, wanted.create_guid)
 
 
 def oplock_level(entry: Open) -> int:

@@ -158,13 +158,14 @@ class Oplock(Holder):
 class Lease(Holder):
     """3.3.1.12. ``opens`` are the opens that named the key."""
 
-    __slots__ = ("client_guid", "epoch", "key", "opens", "parent_key", "version")
+    __slots__ = ("client_guid", "directory", "epoch", "key", "opens", "parent_key", "version")
 
     def __init__(self, caching: Caching, client_guid: bytes, key: bytes, version: int) -> None:
         super().__init__(caching, NONE)
         self.client_guid = client_guid
         self.key = key
         self.version = version
+        self.directory = False
         self.epoch = 0
         self.parent_key: bytes | None = None
         self.opens: list[object] = []
@@ -317,16 +318,18 @@ class LeaseTables:
     def __init__(self) -> None:
         self._leases: dict[tuple[bytes, bytes], Lease] = {}
         self.directory_leases = 0
-        """Directory leases ever granted: while 0, changes need not look for them."""
+        """How many are on directories: while 0, changes need not look for them."""
 
     def find(self, client_guid: bytes, key: bytes) -> Lease | None:
         return self._leases.get((client_guid, key))
 
     def add(self, lease: Lease) -> None:
         self._leases[lease.client_guid, lease.key] = lease
+        self.directory_leases += lease.directory
 
     def remove(self, lease: Lease) -> None:
-        self._leases.pop((lease.client_guid, lease.key), None)
+        if self._leases.pop((lease.client_guid, lease.key), None) is not None:
+            self.directory_leases -= lease.directory
 
     def __len__(self) -> int:
         return len(self._leases)

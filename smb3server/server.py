@@ -19,7 +19,9 @@ from smb3server.buffers import BufferPool
 from smb3server.commands import load
 from smb3server.connection import Connection
 from smb3server.files import FileTable
+from smb3server.host_changes import HostChanges
 from smb3server.multichannel import InterfaceList
+from smb3server.replay import Replays
 from smb3server.session import Identity, Session, SessionState
 from smb3server.settings import Settings
 from smb3server.status import NtStatus, StatusError
@@ -50,15 +52,13 @@ class Server:
         self.global_session_table: dict[int, Session] = {}
         self.global_open_table: dict[int, Open] = {}
         """Keyed by the persistent half of the FileId."""
-        self.create_guids: dict[tuple[bytes, bytes], Open] = {}
-        """Opens whose CREATE may be replayed, by (ClientGuid, CreateGuid)."""
-        self.pending_creates: set[tuple[bytes, bytes]] = set()
-        """The same of CREATEs that wait for an oplock break."""
+        self.replays = Replays()
         self.connection_list: set[Connection] = set()
         self.max_transact_size = self.settings.max_io_size
         self.max_read_size = self.settings.max_io_size
         self.max_write_size = self.settings.max_io_size
         self.file_table = FileTable(BreakNotifications())
+        self.host_changes = HostChanges(self.file_table)
         """What is open, by file: share modes, locks, oplocks and leases (GlobalLeaseTableList is in it)."""
         self.buffers = BufferPool()
         self.kerberos = bool(self.settings.keytab)
@@ -146,6 +146,10 @@ class Server:
         settings = self.settings
         return Acceptor(self.users, settings.server_name, settings.allow_guest, settings.allow_anonymous, self.kerberos)
 
+    def new_rpc_acceptor(self) -> Acceptor:
+        """For RPC over TCP: no guests, who have no keys."""
+        return Acceptor(self.users, self.settings.server_name, kerberos=self.kerberos, service="host")
+
     def new_session(self, connection: Connection) -> Session:
         """3.3.5.5.1. Raises INSUFFICIENT_RESOURCES when the client has too many under way."""
         table = connection.session_table
@@ -177,6 +181,7 @@ class Server:
             connection.session_table.pop(session.session_id, None)
             connection.preauth_session_table.pop(session.session_id, None)
             connection.cancel_requests(session)
+        self.replays.end_session(session)
         for entry in list(session.open_table.values()):
             entry.disconnect()
         session.tree_connect_table.clear()
@@ -216,6 +221,7 @@ class Server:
             self.remove_session(session)
         for entry in list(self.global_open_table.values()):
             entry.close()
+        self.host_changes.close()
         for connection in list(self.connection_list):
             connection.transport.close("server shutdown")
         while self.connection_list and asyncio.get_running_loop().time() < deadline:

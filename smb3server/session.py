@@ -73,6 +73,8 @@ class Session:
         self.application_key = b""
         self.signer: Signer | None = None
         """Session.SigningKey's; channels bound later have their own."""
+        self.signing_algorithm_id = 0
+        """``signer``'s; a channel bound later may use another."""
         self.expiration_time: float | None = None
         """Wall clock, seconds since the epoch; None: never."""
         self.creation_time = time.time()

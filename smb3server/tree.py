@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -67,6 +68,10 @@ class Share:
     capabilities: int = 0
     user: User | None = None
     """POSIX credentials all file access of this share uses; None: those of the server process."""
+    hides: Callable[[str], bool] | None = None
+    """Names that are shown as hidden, whatever their attributes say."""
+    keep_inherited_flag: bool = False
+    """DACL_AUTO_INHERITED is stored as it is sent, not by Windows' rule."""
     notify: NotifyHub = field(default_factory=NotifyHub)
 
     def maximal_access(self) -> int:

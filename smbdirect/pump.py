@@ -205,6 +205,10 @@ class SmbDirectTransport:
         if not self._in_batch:
             self._pump()
 
+    def is_stalled(self) -> bool:
+        """A fabric that loses its peer ends the connection."""
+        return False
+
     def acquire(self, size: int) -> PoolBuffer:
         """See ``MessageTransport``. On a fabric that needs it the buffer is registered."""
         before = self.pool.allocations

@@ -157,10 +157,9 @@ class Rename(_NameChange):
                 return blocker
         self.check_parent(target)
         handle.rename(target, self.replace, acting_user(opened))
-        share = opened.tree.share
         if info is not None and self.replace and info.key != handle.key:
-            notify.report(share, target, Action.REMOVED, NotifyFilter.FILE_NAME)
-        notify.report_rename(share, old, target, opened.is_directory)
+            notify.report(opened, target, Action.REMOVED, NotifyFilter.FILE_NAME)
+        notify.report_rename(opened, old, target, opened.is_directory)
         return None
 
     def _descendant(self) -> File | None:
@@ -200,9 +199,8 @@ class Rename(_NameChange):
                 raise StatusError(NtStatus.ACCESS_DENIED if self.replace else NtStatus.OBJECT_NAME_COLLISION)
         old = handle.stream
         handle.rename_stream(stream, self.replace)
-        share = self.opened.tree.share
-        notify.report(share, handle.path, Action.REMOVED_STREAM, NotifyFilter.STREAM_NAME, old)
-        notify.report(share, handle.path, Action.ADDED_STREAM, NotifyFilter.STREAM_NAME, stream)
+        notify.report(self.opened, handle.path, Action.REMOVED_STREAM, NotifyFilter.STREAM_NAME, old)
+        notify.report(self.opened, handle.path, Action.ADDED_STREAM, NotifyFilter.STREAM_NAME, stream)
         return None
 
 
@@ -223,5 +221,5 @@ class Link(_NameChange):
             if blocker is not None:
                 return blocker
         handle.link(target, self.replace, acting_user(opened))
-        notify.report(opened.tree.share, target, Action.ADDED, NotifyFilter.FILE_NAME)
+        notify.report(opened, target, Action.ADDED, NotifyFilter.FILE_NAME)
         return None

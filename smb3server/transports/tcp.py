@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -35,6 +36,11 @@ HIGH_WATER = 16 << 20
 """Unsent bytes at which reading stops until half of them are gone."""
 READS_PER_TURN = 4
 """Receive calls before other connections get their turn."""
+
+_TCP_INFO = getattr(socket, "TCP_INFO", None)
+_TCP_INFO_SIZE = 60
+"""struct tcp_info up to tcpi_last_ack_recv (linux/tcp.h)."""
+_STALL_MILLISECONDS = 1000
 
 OnMessage = Callable[[InboundMessage], None]
 
@@ -277,6 +283,17 @@ class TcpTransport:
         self._on_message(message)
 
     # Sending
+
+    def is_stalled(self) -> bool:
+        """By the kernel's count of unacknowledged segments and its time of the last acknowledgment (Linux)."""
+        if self._closed or _TCP_INFO is None:
+            return False
+        info = self._socket.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _TCP_INFO_SIZE)
+        if len(info) < _TCP_INFO_SIZE:
+            return False
+        unacknowledged = int.from_bytes(info[24:28], sys.byteorder)
+        last_acknowledgment = int.from_bytes(info[56:60], sys.byteorder)
+        return unacknowledged > 0 and last_acknowledgment >= _STALL_MILLISECONDS
 
     def acquire(self, size: int) -> PooledBuffer:
         return self._pool.get(size)
