@@ -24,7 +24,7 @@ from smb3server.tree import ShareCapabilities, ShareType
 if TYPE_CHECKING:
     from witness.cluster import ClusterEvents
     from witness.setup import Witness
-from smb3server.tree import Share, ShareFlags, ShareType
+from smb3server.tree import Share, ShareFlags
 
 log = logging.getLogger(__name__)
 
