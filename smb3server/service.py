@@ -19,12 +19,11 @@ from smb3server.presentation import hider
 from smb3server.report import collect
 from smb3server.server import Server
 from smb3server.transports.listener import TcpListener
-from smb3server.tree import ShareCapabilities, ShareType
+from smb3server.tree import Share, ShareCapabilities, ShareFlags, ShareType
 
 if TYPE_CHECKING:
     from witness.cluster import ClusterEvents
     from witness.setup import Witness
-from smb3server.tree import Share, ShareFlags
 
 log = logging.getLogger(__name__)
 
