@@ -26,6 +26,9 @@ remark = "..."
 access_based_enumeration = false   # folders list only what the user may read
 hide_files = ["*.tmp"]             # shown as hidden
 hide_dot_files = false             # .profile and the like shown as hidden
+posix_locks = false                # byte-range locks hold against programs of the host, and theirs against clients
+level2_oplocks = true
+change_notify = true
 keep_inherited_flag = false        # store DACL_AUTO_INHERITED as clients send it, not by Windows' rule
 
 [[user]]
@@ -86,6 +89,9 @@ class ShareConfig:
     hide_files: tuple[str, ...] = ()
     hide_dot_files: bool = False
     keep_inherited_flag: bool = False
+    posix_locks: bool = False
+    change_notify: bool = True
+    level2_oplocks: bool = True
 
 
 @dataclass(slots=True)
@@ -275,6 +281,9 @@ def _read_share(table: _Table, config: Config) -> None:
         access_based_enumeration=table.take("access_based_enumeration", bool, False),
         hide_files=tuple(table.strings("hide_files") or ()),
         keep_inherited_flag=table.take("keep_inherited_flag", bool, False),
+        change_notify=table.take("change_notify", bool, True),
+        posix_locks=table.take("posix_locks", bool, False),
+        level2_oplocks=table.take("level2_oplocks", bool, True),
         hide_dot_files=table.take("hide_dot_files", bool, False),
     )
     table.finish()

@@ -132,18 +132,20 @@ class Holder:
 class Oplock(Holder):
     """An oplock of one open (3.3.1.10: Open.OplockLevel, Open.OplockState)."""
 
-    __slots__ = ("level", "open")
+    __slots__ = ("level", "level2", "open")
 
     def __init__(self, caching: Caching, owner: object, level: int) -> None:
         super().__init__(caching, LEVEL_STATES[level])
         self.open = owner
         self.level = level
+        self.level2 = True
+        """Whether it may go down to level II rather than to nothing."""
 
     def _ack_needed(self) -> bool:
         return bool(self.state & WRITE)
 
     def _limit(self, state: int) -> int:
-        return state & READ
+        return state & READ if self.level2 else NONE
 
     def _notify(self, current: int, new: int, ack_required: bool) -> bool:
         if not ack_required:
@@ -273,7 +275,9 @@ class Caching:
                 wait = wait or holder.breaking
         return wait
 
-    def grant_oplock(self, owner: object, level: int, other_opens: bool, locked: bool) -> Oplock | None:
+    def grant_oplock(
+        self, owner: object, level: int, other_opens: bool, locked: bool, level2: bool = True
+    ) -> Oplock | None:
         """The best oplock at or below ``level`` (MS-FSA 2.1.5.18.1); None if that is none."""
         state = LEVEL_STATES.get(level, NONE)
         if any(
@@ -284,9 +288,10 @@ class Caching:
             state, level = READ, OplockLevel.II
         if locked and not state & WRITE:
             state = NONE
-        if not state:
+        if not state or (level == OplockLevel.II and not level2):
             return None
         oplock = Oplock(self, owner, level)
+        oplock.level2 = level2
         self.add(oplock)
         return oplock
 

@@ -148,6 +148,9 @@ class Service:
                     users=share.users,
                     hidden=share.hidden or share.name.endswith("$"),
                     keep_inherited_flag=share.keep_inherited_flag,
+                    posix_locks=share.posix_locks,
+                    level2_oplocks=share.level2_oplocks,
+                    change_notify=share.change_notify,
                     hides=hider(share.hide_files, share.hide_dot_files),
                     flags=ShareFlags.ACCESS_BASED_DIRECTORY_ENUM if share.access_based_enumeration else 0,
                 )

@@ -72,6 +72,11 @@ class Share:
     """Names that are shown as hidden, whatever their attributes say."""
     keep_inherited_flag: bool = False
     """DACL_AUTO_INHERITED is stored as it is sent, not by Windows' rule."""
+    posix_locks: bool = False
+    """Byte-range locks hold against programs of the host, and theirs against clients."""
+    level2_oplocks: bool = True
+    change_notify: bool = True
+    """False: CHANGE_NOTIFY is not implemented here."""
     notify: NotifyHub = field(default_factory=NotifyHub)
 
     def maximal_access(self) -> int:

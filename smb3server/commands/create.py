@@ -31,6 +31,9 @@ from smb3server.wire.oplock_break import OplockLevel
 
 _DELEGATION = 3
 """The highest impersonation level (2.2.13)."""
+_HOST_POLL = 0.05
+_HOST_LEASE_TIMEOUT = 60.0
+"""Seconds; the kernel's own limit is 45 by default."""
 _VALID_ATTRIBUTES = 0x00007FB7
 _DIRECTORY_ATTRIBUTE, _TEMPORARY_ATTRIBUTE, _NORMAL = 0x10, 0x100, 0x80
 _UNSUPPORTED_OPTIONS = int(
@@ -188,6 +191,34 @@ def _attempt(opening: Opening) -> Response | Pending:
         return _respond(opening, opening.attempt())
     except MustWait as wait:
         return _wait(opening, wait)
+    except BlockingIOError:
+        return _poll(opening)
+
+
+def _poll(opening: Opening) -> Pending:
+    """A program of the host has a lease on the file (fcntl(2), F_SETLEASE). The kernel has told it to let go, which it
+    does, or is made to, within /proc/sys/fs/lease-break-time; nobody tells us when."""
+    loop = opening.request.connection.loop
+    deadline = loop.time() + _HOST_LEASE_TIMEOUT
+
+    def again() -> None:
+        if pending.done:
+            return
+        try:
+            pending.complete(_respond(opening, opening.attempt()))
+        except (MustWait, BlockingIOError):
+            if loop.time() < deadline:
+                loop.call_later(_HOST_POLL, again)
+            else:
+                pending.fail(StatusError(NtStatus.SHARING_VIOLATION))
+        except StatusError as error:
+            pending.fail(error)
+        except OSError as error:
+            pending.fail(as_status_error(error))
+
+    pending = opening.request.pend(Interim.DELAYED)
+    loop.call_later(_HOST_POLL, again)
+    return pending
 
 
 def _wait(opening: Opening, wait: MustWait) -> Pending:
