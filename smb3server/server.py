@@ -108,9 +108,12 @@ class Server:
         connection = Connection(self, transport)
         self.connection_list.add(connection)
         self._strangers[address] += 1
+        call_later = connection.loop.call_later
+        connection.deadlines = [
+            call_later(settings.negotiate_timeout, self._check_progress, connection, False),
+            call_later(settings.authentication_timeout, self._check_progress, connection, True),
+        ]
         connection.start()
-        connection.loop.call_later(settings.negotiate_timeout, self._check_progress, connection, False)
-        connection.loop.call_later(settings.authentication_timeout, self._check_progress, connection, True)
 
     def _check_progress(self, connection: Connection, authenticated: bool) -> None:
         """Drop who connects and then does not negotiate, or negotiates and then does not log on."""
@@ -164,7 +167,7 @@ class Server:
                 break
         session = Session(self, session_id, connection)
         self.global_session_table[session_id] = table[session_id] = session
-        connection.loop.call_later(settings.authentication_timeout, self._expire_unfinished, session)
+        session.deadline = connection.loop.call_later(settings.authentication_timeout, self._expire_unfinished, session)
         return session
 
     def _expire_unfinished(self, session: Session) -> None:
@@ -177,6 +180,8 @@ class Server:
         stay with the object: the reply that ends a session is still signed with them."""
         if self.global_session_table.pop(session.session_id, None) is None:
             return
+        if session.deadline is not None:
+            session.deadline.cancel()
         for connection in {session.connection, *session.channel_list}:
             connection.session_table.pop(session.session_id, None)
             connection.preauth_session_table.pop(session.session_id, None)
