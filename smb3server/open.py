@@ -60,6 +60,7 @@ class Open:
         "in_flight",
         "is_directory",
         "lock_sequences",
+        "max_offset",
         "maximal_access",
         "may_block",
         "next_ea",
@@ -94,6 +95,8 @@ class Open:
         self.handle: Handle | None = None
         self.descriptor: int | None = None
         """``handle.fileno()``, for the data path."""
+        self.max_offset = (1 << 63) - 1
+        """Where writes have to end."""
         self.may_block = True
         """Reads may have to wait for a disk."""
         self.wrote = False

@@ -365,6 +365,7 @@ class Opening:
         server = request.connection.server
         opened = Open(server.new_file_id(), session, tree)
         opened.granted_access = granted
+        opened.max_offset = self.backend.max_file_size
         opened.channel_sequence = request.header.status & 0xFFFF
         opened.maximal_access = self.maximal
         opened.share_access = record.share_access

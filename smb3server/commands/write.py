@@ -67,7 +67,7 @@ def _check(found: Open, offset: int, length: int) -> None:
     if not found.granted_access & _WRITES:
         raise StatusError(NtStatus.ACCESS_DENIED)
     file = found.file
-    if file is None or offset + length > _MAX_OFFSET:
+    if file is None or offset + length > (found.max_offset if length else _MAX_OFFSET):
         raise StatusError(NtStatus.INVALID_PARAMETER)
     if file.locks.locks and file.locks.denies_write(found, offset, length):
         raise StatusError(NtStatus.FILE_LOCK_CONFLICT)
