@@ -265,6 +265,8 @@ class Dispatcher:
         checks.check_body(request)
         if session is None:
             if session_id or (command != Command.ECHO and not checks.is_test_request(request)):
+                # Nothing that a related command could inherit.
+                chain.last_command_seen = False
                 raise StatusError(NtStatus.USER_SESSION_DELETED)
             return
         if chain.cipher_session is not None:
