@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from smb3server import tokens
 from smb3server.backends.base import OpenRequest
+from smb3server.backends.names import short_name
 from smb3server.expression import Matcher, compile_expression
 from smb3server.open import Open, find_open
 from smb3server.request import Request, Response, handles
@@ -144,7 +145,8 @@ def _fill(packer: Packer, enumeration: Enumeration, single: bool, visible: Calla
                 entry = None
                 continue
         name, info = entry
-        if not packer.add(info, name.encode("utf-16-le", "surrogatepass"), info.key.inode):
+        short = short_name(name).encode("utf-16-le") if packer.has_short_names else b""
+        if not packer.add(info, name.encode("utf-16-le", "surrogatepass"), info.key.inode, short):
             enumeration.held = entry
             return
         entry = None
