@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from smb3server import checks, replay
 from smb3server.errors import as_status_error
@@ -51,8 +51,8 @@ _SESSIONLESS = frozenset((_NEGOTIATE, _SESSION_SETUP))
 _ERROR = 0xC0000000
 _MESSAGE_OVERHEAD = 128
 """Transform header and tag."""
-_TOO_MANY = "too many"
-"""Marks a request that may not wait because too many do (3.3.4.2)."""
+_INSTEAD = "instead"
+"""Marks a request that may not wait (3.3.4.2): the status it fails with instead of CANCELLED."""
 
 
 class Disconnect(Exception):
@@ -67,6 +67,7 @@ class Chain(CompoundState):
         "executing",
         "inbound",
         "last_command_seen",
+        "no_session",
         "offset",
         "pending",
         "replies",
@@ -85,6 +86,8 @@ class Chain(CompoundState):
         """Of the next command; -1 after the last."""
         self.last_command_seen = False
         """A command came before: only then can one be related."""
+        self.no_session = False
+        """The last command named a session that does not exist: none can be related to it."""
         self.replies: list[Reply] = []
         self.size = 0
         """Bytes of ``replies``."""
@@ -246,7 +249,7 @@ class Dispatcher:
         command = header.command
         related = header.flags & _RELATED
         if related:
-            if not chain.last_command_seen:
+            if not chain.last_command_seen or chain.no_session:
                 raise StatusError(NtStatus.INVALID_PARAMETER)
             session_id, tree_id = chain.session_id, chain.tree_id
         else:
@@ -254,6 +257,7 @@ class Dispatcher:
             chain.session_id, chain.tree_id = session_id, tree_id
             chain.file_id = None
             chain.status = NtStatus.SUCCESS
+            chain.no_session = False
         chain.last_command_seen = True
         connection = self.connection
         session = connection.session_table.get(session_id) if session_id else None
@@ -265,6 +269,7 @@ class Dispatcher:
         checks.check_body(request)
         if session is None:
             if session_id or (command != Command.ECHO and not checks.is_test_request(request)):
+                chain.no_session = True
                 raise StatusError(NtStatus.USER_SESSION_DELETED)
             return
         if chain.cipher_session is not None:
@@ -340,9 +345,11 @@ class Dispatcher:
         connection = self.connection
         replay.begin(request)
         if len(connection.request_list) >= connection.server.settings.max_async_requests:
-            connection.request_list[request.header.message_id] = request
-            request.extra[_TOO_MANY] = True
-            pending.cancel()
+            self._refuse(request, pending, NtStatus.INSUFFICIENT_RESOURCES)
+            return
+        if request.header.command == Command.CHANGE_NOTIFY and chain.offset >= 0:
+            # What follows would wait for it for ever. Windows, too, answers so what must not wait within a compound.
+            self._refuse(request, pending, NtStatus.INTERNAL_ERROR)
             return
         connection.request_list[request.header.message_id] = request
         if pending.interim is Interim.AT_ONCE and chain.offset < 0:
@@ -353,6 +360,12 @@ class Dispatcher:
             if not self._timer_running:
                 self._timer_running = True
                 connection.loop.call_later(delay, self._on_timer)
+
+    def _refuse(self, request: Request, pending: Pending, status: NtStatus) -> None:
+        """End what a handler left pending, with ``status``."""
+        self.connection.request_list[request.header.message_id] = request
+        request.extra[_INSTEAD] = status
+        pending.cancel()
 
     def _on_timer(self) -> None:
         """Send the interim replies that are due."""
@@ -395,8 +408,8 @@ class Dispatcher:
         if request.async_id:
             connection.async_command_list.pop(request.async_id, None)
         chain.pending = None
-        if _TOO_MANY in request.extra and isinstance(result, StatusError):
-            result = StatusError(NtStatus.INSUFFICIENT_RESOURCES)
+        if _INSTEAD in request.extra and isinstance(result, StatusError):
+            result = StatusError(cast("int", request.extra[_INSTEAD]))
         if connection.closed:
             if isinstance(result, Response) and result.on_sent is not None:
                 result.on_sent()
