@@ -222,7 +222,7 @@ class EtcdStore(Store):
         answer = await self._call("/v3/kv/range", {"key": _b64(key)})
         return _entry(answer["kvs"][0]) if answer.get("kvs") else None
 
-    async def list(self, prefix: str) -> list[Entry]:
+    async def scan(self, prefix: str) -> list[Entry]:
         await self._submitted()
         found: list[Entry] = []
         start, revision = prefix, "0"

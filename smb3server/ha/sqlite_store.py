@@ -123,7 +123,7 @@ class SqliteStore(Store):
 
         return await self._call(work)
 
-    async def list(self, prefix: str) -> list[Entry]:
+    async def scan(self, prefix: str) -> list[Entry]:
         def work() -> list[Entry]:
             rows = self._db.execute(
                 "SELECT key, value, version FROM entries WHERE key >= ? AND key < ? ORDER BY key",

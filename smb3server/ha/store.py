@@ -100,13 +100,13 @@ class Store(ABC):
         """Sees every batch submitted before."""
 
     @abstractmethod
-    async def list(self, prefix: str) -> list[Entry]:
+    async def scan(self, prefix: str) -> list[Entry]:
         """All keys that start with ``prefix``, in order of their names; one moment's state."""
 
     @abstractmethod
     def watch(self, prefix: str, after: int | None = None) -> AsyncIterator[Change]:
         """Changes to keys that start with ``prefix``, in order: those later than version ``after``, or than the call.
-        Ends with ``StoreError`` when changes may have been missed: list again, then watch again."""
+        Ends with ``StoreError`` when changes may have been missed: scan again, then watch again."""
 
     @abstractmethod
     async def grant(self, ttl: float) -> int:

@@ -71,11 +71,11 @@ def test_put_get_delete(run: Run) -> None:
 def test_list_is_sorted_and_exact(run: Run) -> None:
     async def test(store: Store) -> None:
         await store.commit([Put(f"t/x/{n:02}", b"%d" % n) for n in (3, 1, 2)] + [Put("t/x", b""), Put("t/y/1", b"")])
-        assert [(entry.key, entry.value) for entry in await store.list("t/x/")] == [
+        assert [(entry.key, entry.value) for entry in await store.scan("t/x/")] == [
             ("t/x/01", b"1"), ("t/x/02", b"2"), ("t/x/03", b"3"),
         ]  # fmt: skip
         await store.commit([DeletePrefix("t/x/")])
-        assert [entry.key for entry in await store.list("t/")] == ["t/x", "t/y/1"]
+        assert [entry.key for entry in await store.scan("t/")] == ["t/x", "t/y/1"]
 
     run(test)
 
@@ -85,7 +85,7 @@ def test_list_of_many(run: Run) -> None:
         names = [f"t/many/{n:04}" for n in range(2500)]
         for start in range(0, len(names), 50):
             store.submit([Put(name, b"v") for name in names[start : start + 50]])
-        assert [entry.key for entry in await store.list("t/many/")] == names
+        assert [entry.key for entry in await store.scan("t/many/")] == names
 
     run(test)
 
@@ -99,7 +99,7 @@ def test_conditions_guard_the_whole_batch(run: Run) -> None:
         assert await store.get("t/b") is None
         await store.commit([Put("t/b", b"2")], [Condition("t/a", first), Condition("t/b", ABSENT)])
         await store.commit([Delete("t/a")], [Condition("t/a", first)])
-        assert [entry.key for entry in await store.list("t/")] == ["t/b"]
+        assert [entry.key for entry in await store.scan("t/")] == ["t/b"]
 
     run(test)
 
@@ -122,7 +122,7 @@ def test_batches_take_effect_in_order_and_share_transactions(run: Run) -> None:
         futures = [store.submit([Put(f"t/{n % 50}", b"%d" % n)]) for n in range(500)]
         versions = await asyncio.gather(*futures)
         assert versions == sorted(versions)
-        assert {entry.key: entry.value for entry in await store.list("t/")} == {
+        assert {entry.key: entry.value for entry in await store.scan("t/")} == {
             f"t/{n}": b"%d" % (n + 450) for n in range(50)
         }
         assert store.transactions - before < 100  # type: ignore[attr-defined]
@@ -166,7 +166,7 @@ def test_keys_go_with_their_lease(run: Run) -> None:
         gone = [await anext(watching), await anext(watching)]
         assert sorted((change.key, change.value) for change in gone) == [("t/l/1", None), ("t/l/2", None)]
         await watching.aclose()  # type: ignore[attr-defined]
-        assert [entry.key for entry in await store.list("t/l/")] == ["t/l/3"]
+        assert [entry.key for entry in await store.scan("t/l/")] == ["t/l/3"]
         with pytest.raises(LeaseLost):
             await store.renew(lease)
         with pytest.raises(LeaseLost):
@@ -210,7 +210,7 @@ def test_sqlite_keeps_what_was_committed(tmp_path: Path) -> None:
             await SqliteStore.open(tmp_path / "state.db")
         await store.close()
         again = await SqliteStore.open(tmp_path / "state.db")
-        assert await again.list("") == [("a", b"1", version)]
+        assert await again.scan("") == [("a", b"1", version)]
         assert await again.commit([Put("b", b"")]) > version
         await again.close()
 
