@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from smb3server.durable import close_if_disconnected
-from smb3server.leases import Lease, Oplock, Timer
+from smb3server.durable import close_if_disconnected, may_come_back
+from smb3server.leases import Holder, Lease, Oplock, Timer
 from smb3server.wire.oplock_break import (
     ACK_REQUIRED,
     LEASE_BREAK_NOTIFICATION,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def live_connection(session: Session) -> Connection | None:
     """A connection of the session that still works: the one it was made on, or another channel."""
     candidates = [session.connection, *session.channel_list]
-    return next((connection for connection in candidates if not connection.closed), None)
+    return next((connection for connection in candidates if connection is not None and not connection.closed), None)
 
 
 def oldest_connection(session: Session, client_guid: bytes) -> Connection | None:
@@ -46,7 +46,7 @@ class BreakNotifications:
     def call_later(self, delay: float, callback: Callable[[], None]) -> Timer:
         return asyncio.get_running_loop().call_later(delay, callback)
 
-    def notify_lease(self, lease: Lease, current: int, new: int, ack_required: bool) -> bool:
+    def notify_lease(self, lease: Lease, current: int, new: int, ack_required: bool) -> bool | None:
         """The client knows the lease by its key alone, so any of its connections will do; Windows takes the oldest."""
         body = LEASE_BREAK_NOTIFICATION.pack(
             LeaseBreakNotification(
@@ -66,11 +66,12 @@ class BreakNotifications:
                 own = connection.session_table.get(session.session_id) or next(iter(connection.session_table.values()))
                 connection.notify(own, [body])
                 return True
-        for entry in list(lease.opens):
-            close_if_disconnected(cast("Open", entry))
-        return False
+        opens = [cast("Open", entry) for entry in lease.opens]
+        for opened in opens:
+            close_if_disconnected(opened)
+        return None if any(may_come_back(opened) for opened in opens) else False
 
-    def notify_oplock(self, oplock: Oplock, level: int) -> bool:
+    def notify_oplock(self, oplock: Oplock, level: int) -> bool | None:
         entry = cast("Open", oplock.open)
         body = OPLOCK_BREAK.pack(
             OplockBreak(oplock_level=level, persistent=entry.file_id[0], volatile=entry.file_id[1])
@@ -78,7 +79,16 @@ class BreakNotifications:
         if self._send(entry.session, body):
             return True
         close_if_disconnected(entry)
-        return False
+        return None if may_come_back(entry) else False
+
+    def changed(self, holder: Holder) -> None:
+        """Persistent opens are stored with their caching rights."""
+        opens = holder.opens if isinstance(holder, Lease) else [holder.open] if isinstance(holder, Oplock) else []
+        for opened in opens:
+            entry = cast("Open", opened)
+            persistence = entry.session.server.persistence
+            if persistence is not None:
+                persistence.changed(entry)
 
     def _send(self, session: Session, body: bytes) -> bool:
         connection = live_connection(session)

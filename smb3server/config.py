@@ -22,6 +22,7 @@ encrypt = false
 guest = false
 users = ["alice"]
 remark = "..."
+continuous_availability = false    # persistent handles; needs a state directory
 
 [[user]]
 name = "alice"
@@ -62,6 +63,7 @@ class ShareConfig:
     users: frozenset[str] | None = None
     remark: str = ""
     hidden: bool = False
+    continuous_availability: bool = False
 
 
 @dataclass(slots=True)
@@ -227,6 +229,7 @@ def _read_share(table: _Table, config: Config) -> None:
         users=frozenset(user.casefold() for user in users) if users is not None else None,
         remark=table.take("remark", str, ""),
         hidden=table.take("hidden", bool, False),
+        continuous_availability=table.take("continuous_availability", bool, False),
     )
     table.finish()
     config.shares.append(_checked(share))
@@ -289,6 +292,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Config:
     _override(config, options)
     if not config.shares:
         raise ConfigError("nothing to share: give --share NAME=PATH or a configuration file with [[share]]")
+    if config.state is None and any(share.continuous_availability for share in config.shares):
+        raise ConfigError("continuous_availability needs a place for its state: --state DIR")
     if not config.accounts and not config.settings.allow_guest and not config.settings.keytab:
         raise ConfigError("nobody could log on: give --user NAME:PASSWORD, --guest or a keytab")
     return config

@@ -41,6 +41,7 @@ class Open:
         "__dict__",
         "_closing",
         "app_instance_id",
+        "app_instance_version",
         "caching",
         "create_action",
         "create_key",
@@ -69,6 +70,7 @@ class Open:
         "share_access",
         "tree",
         "watcher",
+        "write_through",
         "wrote",
     )
 
@@ -107,6 +109,10 @@ class Open:
         """LockSequenceArray: index to number, valid entries only."""
         self.durable: Durability | None = None
         self.app_instance_id: bytes | None = None
+        self.app_instance_version: tuple[int, int] | None = None
+        """ApplicationInstanceVersionHigh and -Low."""
+        self.write_through = False
+        """Acknowledged data must outlive the machine: persistent opens."""
         self.on_close: list[Callable[[], None]] = []
         """Called before the handle is closed (change notification, directory scans)."""
         self.enumeration: Enumeration | None = None
@@ -150,6 +156,18 @@ class Open:
         else:
             self.close()
 
+    def abandon(self) -> None:
+        """The open lives on, elsewhere or in the next run of the server: let go of the file without closing it in the
+        sense of the protocol. Nothing is deleted, neither the file nor what is stored of the open."""
+        durable, persistence = self.durable, self.session.server.persistence
+        if durable is not None and persistence is not None:
+            persistence.abandon(self)
+            durable.persistent = False
+        self.delete_on_close = False
+        if self.file is not None:
+            self.file.delete_pending = False
+        self.close()
+
     def begin_io(self) -> None:
         """Keep the handle's descriptor from being closed (and its number reused) until ``end_io``."""
         self.in_flight += 1
@@ -166,6 +184,11 @@ class Open:
             handle.close()
         except OSError as error:
             log.warning("close of %s: %s", "/".join(self.path), error)
+
+
+def client_guid_of(entry: Open) -> bytes:
+    """Open.ClientGuid: of the connection it was made on."""
+    return entry.durable.client_guid if entry.durable is not None else entry.session.connection.client_guid
 
 
 def find_open(request: Request, file_id: FileId) -> Open:

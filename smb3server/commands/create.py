@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from typing import Any
 
@@ -10,7 +11,8 @@ from smb3server.backends import names
 from smb3server.backends.base import FileInfo
 from smb3server.errors import as_status_error
 from smb3server.leases import Lease
-from smb3server.open import Open
+from smb3server.notify import fold
+from smb3server.open import Open, client_guid_of
 from smb3server.opening import MustWait, Opening
 from smb3server.request import Interim, Pending, Request, Response, handles
 from smb3server.status import NtStatus, StatusError
@@ -27,6 +29,7 @@ from smb3server.wire.create import (
     parse_request,
 )
 from smb3server.wire.header import Command
+from smb3server.wire.negotiate import Dialect
 from smb3server.wire.oplock_break import OplockLevel
 
 _DELEGATION = 3
@@ -57,7 +60,7 @@ def create(request: Request) -> Response | Pending:
     if earlier is not None:
         opening.action = CreateAction(earlier.create_action)
         return _respond_again(opening, earlier, replay=True)
-    _close_same_application(request, found)
+    _close_same_application(request, found, opening)
     return _attempt(opening)
 
 
@@ -75,20 +78,35 @@ def _reconnect(request: Request, record: CreateRequest, name: str, found: dict[b
     return _respond_again(opening, durable.reconnect(request, found, path, leased))
 
 
-def _close_same_application(request: Request, found: dict[bytes, Any]) -> None:
+def _close_same_application(request: Request, found: dict[bytes, Any], opening: Opening) -> None:
     """3.3.5.9.13: an application that fails over to another client takes its opens from the one before."""
     asked = found.get(contexts.APP_INSTANCE_ID)
-    if asked is None or contexts.DURABLE_REQUEST_V2 not in found:
-        return
     connection = request.connection
+    if asked is None or connection.dialect < Dialect.SMB_3_0:
+        return
+    version = _app_instance_version(request, found)
     for entry in list(connection.server.global_open_table.values()):
         if (
-            entry.app_instance_id == asked.app_instance_id
-            and entry.durable is not None
-            and entry.durable.client_guid != connection.client_guid
-            and entry.tree.share is (request.tree.share if request.tree is not None else None)
+            entry.app_instance_id != asked.app_instance_id
+            or client_guid_of(entry) == connection.client_guid
+            or request.tree is None
+            or entry.tree.share is not request.tree.share
+            or fold(entry.path) != fold(opening.path)
+            or (entry.file is not None and entry.file.stream.upper() != opening.stream.upper())
         ):
+            continue
+        if entry.app_instance_version is not None and (version is None or entry.app_instance_version >= version):
+            raise StatusError(NtStatus.FILE_FORCED_CLOSED)
+        if entry.handle is not None and opening.may_read(entry.handle):
             entry.close()
+
+
+def _app_instance_version(request: Request, found: dict[bytes, Any]) -> tuple[int, int] | None:
+    """2.2.13.2.15: high and low; only dialect 3.1.1 has it."""
+    asked: contexts.AppInstanceVersion | None = found.get(contexts.APP_INSTANCE_VERSION)
+    if asked is None or request.connection.dialect < Dialect.SMB_3_1_1:
+        return None
+    return asked.version_high, asked.version_low
 
 
 def _check_fields(record: CreateRequest) -> None:
@@ -226,8 +244,27 @@ def _respond(opening: Opening, opened: Open) -> Response:
     asked = opening.asked.get(contexts.APP_INSTANCE_ID)
     if asked is not None:
         opened.app_instance_id = asked.app_instance_id
+        opened.app_instance_version = _app_instance_version(opening.request, opening.asked)
     more = [context for context in (lease_context, durable.grant(opening, opened)) if context is not None]
+    _store(opening, opened)
     return _build(opening, opened, level, more)
+
+
+def _store(opening: Opening, opened: Open) -> None:
+    """A persistent open is on stable storage, and so is the name of a new file, before the client hears of it."""
+    handle = opened.handle
+    persistence = opening.request.connection.server.persistence
+    if persistence is None or handle is None:
+        return
+    created = opening.action == CreateAction.CREATED
+
+    def undo() -> None:
+        if created and opened.handle is not None:
+            with contextlib.suppress(OSError):
+                handle.unlink()
+        opened.close()
+
+    persistence.changed(opened, undo, handle.flush if created else None)
 
 
 def _respond_again(opening: Opening, opened: Open, replay: bool = False) -> Response:

@@ -147,6 +147,8 @@ def _settle(connection: Connection, wanted: NegotiateRequest, dialects: tuple[in
             capabilities |= Capability.MULTI_CHANNEL
         if settings.directory_leases:
             capabilities |= Capability.DIRECTORY_LEASING
+        if server.has_continuous_availability and wanted.capabilities & Capability.PERSISTENT_HANDLES:
+            capabilities |= Capability.PERSISTENT_HANDLES
         if dialect < Dialect.SMB_3_1_1:
             connection.signing_algorithm_id = SigningAlgorithm.AES_CMAC
             if wanted.capabilities & Capability.ENCRYPTION and Cipher.AES_128_CCM in settings.ciphers:
