@@ -1,9 +1,10 @@
 # What a developer or a user types. Everything lives in .venv; tools/setup.sh makes it and says what the machine lacks.
-# PYTEST_ARGS="-k name -x" narrows `make test`, SERVE_ARGS="--port 1445" goes to the server, CASES="siw tcp" to the kernel lab.
+# PYTEST_ARGS="-k name -x" narrows `make test`, SERVE_ARGS="--port 1445" goes to the server, CASES="siw tcp" to the kernel lab,
+# SUITES="lock lease" narrows `make torture`, TORTURE_ARGS=--update makes its results the expected ones.
 
 VENV_PYTHON := .venv/bin/python
 
-.PHONY: serve test lint format kernel-test clean
+.PHONY: serve test lint format kernel-test torture clean
 
 serve: .venv/.installed
 	tools/serve_demo.sh $(SERVE_ARGS)
@@ -25,6 +26,10 @@ format: .venv/.installed-dev
 kernel-test: .venv/.installed
 	tools/setup.sh kernel-lab
 	$(VENV_PYTHON) -m tools.kernel_lab $(CASES)
+
+torture: .venv/.installed
+	tools/setup.sh test-tools
+	$(VENV_PYTHON) -m tools.torture $(SUITES) $(TORTURE_ARGS)
 
 .venv/.installed: pyproject.toml tools/setup.sh
 	tools/setup.sh install

@@ -31,7 +31,7 @@ def map_generic(access: int) -> int:
 def implied_by(disposition: int) -> int:
     """What overwriting needs beyond the access asked for; it is checked, not granted (MS-FSA 2.1.5.1.2.1)."""
     if disposition == CreateDisposition.SUPERSEDE:
-        return int(Access.DELETE)
+        return int(Access.DELETE | Access.WRITE_DATA)
     if disposition in (CreateDisposition.OVERWRITE, CreateDisposition.OVERWRITE_IF):
         return int(Access.WRITE_DATA | Access.WRITE_EA | Access.WRITE_ATTRIBUTES)
     return 0

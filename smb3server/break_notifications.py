@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, cast
 
 from smb3server.durable import close_if_disconnected, may_come_back
@@ -22,10 +22,25 @@ if TYPE_CHECKING:
     from smb3server.session import Session
 
 
+RETRY_DELAY = 1.0
+"""Seconds after which a connection that has lost its peer is given up for another channel (3.3.4.6: the server tries
+the session's other connections)."""
+
+
 def live_connection(session: Session) -> Connection | None:
     """A connection of the session that still works: the one it was made on, or another channel."""
     candidates = [session.connection, *session.channel_list]
-    return next((connection for connection in candidates if connection is not None and not connection.closed), None)
+    return _best(connection for connection in candidates if connection is not None and not connection.closed)
+
+
+def _best(candidates: Iterable[Connection]) -> Connection | None:
+    """The first that works; failing that, the first that has stalled."""
+    stalled = None
+    for connection in candidates:
+        if not connection.stalled:
+            return connection
+        stalled = stalled or connection
+    return stalled
 
 
 def oldest_connection(session: Session, client_guid: bytes) -> Connection | None:
@@ -37,7 +52,7 @@ def oldest_connection(session: Session, client_guid: bytes) -> Connection | None
     ]
     if client_guid == bytes(16) or not connections:
         return live_connection(session)
-    return min(connections, key=lambda connection: connection.creation_time)
+    return _best(sorted(connections, key=lambda connection: connection.creation_time))
 
 
 class BreakNotifications:
@@ -65,6 +80,7 @@ class BreakNotifications:
             if connection is not None:
                 own = connection.session_table.get(session.session_id) or next(iter(connection.session_table.values()))
                 connection.notify(own, [body])
+                self._watch(connection, lambda: self.notify_lease(lease, current, new, ack_required), lease, new)
                 return True
         opens = [cast("Open", entry) for entry in lease.opens]
         for opened in opens:
@@ -76,7 +92,10 @@ class BreakNotifications:
         body = OPLOCK_BREAK.pack(
             OplockBreak(oplock_level=level, persistent=entry.file_id[0], volatile=entry.file_id[1])
         )
-        if self._send(entry.session, body):
+        connection = live_connection(entry.session)
+        if connection is not None:
+            connection.notify(entry.session, [body])
+            self._watch(connection, lambda: self.notify_oplock(oplock, level), oplock, oplock.requested)
             return True
         close_if_disconnected(entry)
         return None if may_come_back(entry) else False
@@ -90,9 +109,19 @@ class BreakNotifications:
             if persistence is not None:
                 persistence.changed(entry)
 
-    def _send(self, session: Session, body: bytes) -> bool:
-        connection = live_connection(session)
-        if connection is None:
-            return False
-        connection.notify(session, [body])
-        return True
+    def _watch(self, connection: Connection, again: Callable[[], object], holder: Holder, requested: int) -> None:
+        """Say it again on another channel if this connection turns out to have lost its peer."""
+        if not connection.forced_stall and not any(
+            len(session.channel_list) > 1 for session in connection.session_table.values()
+        ):
+            return
+
+        def check() -> None:
+            if not connection.closed and not connection.is_stalled():
+                return
+            if not connection.closed and connection.forced_stall:
+                connection.disconnect("peer does not acknowledge")
+            if holder.requested == requested and (holder.breaking or holder.state == requested):
+                again()
+
+        self.call_later(RETRY_DELAY, check)

@@ -69,6 +69,7 @@ _PAYLOAD_OFFSETS: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {
 """Where a request's body says how many bytes it sends and how many it wants (3.3.5.2.5)."""
 
 _EXPIRED_ALLOWED = frozenset((Command.LOGOFF, Command.CLOSE, Command.LOCK, Command.OPLOCK_BREAK))
+_FORCE_UNACKED_TIMEOUT = 0x83848003
 CREDIT_SIZE = 65536
 """Payload bytes that one credit pays for (3.1.5.2)."""
 
@@ -92,6 +93,15 @@ def check_body(request: Request) -> None:
         payload = max(sent, wanted)
         if payload > CREDIT_SIZE and (payload - 1) // CREDIT_SIZE >= (request.header.credit_charge or 1):
             raise StatusError(NtStatus.INVALID_PARAMETER)
+
+
+def is_test_request(request: Request) -> bool:
+    """smbtorture marks a connection as stalled without a session."""
+    return (
+        request.connection.server.settings.test_fsctls
+        and request.header.command == Command.IOCTL
+        and _U32.unpack_from(request.message, HEADER_SIZE + 4)[0] == _FORCE_UNACKED_TIMEOUT
+    )
 
 
 def check_session(session: Session, command: int) -> None:

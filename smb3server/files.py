@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from smb3server import notify, share_modes
@@ -17,6 +18,7 @@ from smb3server.wire.create import Access
 if TYPE_CHECKING:
     from smb3server.backends.base import FileKey, Handle
     from smb3server.open import Open
+    from smb3server.write_times import WriteTime
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +34,19 @@ def is_stat_open(access: int) -> bool:
 class File:
     """One stream."""
 
-    __slots__ = ("caching", "delete_pending", "key", "last_closed", "locks", "opens", "stream", "table")
+    __slots__ = (
+        "caching",
+        "delete_pending",
+        "deleter",
+        "key",
+        "last_closed",
+        "locks",
+        "opens",
+        "stream",
+        "table",
+        "uncover",
+        "write_time",
+    )
 
     def __init__(self, table: FileTable, key: FileKey, stream: str) -> None:
         self.table = table
@@ -42,8 +56,14 @@ class File:
         self.delete_pending = False
         """Removed at the last close; until then new opens fail with DELETE_PENDING (FileDispositionInformation sets
         and clears it)."""
+        self.deleter: tuple[bytes, bytes] | None = None
+        """``Open.parent_lease`` of the open that had it marked so."""
         self.last_closed: tuple[Open, Handle] | None = None
         """The last open of a file to be deleted, while other streams of it are still open."""
+        self.uncover: Callable[[], None] | None = None
+        """Set while host changes to it are watched for; stops that."""
+        self.write_time: WriteTime | None = None
+        """None until something is written or the last write time is set."""
         self.locks = LockTable()
         self.caching = Caching(table.breaks, table.break_timeout)
 
@@ -84,6 +104,7 @@ class File:
             self.caching.drop(holder)
         if closing.delete_on_close:
             self.delete_pending = True
+            self.deleter = closing.parent_lease
             if self.opens and closing.is_directory and closing.handle is not None:
                 notify.directory_deleted(closing.tree.share, closing.handle.path)
         if self.opens:
@@ -120,14 +141,16 @@ class File:
             # Not empty, or somebody behind the server was faster: there is no reply left to tell it in.
             log.info("delete on close: %s", error)
             return
-        share = last.tree.share
         if last.is_directory:
-            notify.directory_deleted(share, path)
+            notify.directory_deleted(last.tree.share, path)
+        if self.deleter != last.parent_lease:
+            # Who closes it last need not be who wanted it gone: both must know, or nobody is spared the break.
+            last.parent_lease = None
         if self.stream:
-            notify.report(share, path, Action.REMOVED_STREAM, NotifyFilter.STREAM_NAME, self.stream)
+            notify.report(last, path, Action.REMOVED_STREAM, NotifyFilter.STREAM_NAME, self.stream)
         else:
             kind = NotifyFilter.DIR_NAME if last.is_directory else NotifyFilter.FILE_NAME
-            notify.report(share, path, Action.REMOVED, kind)
+            notify.report(last, path, Action.REMOVED, kind)
 
     def data_changes(self, by: Open | None) -> None:
         """Tell other clients' caches (write, truncation, byte-range lock). Cheap when nobody caches."""
@@ -162,6 +185,8 @@ class FileTable:
         """Forget the file if nothing is open any more."""
         if file.opens or file.last_closed is not None:
             return
+        if file.uncover is not None:
+            file.uncover()
         streams = self._files.get(file.key)
         if streams is not None and streams.get(file.stream.upper()) is file:
             del streams[file.stream.upper()]

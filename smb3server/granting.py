@@ -22,8 +22,12 @@ def grant(opening: Opening, opened: Open) -> tuple[int, contexts.RawContext | No
     level = opening.record.requested_oplock_level
     if level not in (OplockLevel.II, OplockLevel.EXCLUSIVE, OplockLevel.BATCH) or opened.is_directory:
         return OplockLevel.NONE, None
-    oplock = file.caching.grant_oplock(opened, level, file.other_opens(opened, None), bool(file.locks.locks))
+    oplock = file.caching.grant_oplock(
+        opened, level, file.other_opens(opened, None), bool(file.locks.locks), opened.tree.share.level2_oplocks
+    )
     opened.caching = oplock
+    if oplock is not None:
+        opening.request.connection.server.host_changes.cover(opened)
     return (oplock.level if oplock is not None else OplockLevel.NONE), None
 
 
@@ -49,14 +53,15 @@ def _grant_lease(
             lease.epoch = wanted.epoch
             if wanted.flags & contexts.LeaseFlags.PARENT_LEASE_KEY_SET:
                 lease.parent_key = wanted.parent_lease_key
+        lease.directory = opened.is_directory
         table.leases.add(lease)
     lease.opens.append(opened)
     opened.caching = lease
-    if opened.is_directory:
-        table.leases.directory_leases += 1
     file.caching.grant_lease(
         lease, wanted.lease_state, file.other_opens(opened, lease), bool(file.locks.locks), opened.is_directory
     )
+    if lease.state:
+        opening.request.connection.server.host_changes.cover(opened)
     return lease_context(lease)
 
 

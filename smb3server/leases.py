@@ -149,18 +149,20 @@ class Holder:
 class Oplock(Holder):
     """An oplock of one open (3.3.1.10: Open.OplockLevel, Open.OplockState)."""
 
-    __slots__ = ("level", "open")
+    __slots__ = ("level", "level2", "open")
 
     def __init__(self, caching: Caching, owner: object, level: int) -> None:
         super().__init__(caching, LEVEL_STATES[level])
         self.open = owner
         self.level = level
+        self.level2 = True
+        """Whether it may go down to level II rather than to nothing."""
 
     def _ack_needed(self) -> bool:
         return bool(self.state & WRITE)
 
     def _limit(self, state: int) -> int:
-        return state & READ
+        return state & READ if self.level2 else NONE
 
     def _notify(self, current: int, new: int, ack_required: bool) -> bool | None:
         if not ack_required:
@@ -175,13 +177,14 @@ class Oplock(Holder):
 class Lease(Holder):
     """3.3.1.12. ``opens`` are the opens that named the key."""
 
-    __slots__ = ("client_guid", "epoch", "key", "opens", "parent_key", "version")
+    __slots__ = ("client_guid", "directory", "epoch", "key", "opens", "parent_key", "version")
 
     def __init__(self, caching: Caching, client_guid: bytes, key: bytes, version: int) -> None:
         super().__init__(caching, NONE)
         self.client_guid = client_guid
         self.key = key
         self.version = version
+        self.directory = False
         self.epoch = 0
         self.parent_key: bytes | None = None
         self.opens: list[object] = []
@@ -289,7 +292,9 @@ class Caching:
                 wait = wait or holder.breaking
         return wait
 
-    def grant_oplock(self, owner: object, level: int, other_opens: bool, locked: bool) -> Oplock | None:
+    def grant_oplock(
+        self, owner: object, level: int, other_opens: bool, locked: bool, level2: bool = True
+    ) -> Oplock | None:
         """The best oplock at or below ``level`` (MS-FSA 2.1.5.18.1); None if that is none."""
         state = LEVEL_STATES.get(level, NONE)
         if any(
@@ -300,9 +305,10 @@ class Caching:
             state, level = READ, OplockLevel.II
         if locked and not state & WRITE:
             state = NONE
-        if not state:
+        if not state or (level == OplockLevel.II and not level2):
             return None
         oplock = Oplock(self, owner, level)
+        oplock.level2 = level2
         self.add(oplock)
         return oplock
 
@@ -335,16 +341,18 @@ class LeaseTables:
     def __init__(self) -> None:
         self._leases: dict[tuple[bytes, bytes], Lease] = {}
         self.directory_leases = 0
-        """Directory leases ever granted: while 0, changes need not look for them."""
+        """How many are on directories: while 0, changes need not look for them."""
 
     def find(self, client_guid: bytes, key: bytes) -> Lease | None:
         return self._leases.get((client_guid, key))
 
     def add(self, lease: Lease) -> None:
         self._leases[lease.client_guid, lease.key] = lease
+        self.directory_leases += lease.directory
 
     def remove(self, lease: Lease) -> None:
-        self._leases.pop((lease.client_guid, lease.key), None)
+        if self._leases.pop((lease.client_guid, lease.key), None) is not None:
+            self.directory_leases -= lease.directory
 
     def __len__(self) -> int:
         return len(self._leases)

@@ -97,7 +97,7 @@ class LockTable:
         if found is None:
             return None
         self.locks.remove(found)
-        self._grant_waiters()
+        self.grant_waiters()
         return found
 
     def release_newest(self, owner: object, offset: int, length: int, exclusive: bool) -> None:
@@ -107,7 +107,7 @@ class LockTable:
             if (lock.owner, lock.offset, lock.length, lock.exclusive) == (owner, offset, length, exclusive):
                 del self.locks[index]
                 break
-        self._grant_waiters()
+        self.grant_waiters()
 
     def release_owner(self, owner: object) -> None:
         """The open is closed: its locks go, its waiters are told (``on_closed``)."""
@@ -120,7 +120,7 @@ class LockTable:
         for waiter in gone:
             waiter.on_closed()
         if released:
-            self._grant_waiters()
+            self.grant_waiters()
 
     def transfer(self, old: object, new: object) -> None:
         """Durable reconnect: the locks now belong to ``new``."""
@@ -128,7 +128,8 @@ class LockTable:
             if lock.owner is old:
                 lock.owner = new
 
-    def _grant_waiters(self) -> None:
+    def grant_waiters(self) -> None:
+        """Give those who wait what has become free."""
         granted: list[Waiter] = []
         waiting: list[Waiter] = []
         for waiter in self.waiters:

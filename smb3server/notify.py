@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from smb3server import directory_leases
 from smb3server.echo_filter import EchoFilter
 from smb3server.request import Pending, Response
 from smb3server.status import NtStatus, StatusError
@@ -154,6 +155,9 @@ class NotifyHub:
     def __len__(self) -> int:
         return sum(len(watchers) for watchers in self._watchers.values())
 
+    def __bool__(self) -> bool:
+        return bool(self._watchers)
+
     def watch(self, path: Path, completion_filter: int, recursive: bool, limit: int) -> Watcher:
         watcher = Watcher(self, path, completion_filter, recursive, limit)
         self._watchers.setdefault(watcher.key, []).append(watcher)
@@ -252,13 +256,23 @@ def from_backend(watcher: Watcher, open_here: Callable[[Path], bool]) -> Callabl
     return on_change
 
 
-def report(share: Share, path: Path, action: int, completion_filter: int, stream: str = "") -> None:
-    """Tell the share's watchers (``NotifyHub.report``)."""
-    share.notify.report(path, action, completion_filter, stream)
+def somebody_listens(by: Open) -> bool:
+    """May changes through this open concern anybody? False saves making them out."""
+    return bool(by.tree.share.notify) or (by.file is not None and bool(by.file.table.leases.directory_leases))
 
 
-def report_rename(share: Share, old: Path, new: Path, directory: bool) -> None:
-    share.notify.report_rename(old, new, directory)
+def report(by: Open, path: Path, action: int, completion_filter: int, stream: str = "") -> None:
+    """``by`` changed ``path``: tell watchers (``NotifyHub.report``) and those who cache the directory it is in."""
+    by.tree.share.notify.report(path, action, completion_filter, stream)
+    if not stream:
+        directory_leases.entry_changed(by, path)
+
+
+def report_rename(by: Open, old: Path, new: Path, directory: bool) -> None:
+    by.tree.share.notify.report_rename(old, new, directory)
+    directory_leases.entry_changed(by, old)
+    if fold(old[:-1]) != fold(new[:-1]):
+        directory_leases.entry_changed(by, new)
 
 
 def directory_deleted(share: Share, path: Path) -> None:
@@ -273,8 +287,8 @@ def report_write(opened: Open) -> None:
 
 
 def _report_data(opened: Open) -> None:
-    share, handle = opened.tree.share, opened.handle
-    if handle is None or not len(share.notify):
+    handle = opened.handle
+    if handle is None or not somebody_listens(opened):
         return
     try:
         path = handle.path
@@ -282,6 +296,6 @@ def _report_data(opened: Open) -> None:
         return
     if handle.stream:
         which = NotifyFilter.STREAM_SIZE | NotifyFilter.STREAM_WRITE
-        share.notify.report(path, Action.MODIFIED_STREAM, which, handle.stream)
+        report(opened, path, Action.MODIFIED_STREAM, which, handle.stream)
     else:
-        share.notify.report(path, Action.MODIFIED, NotifyFilter.SIZE | NotifyFilter.LAST_WRITE)
+        report(opened, path, Action.MODIFIED, NotifyFilter.SIZE | NotifyFilter.LAST_WRITE)

@@ -6,9 +6,12 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from smb3server import write_times
 from smb3server.leases import Lease, Oplock
+from smb3server.replay import Replayable, check_sequence
 from smb3server.request import RELATED_FILE_ID, FileId, Request
 from smb3server.status import NtStatus, StatusError
+from smb3server.wire.header import HeaderFlags
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Handle, Path
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     from smb3server.tree import TreeConnect
 
 log = logging.getLogger(__name__)
+
+_REPLAY = int(HeaderFlags.REPLAY_OPERATION)
 
 
 class Pipe(Protocol):
@@ -43,8 +48,8 @@ class Open:
         "app_instance_id",
         "app_instance_version",
         "caching",
+        "channel_sequence",
         "create_action",
-        "create_key",
         "create_options",
         "delete_on_close",
         "descriptor",
@@ -60,11 +65,15 @@ class Open:
         "maximal_access",
         "may_block",
         "next_ea",
+        "parent_lease",
         "on_close",
+        "outstanding_pre_requests",
+        "outstanding_requests",
         "path",
         "pipe",
         "position",
         "position",
+        "replayable",
         "resume_key",
         "session",
         "share_access",
@@ -83,8 +92,6 @@ class Open:
         self.share_access = 0
         self.create_options = 0
         self.create_action = 0
-        self.create_key: tuple[bytes, bytes] | None = None
-        """(ClientGuid, CreateGuid) of a CREATE that can be replayed."""
         self.path: Path = ()
         """As it was opened; ``handle.path`` knows about renames."""
         self.is_directory = False
@@ -103,11 +110,19 @@ class Open:
         self.file: File | None = None
         """None for pipes only."""
         self.caching: Oplock | Lease | None = None
+        self.parent_lease: tuple[bytes, bytes] | None = None
+        """(ClientGuid, ParentLeaseKey): the directory lease whose holder knows what this open does."""
         self.delete_on_close = False
         self._closing: Handle | None = None
         self.lock_sequences: dict[int, int] = {}
         """LockSequenceArray: index to number, valid entries only."""
         self.durable: Durability | None = None
+        self.replayable: Replayable | None = None
+        """What a replayed CREATE gets; None: not eligible (Open.IsReplayEligible)."""
+        self.channel_sequence = 0
+        self.outstanding_requests = 0
+        """Pending ones with the current channel sequence, and those with older ones."""
+        self.outstanding_pre_requests = 0
         self.app_instance_id: bytes | None = None
         self.app_instance_version: tuple[int, int] | None = None
         """ApplicationInstanceVersionHigh and -Low."""
@@ -135,8 +150,8 @@ class Open:
             return
         if self.durable is not None:
             self.durable.forget()
-        if self.create_key is not None:
-            server.create_guids.pop(self.create_key, None)
+        if self.replayable is not None:
+            server.replays.forget(self)
         on_close, self.on_close = self.on_close, []
         for callback in on_close:
             callback()
@@ -144,10 +159,18 @@ class Open:
             self.pipe.close()
         file, handle = self.file, self.handle
         if file is not None and handle is not None:
+            self.settle_write_time()
             file.close_open(self)
             self.handle = self.descriptor = None
             self._closing = handle
             self._close_handle()
+
+    def settle_write_time(self) -> None:
+        """The last write time as this open leaves it."""
+        try:
+            write_times.closing(self)
+        except OSError as error:
+            log.warning("last write time of %s: %s", "/".join(self.path), error)
 
     def disconnect(self) -> None:
         """The connection is lost (3.3.7.1): a durable open stays for its client to come back to, others are closed."""
@@ -162,7 +185,7 @@ class Open:
         durable, persistence = self.durable, self.session.server.persistence
         if durable is not None and persistence is not None:
             persistence.abandon(self)
-            durable.persistent = False
+            durable.abandoned = True
         self.delete_on_close = False
         if self.file is not None:
             self.file.delete_pending = False
@@ -199,4 +222,10 @@ def find_open(request: Request, file_id: FileId) -> Open:
     found = session.open_table.get(file_id[1]) if session is not None else None
     if found is None or found.file_id != file_id or found.tree is not request.tree:
         raise StatusError(NtStatus.FILE_CLOSED)
+    request.open = found
+    if found.replayable is not None:
+        found.session.server.replays.forget(found)
+    header = request.header
+    if header.status != found.channel_sequence or header.flags & _REPLAY:
+        check_sequence(request, found)
     return found

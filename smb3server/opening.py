@@ -135,6 +135,11 @@ class Opening:
             return self._open_by(disposition, read, write)
         except FileExistsError:
             raise StatusError(self._collision()) from None
+        except (NotADirectoryError, IsADirectoryError):
+            # It exists and is of the other kind.
+            if disposition == Disposition.CREATE and self._exists():
+                raise StatusError(self._collision()) from None
+            raise
 
     def _open_by(self, disposition: Disposition, read: bool, write: bool) -> Handle:
         try:
@@ -168,7 +173,7 @@ class Opening:
             if above is not None and above.delete_pending:
                 raise StatusError(NtStatus.DELETE_PENDING)
             self._descriptor = tokens.new_descriptor(
-                parent.security_descriptor(), self.asked.get(contexts.SD_BUFFER), directory, self._token
+                parent.security_descriptor(), self.asked.get(contexts.SD_BUFFER), directory, self._token, self.user
             )
         except ValueError:
             raise StatusError(NtStatus.INVALID_SECURITY_DESCR) from None
@@ -317,6 +322,12 @@ class Opening:
         wanted: contexts.Lease | contexts.LeaseV2 | None = self.asked.get(contexts.REQUEST_LEASE)
         return wanted
 
+    def _parent_lease(self) -> tuple[bytes, bytes] | None:
+        wanted = self.wanted_lease
+        if not isinstance(wanted, contexts.LeaseV2) or not wanted.flags & contexts.LeaseFlags.PARENT_LEASE_KEY_SET:
+            return None
+        return self.request.connection.client_guid, wanted.parent_lease_key
+
     def _share(self, file: File, granted: int, implied: int) -> None:
         """Sharing violations and oplock breaks: MS-FSA 2.1.5.1.2.2, 2.1.4.12."""
         sharing = granted | (int(Access.WRITE_DATA) if self.overwrites else 0)
@@ -326,10 +337,10 @@ class Opening:
         violation = file.share_conflict(sharing, self.record.share_access)
         own = self.own_lease()
         if file.caching.holders:
-            stat = LEASE_STAT_ACCESS if self.wanted_lease is not None else STAT_ACCESS
-            if (violation or self.overwrites or granted & ~stat) and file.caching.break_for_open(
-                own, self.overwrites, violation, self.first
-            ):
+            # Leases do not mind READ_CONTROL either.
+            seen = violation or self.overwrites or granted & ~STAT_ACCESS
+            spare = not (violation or self.overwrites or granted & ~LEASE_STAT_ACCESS)
+            if seen and file.caching.break_for_open(own, self.overwrites, violation, self.first, spare):
                 raise MustWait(file)
             violation = violation and file.share_conflict(sharing, self.record.share_access)
         if violation:
@@ -364,6 +375,7 @@ class Opening:
         server = request.connection.server
         opened = Open(server.new_file_id(), session, tree)
         opened.granted_access = granted
+        opened.channel_sequence = request.header.status & 0xFFFF
         opened.maximal_access = self.maximal
         opened.share_access = record.share_access
         opened.create_options = record.create_options
@@ -372,6 +384,7 @@ class Opening:
         opened.handle = handle
         opened.descriptor = None if opened.is_directory else handle.fileno()
         opened.file = file
+        opened.parent_lease = self._parent_lease()
         opened.delete_on_close = bool(record.create_options & CreateOptions.DELETE_ON_CLOSE)
         file.opens.append(opened)
         session.open_table[opened.file_id[1]] = opened
@@ -381,13 +394,12 @@ class Opening:
 
     def _report(self, opened: Open) -> None:
         """Change notification, and what leases on the directory promise (MS-FSA 2.1.4.1)."""
-        share = opened.tree.share
-        if self.action == CreateAction.OPENED or not len(share.notify):
+        if self.action == CreateAction.OPENED or not notify.somebody_listens(opened):
             return
         if self.stream:
             created = self.action == CreateAction.CREATED
             notify.report(
-                share,
+                opened,
                 self.path,
                 Action.ADDED_STREAM if created else Action.MODIFIED_STREAM,
                 NotifyFilter.STREAM_NAME if created else NotifyFilter.STREAM_SIZE,
@@ -395,7 +407,7 @@ class Opening:
             )
         elif self.action == CreateAction.CREATED:
             kind = NotifyFilter.DIR_NAME if opened.is_directory else NotifyFilter.FILE_NAME
-            notify.report(share, self.path, Action.ADDED, kind)
+            notify.report(opened, self.path, Action.ADDED, kind)
         else:
             changed = NotifyFilter.ATTRIBUTES | NotifyFilter.SIZE | NotifyFilter.LAST_WRITE
-            notify.report(share, self.path, Action.MODIFIED, changed)
+            notify.report(opened, self.path, Action.MODIFIED, changed)

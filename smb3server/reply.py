@@ -104,10 +104,15 @@ class ReplyWriter:
             reply.invalidate = result.invalidate
         else:
             reply = Reply(packed, (error_body(result, connection.dialect),), header.message_id)
-        if session is not None and not request.encrypted and (request.signed or session.signing_required):
+        if request.signer is not None:
+            reply.signer = request.signer
+        elif session is not None and not request.encrypted and (request.signed or session.signing_required):
             channel = session.channel_list.get(connection)
             if channel is not None:
                 reply.signer = channel.signer
+        if result.status == NtStatus.USER_SESSION_DELETED and reply.signer is None and header.flags & _SIGNED:
+            # There is no key to sign with. smbtorture: does without the signature, but wants the flag.
+            packed[16] |= _SIGNED
         if request.extra:
             reply.on_encoded = request.extra.get("on_encoded")  # type: ignore[assignment]
         return reply

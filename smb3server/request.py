@@ -17,6 +17,8 @@ from smb3server.wire.header import Command, Header
 
 if TYPE_CHECKING:
     from smb3server.connection import Connection
+    from smb3server.open import Open
+    from smb3server.security.signing import Signer
     from smb3server.session import Session
     from smb3server.tree import TreeConnect
 
@@ -124,8 +126,12 @@ class Request:
     tree: TreeConnect | None = None
     encrypted: bool = False
     signed: bool = False
+    signer: Signer | None = None
+    """Signs the reply instead of the channel, where the session has none on this connection."""
     async_id: int = 0
     pending: Pending | None = None
+    open: Open | None = None
+    """The one it works on, once found."""
     extra: dict[str, object] = field(default_factory=dict)
 
     @property

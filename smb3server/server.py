@@ -19,7 +19,9 @@ from smb3server.buffers import BufferPool
 from smb3server.commands import load
 from smb3server.connection import Connection
 from smb3server.files import FileTable
+from smb3server.host_changes import HostChanges
 from smb3server.multichannel import InterfaceList
+from smb3server.replay import Replays
 from smb3server.session import Identity, Session, SessionState
 from smb3server.settings import Settings
 from smb3server.status import NtStatus, StatusError
@@ -51,10 +53,9 @@ class Server:
         self.global_session_table: dict[int, Session] = {}
         self.global_open_table: dict[int, Open] = {}
         """Keyed by the persistent half of the FileId."""
-        self.create_guids: dict[tuple[bytes, bytes], Open] = {}
-        """Opens whose CREATE may be replayed, by (ClientGuid, CreateGuid)."""
-        self.pending_creates: set[tuple[bytes, bytes]] = set()
-        """The same of CREATEs that wait for an oplock break."""
+        self.replays = Replays()
+        self.persistent_opens: dict[tuple[bytes, bytes], Open] = {}
+        """By (ClientGuid, CreateGuid)."""
         self.persistence: Persistence | None = None
         """Stores persistent opens; None: there are none."""
         self.connection_list: set[Connection] = set()
@@ -62,6 +63,7 @@ class Server:
         self.max_read_size = self.settings.max_io_size
         self.max_write_size = self.settings.max_io_size
         self.file_table = FileTable(BreakNotifications())
+        self.host_changes = HostChanges(self.file_table)
         """What is open, by file: share modes, locks, oplocks and leases (GlobalLeaseTableList is in it)."""
         self.buffers = BufferPool()
         self.kerberos = bool(self.settings.keytab)
@@ -115,9 +117,12 @@ class Server:
         connection = Connection(self, transport)
         self.connection_list.add(connection)
         self._strangers[address] += 1
+        call_later = connection.loop.call_later
+        connection.deadlines = [
+            call_later(settings.negotiate_timeout, self._check_progress, connection, False),
+            call_later(settings.authentication_timeout, self._check_progress, connection, True),
+        ]
         connection.start()
-        connection.loop.call_later(settings.negotiate_timeout, self._check_progress, connection, False)
-        connection.loop.call_later(settings.authentication_timeout, self._check_progress, connection, True)
 
     def _check_progress(self, connection: Connection, authenticated: bool) -> None:
         """Drop who connects and then does not negotiate, or negotiates and then does not log on."""
@@ -153,6 +158,10 @@ class Server:
         settings = self.settings
         return Acceptor(self.users, settings.server_name, settings.allow_guest, settings.allow_anonymous, self.kerberos)
 
+    def new_rpc_acceptor(self) -> Acceptor:
+        """For RPC over TCP: no guests, who have no keys."""
+        return Acceptor(self.users, self.settings.server_name, kerberos=self.kerberos, service="host")
+
     def new_session(self, connection: Connection) -> Session:
         """3.3.5.5.1. Raises INSUFFICIENT_RESOURCES when the client has too many under way."""
         table = connection.session_table
@@ -167,7 +176,7 @@ class Server:
                 break
         session = Session(self, session_id, connection)
         self.global_session_table[session_id] = table[session_id] = session
-        connection.loop.call_later(settings.authentication_timeout, self._expire_unfinished, session)
+        session.deadline = connection.loop.call_later(settings.authentication_timeout, self._expire_unfinished, session)
         return session
 
     def _expire_unfinished(self, session: Session) -> None:
@@ -180,10 +189,13 @@ class Server:
         stay with the object: the reply that ends a session is still signed with them."""
         if self.global_session_table.pop(session.session_id, None) is None:
             return
+        if session.deadline is not None:
+            session.deadline.cancel()
         for connection in {session.connection, *session.channel_list}:
             connection.session_table.pop(session.session_id, None)
             connection.preauth_session_table.pop(session.session_id, None)
             connection.cancel_requests(session)
+        self.replays.end_session(session)
         for entry in list(session.open_table.values()):
             entry.disconnect()
         session.tree_connect_table.clear()
@@ -227,6 +239,7 @@ class Server:
                 entry.abandon()
             else:
                 entry.close()
+        self.host_changes.close()
         for connection in list(self.connection_list):
             connection.transport.close("server shutdown")
         while self.connection_list and asyncio.get_running_loop().time() < deadline:

@@ -31,9 +31,11 @@ class Settings:
     allow_anonymous: bool = False
     keytab: str = ""
     """Kerberos keytab; empty: NTLM only."""
+    test_fsctls: bool = False
+    """Answer smbtorture's FSCTLs, which break the server on purpose."""
     multichannel: bool = True
     leases: bool = True
-    directory_leases: bool = False
+    directory_leases: bool = True
     max_io_size: int = 8 << 20
     """MaxTransactSize, MaxReadSize, MaxWriteSize."""
     max_message_size: int = (8 << 20) + (1 << 16)
@@ -54,7 +56,11 @@ class Settings:
     """Per connection."""
     max_sessions: int = 1024
     """Per connection."""
+    max_channels: int = 32
+    """Per session, as Windows has it."""
     max_trees: int = 1024
     """Per session."""
+    max_opens: int = 16384
+    """Per session; one more is INSUFFICIENT_RESOURCES."""
     max_connections: int = 4096
     max_unauthenticated_per_address: int = 512

@@ -15,6 +15,7 @@ from smb3server.security.descriptor import (
     BUILTIN_USERS,
     EVERYONE,
     NETWORK,
+    Control,
     SecurityDescriptor,
     unpack,
 )
@@ -69,7 +70,9 @@ def maximal_access(handle: Handle, info: FileInfo, token: Token, user: User | No
     return _by_mode(info.mode, info.uid, info.gid, info.kind == Kind.DIRECTORY, token)
 
 
-def new_descriptor(parent: bytes | None, creator: bytes | None, directory: bool, token: Token) -> bytes | None:
+def new_descriptor(
+    parent: bytes | None, creator: bytes | None, directory: bool, token: Token, user: User | None
+) -> bytes | None:
     """What to store with a new file: from the creator's descriptor and what the parent's passes on (MS-DTYP
     2.5.3.4.1); None where neither says anything, so that owner and mode decide. ValueError: malformed ``creator``."""
     above = None
@@ -81,7 +84,19 @@ def new_descriptor(parent: bytes | None, creator: bytes | None, directory: bool,
     given: SecurityDescriptor | None = unpack(creator) if creator is not None else None
     if given is None and (above is None or not _passes_on(above)):
         return None
-    made = create_descriptor(above, given, is_container=directory, token=token, default_dacl=None)
+    default = None
+    if given is not None:
+        acting = user or User(os.geteuid(), os.getegid())
+        default = default_descriptor(0o755 if directory else 0o744, acting.uid, acting.gid, directory, _IDS).dacl
+    made = create_descriptor(
+        above,
+        given,
+        is_container=directory,
+        token=token,
+        default_dacl=default,
+        # Windows marks what is inherited only below a descriptor that is itself so marked.
+        auto_inherit=above is not None and bool(above.control & Control.DACL_AUTO_INHERITED),
+    )
     if given is None and made.dacl is None and made.sacl is None:
         return None
     return made.pack()

@@ -123,6 +123,11 @@ class MessageTransport(Protocol):
         trim before sending."""
         ...
 
+    def is_stalled(self) -> bool:
+        """Whether data is on its way to the peer and the peer has acknowledged nothing for a second or longer. Always
+        False where a fabric finds that out by itself."""
+        ...
+
     def pause_reading(self) -> None:
         """Deliver no further messages until ``resume_reading``."""
         ...

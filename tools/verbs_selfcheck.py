@@ -1,7 +1,7 @@
 """``python -m tools.verbs_selfcheck [ADDRESS...]``: does the verbs provider keep its contract on this machine's NICs?
 
-For the owner of an RDMA NIC. Without addresses every interface with an RDMA device that is up is checked. The device talks to
-itself (most do): what is shown is that this library, this driver and this firmware keep the providers' contract. Exit status: 0 if
+For the owner of an RDMA NIC. Without addresses every interface with an RDMA device that is up is checked. The device
+talks to itself (most do): what is shown is that library, driver and firmware keep the contract. Exit status: 0 if
 everything passed on every address, 1 if not, 2 if there is nothing to check.
 """
 

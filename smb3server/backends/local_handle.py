@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import struct
+import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     from smb3server.backends.local import LocalBackend
 
 _EA_HEADER = struct.Struct("<BH")
+
+
+_CHANGE_SLACK = 10_000_000
+"""Nanoseconds after a change time was stored in which st_ctime may still be due to that."""
 
 
 class LocalHandle(Handle):
@@ -189,16 +194,25 @@ class LocalHandle(Handle):
         last_write: int | None = None,
         change: int | None = None,
     ) -> None:
-        """POSIX has no way to set the change time: ``change`` is ignored (it becomes now, as any change makes it)."""
+        """POSIX has no way to set the change time: ``change`` is kept beside it until the file changes again."""
         self._changing()
         stat = syscalls.statx(self._descriptor())
         filetime.check(creation, last_access, last_write, change)
-        if creation is not None:
-            self._change(lambda metadata: setattr(metadata, "creation", creation))
+        filetime.check(change)
         if last_access is not None or last_write is not None:
             atime = stat.atime if last_access is None else filetime.to_ns(last_access)
             mtime = stat.mtime if last_write is None else filetime.to_ns(last_write)
             os.utime(self._ref, ns=(atime, mtime))
+        if creation is not None or change is not None:
+
+            def times(metadata: Metadata) -> None:
+                if creation is not None:
+                    metadata.creation = creation
+                if change is not None:
+                    # Storing this sets st_ctime, to the time as of the kernel's last tick at the latest.
+                    metadata.change, metadata.change_until = change, time.time_ns() + _CHANGE_SLACK
+
+            self._change(times)
 
     def set_attributes(self, attributes: int) -> None:
         settable = attr.DIRECTORY_SETTABLE if self.kind == Kind.DIRECTORY else attr.SETTABLE

@@ -29,9 +29,10 @@ from smb3server.backends.base import FileInfo, FileKey, Kind
 from smb3server.backends.sidecar import SideCar
 from smb3server.backends.syscalls import Statx
 
-# version, flags, blobs present, blobs in the side-car, attributes, EaSize, reparse tag, creation time, inode, key
-_LAYOUT = struct.Struct("<BBHHxxIIIqQ16s")
-_VERSION = 1
+# version, flags, blobs present, blobs in the side-car, attributes, EaSize, reparse tag, creation time, inode, key,
+# change time, how long it holds
+_LAYOUT = struct.Struct("<BBHHxxIIIqQ16sqq")
+_VERSION = 2
 _HAS_ATTRIBUTES = 1
 _NO_KEY = bytes(16)
 _MAX_BLOB = 1 << 17
@@ -65,6 +66,10 @@ class Metadata:
     present: int = 0
     beside: int = 0
     key: bytes = _NO_KEY
+    change: int = 0
+    """FILETIME that was set as the change time, which POSIX does not let anybody set; it holds while st_ctime is not
+    after ``change_until`` (nanoseconds)."""
+    change_until: int = 0
 
     def pack(self, inode: int) -> bytes:
         return _LAYOUT.pack(
@@ -78,6 +83,8 @@ class Metadata:
             self.creation,
             inode,
             self.key,
+            self.change,
+            self.change_until,
         )
 
 
@@ -85,7 +92,7 @@ def unpack(raw: bytes | None, inode: int) -> Metadata:
     """Anything that is not ours counts as nothing: users of the host may have written it."""
     if raw is None or len(raw) != _LAYOUT.size or raw[0] != _VERSION:
         return Metadata()
-    _, flags, present, beside, attributes, ea_size, tag, creation, owner, key = _LAYOUT.unpack(raw)
+    _, flags, present, beside, attributes, ea_size, tag, creation, owner, key, change, until = _LAYOUT.unpack(raw)
     if owner != inode:
         present &= ~(beside | Blob.STREAMS)
         beside, key = 0, _NO_KEY
@@ -97,6 +104,8 @@ def unpack(raw: bytes | None, inode: int) -> Metadata:
         present,
         beside,
         key,
+        max(change, 0),
+        until,
     )
 
 
@@ -310,7 +319,7 @@ def file_info(stat: Statx, metadata: Metadata, data: Statx | None = None) -> Fil
             creation,
             filetime.EPOCH + stat.atime // 100,
             filetime.EPOCH + stat.mtime // 100,
-            filetime.EPOCH + stat.ctime // 100,
+            metadata.change if stat.ctime <= metadata.change_until else filetime.EPOCH + stat.ctime // 100,
             size,
             allocation,
             stat.nlink,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from smb3server import presentation
 from smb3server.open import find_open
 from smb3server.request import Request, Response, handles
 from smb3server.wire.close import CLOSE_RESPONSE, POSTQUERY_ATTRIB, CloseResponse, parse_request
@@ -15,7 +16,8 @@ def close(request: Request) -> Response:
     found = find_open(request, (record.persistent, record.volatile))
     response = CloseResponse()
     if record.flags & POSTQUERY_ATTRIB and found.handle is not None:
-        info = found.handle.info()
+        found.settle_write_time()
+        info = presentation.shown(found, found.handle.info())
         response = CloseResponse(
             flags=POSTQUERY_ATTRIB,
             creation_time=info.creation_time,

@@ -6,7 +6,7 @@ import contextlib
 import importlib
 from typing import Any
 
-from smb3server import access, durable, granting
+from smb3server import access, durable, granting, presentation, replay
 from smb3server.backends import names
 from smb3server.backends.base import FileInfo
 from smb3server.errors import as_status_error
@@ -34,6 +34,9 @@ from smb3server.wire.oplock_break import OplockLevel
 
 _DELEGATION = 3
 """The highest impersonation level (2.2.13)."""
+_HOST_POLL = 0.05
+_HOST_LEASE_TIMEOUT = 60.0
+"""Seconds; the kernel's own limit is 45 by default."""
 _VALID_ATTRIBUTES = 0x00007FB7
 _DIRECTORY_ATTRIBUTE, _TEMPORARY_ATTRIBUTE, _NORMAL = 0x10, 0x100, 0x80
 _UNSUPPORTED_OPTIONS = int(
@@ -48,18 +51,23 @@ def create(request: Request) -> Response | Pending:
     tree, session = request.tree, request.session
     if tree is None or session is None:
         raise StatusError(NtStatus.NETWORK_NAME_DELETED)
+    if len(session.open_table) >= request.connection.server.settings.max_opens:
+        raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
     if tree.share.type == ShareType.PIPE:
         return _open_pipe(request, record, name)
     found = contexts.decode_requests(raw_contexts)
     durable.check_contexts(found, request.connection.dialect)
     if durable.wants_reconnect(found):
         return _reconnect(request, record, name, found)
-    earlier = durable.replayed(request, found, request.connection.server)
+    revived = durable.revived(request, found)
+    earlier = request.connection.server.replays.find(request, found) if revived is None else None
+    if earlier is not None:
+        return _respond_to_replay(earlier, record)
     _check_fields(record)
     opening = _prepare(request, record, name, found)
-    if earlier is not None:
-        opening.action = CreateAction(earlier.create_action)
-        return _respond_again(opening, earlier, replay=True)
+    if revived is not None:
+        opening.action = CreateAction(revived.create_action)
+        return _respond_again(opening, revived, replayed=True)
     _close_same_application(request, found, opening)
     return _attempt(opening)
 
@@ -160,12 +168,18 @@ def _prepare(request: Request, record: CreateRequest, name: str, found: dict[byt
     if contexts.EA_BUFFER in found and record.create_options & CreateOptions.NO_EA_KNOWLEDGE:
         raise StatusError(NtStatus.ACCESS_DENIED)
     trailing = name.endswith("\\")
+    # A POSIX name has no slash: like Samba, take it for what the client means.
+    name = name.replace("/", "\\")
     try:
         path, stream, said = names.split_path(name[:-1] if trailing else name)
     except names.InvalidName:
-        raise StatusError(NtStatus.OBJECT_NAME_INVALID) from None
+        above = ".." in name.split("\\")
+        raise StatusError(NtStatus.OBJECT_PATH_SYNTAX_BAD if above else NtStatus.OBJECT_NAME_INVALID) from None
     directory = _directory(record, trailing, said, stream)
     desired = access.map_generic(record.desired_access)
+    if desired & Access.ACCESS_SYSTEM_SECURITY:
+        # SeSecurityPrivilege, which nobody has here.
+        raise StatusError(NtStatus.PRIVILEGE_NOT_HELD)
     if desired & ~int(Access.MAXIMUM_ALLOWED) & ~tree.maximal_access:
         raise StatusError(NtStatus.ACCESS_DENIED)
     user = tree.share.user or session.user
@@ -199,43 +213,72 @@ def _attempt(opening: Opening) -> Response | Pending:
         return _respond(opening, opening.attempt())
     except MustWait as wait:
         return _wait(opening, wait)
+    except BlockingIOError:
+        return _poll(opening)
+
+
+def _poll(opening: Opening) -> Pending:
+    """A program of the host has a lease on the file (fcntl(2), F_SETLEASE). The kernel has told it to let go, which it
+    does, or is made to, within /proc/sys/fs/lease-break-time; nobody tells us when."""
+    loop = opening.request.connection.loop
+    deadline = loop.time() + _HOST_LEASE_TIMEOUT
+
+    def again() -> None:
+        if pending.done:
+            return
+        try:
+            pending.complete(_respond(opening, opening.attempt()))
+        except (MustWait, BlockingIOError):
+            if loop.time() < deadline:
+                loop.call_later(_HOST_POLL, again)
+            else:
+                pending.fail(StatusError(NtStatus.SHARING_VIOLATION))
+        except StatusError as error:
+            pending.fail(error)
+        except OSError as error:
+            pending.fail(as_status_error(error))
+
+    pending = opening.request.pend(Interim.DELAYED)
+    loop.call_later(_HOST_POLL, again)
+    return pending
 
 
 def _wait(opening: Opening, wait: MustWait) -> Pending:
     """Pending until the break is over, told to the client at once, as Windows does; then try again."""
     caching = wait.file.caching
-
-    key = durable.pending_key(opening)
-    waiting = opening.request.connection.server.pending_creates
+    replays = opening.request.connection.server.replays
 
     def on_cancel() -> None:
         if key is not None:
-            waiting.discard(key)
+            replays.done(key)
         caching.unwait(again)
         pending.fail(StatusError(NtStatus.CANCELLED))
 
     def again() -> None:
         nonlocal caching
-        if key is not None:
-            waiting.discard(key)
+        result: Response | StatusError
         try:
-            response = _respond(opening, opening.attempt())
+            result = _respond(opening, opening.attempt())
         except MustWait as longer:
             caching = longer.file.caching
             caching.wait(again)
-            if key is not None:
-                waiting.add(key)
+            return
         except StatusError as error:
-            pending.fail(error)
+            result = error
         except OSError as error:
-            pending.fail(as_status_error(error))
+            result = as_status_error(error)
+        if key is not None:
+            replays.done(key)
+        if isinstance(result, Response):
+            pending.complete(result)
         else:
-            pending.complete(response)
+            pending.fail(result)
 
     pending = opening.request.pend(Interim.AT_ONCE, on_cancel)
-    caching.wait(again)
+    key = replay.key_of(opening.request, opening.asked)
     if key is not None:
-        waiting.add(key)
+        replays.wait(key, pending)
+    caching.wait(again)
     return pending
 
 
@@ -247,7 +290,11 @@ def _respond(opening: Opening, opened: Open) -> Response:
         opened.app_instance_version = _app_instance_version(opening.request, opening.asked)
     more = [context for context in (lease_context, durable.grant(opening, opened)) if context is not None]
     _store(opening, opened)
-    return _build(opening, opened, level, more)
+    fields, answers = _answers(opening, opened, level)
+    key = replay.key_of(opening.request, opening.asked)
+    if key is not None:
+        opening.request.connection.server.replays.remember(opened, replay.Replayable(key, fields, answers))
+    return Response([pack_response(fields, [*answers, *more])], file_id=opened.file_id)
 
 
 def _store(opening: Opening, opened: Open) -> None:
@@ -267,22 +314,38 @@ def _store(opening: Opening, opened: Open) -> None:
     persistence.changed(opened, undo, handle.flush if created else None)
 
 
-def _respond_again(opening: Opening, opened: Open, replay: bool = False) -> Response:
-    """To a reconnect or a replay: the open as it is now."""
+def _respond_to_replay(opened: Open, record: CreateRequest) -> Response:
+    """3.3.5.9.10: as the first time, but with the caching rights as they are now."""
+    kept = opened.replayable
+    if kept is None:
+        raise StatusError(NtStatus.INTERNAL_ERROR)
+    level = replay.level_for(opened, record.requested_oplock_level)
+    more = []
+    if isinstance(opened.caching, Lease):
+        more.append(granting.lease_context(opened.caching))
+    if opened.durable is not None and (opened.durable.persistent or level in (OplockLevel.BATCH, OplockLevel.LEASE)):
+        more.append(durable.response_v2(opened.durable))
+    fields = kept.response._replace(oplock_level=level)
+    return Response([pack_response(fields, [*kept.answers, *more])], file_id=opened.file_id)
+
+
+def _respond_again(opening: Opening, opened: Open, replayed: bool = False) -> Response:
+    """To a reconnect, or to the replay of a CREATE that an earlier server did: the open as it is now."""
     if opened.handle is None:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
     opening.info = opened.handle.info()
     more = [granting.lease_context(opened.caching)] if isinstance(opened.caching, Lease) else []
-    durable_context = durable.context_of(opened) if replay else None
-    if durable_context is not None:
-        more.append(durable_context)
-    return _build(opening, opened, durable.oplock_level(opened), more)
+    if replayed and opened.durable is not None:
+        more.append(durable.response_v2(opened.durable))
+    fields, answers = _answers(opening, opened, durable.oplock_level(opened))
+    return Response([pack_response(fields, [*answers, *more])], file_id=opened.file_id)
 
 
-def _build(opening: Opening, opened: Open, level: int, more: list[contexts.RawContext]) -> Response:
-    info = opening.info
-    if info is None:
+def _answers(opening: Opening, opened: Open, level: int) -> tuple[CreateResponse, list[contexts.RawContext]]:
+    """The response's fixed part, and the contexts that say something about the file."""
+    if opening.info is None:
         raise StatusError(NtStatus.INTERNAL_ERROR)
+    info = presentation.shown(opened, opening.info)
     found = opening.asked
     answers: list[contexts.RawContext] = []
     if contexts.MAXIMAL_ACCESS in found:
@@ -292,24 +355,20 @@ def _build(opening: Opening, opened: Open, level: int, more: list[contexts.RawCo
             contexts.OnDiskIdResponse(info.key.inode & 0xFFFFFFFFFFFFFFFF, opening.backend.volume_serial)
         )
         answers.append(contexts.RawContext(contexts.QUERY_ON_DISK_ID, data))
-    answers += more
-    body = pack_response(
-        CreateResponse(
-            oplock_level=level,
-            create_action=opening.action,
-            creation_time=info.creation_time,
-            last_access_time=info.last_access_time,
-            last_write_time=info.last_write_time,
-            change_time=info.change_time,
-            allocation_size=info.allocation_size,
-            end_of_file=info.end_of_file,
-            file_attributes=info.attributes,
-            persistent=opened.file_id[0],
-            volatile=opened.file_id[1],
-        ),
-        answers,
+    fields = CreateResponse(
+        oplock_level=level,
+        create_action=opening.action,
+        creation_time=info.creation_time,
+        last_access_time=info.last_access_time,
+        last_write_time=info.last_write_time,
+        change_time=info.change_time,
+        allocation_size=info.allocation_size,
+        end_of_file=info.end_of_file,
+        file_attributes=info.attributes,
+        persistent=opened.file_id[0],
+        volatile=opened.file_id[1],
     )
-    return Response([body], file_id=opened.file_id)
+    return fields, answers
 
 
 def _maximal_access(asked: contexts.Timewarp | None, info: FileInfo, opened: Open) -> contexts.RawContext:

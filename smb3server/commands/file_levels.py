@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from smb3server import presentation
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire import file_info as wire
 from smb3server.wire.create import Access, CreateOptions
@@ -47,7 +48,7 @@ def handle_of(opened: Open) -> Handle:
 
 
 def _info(opened: Open) -> FileInfo:
-    return handle_of(opened).info()
+    return presentation.shown(opened, handle_of(opened).info())
 
 
 def store_all(opened: Open, undo: Callable[[], None] | None = None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from smb3server import write_times
 from smb3server.open import find_open
 from smb3server.request import Pending, Request, Response, handles
 from smb3server.status import NtStatus, StatusError
@@ -29,6 +30,7 @@ def flush(request: Request) -> Response | Pending:
 
     async def work() -> Response:
         await asyncio.to_thread(handle.flush)
+        write_times.settle(found)
         return done
 
     return request.run(work())

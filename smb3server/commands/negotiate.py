@@ -145,7 +145,8 @@ def _settle(connection: Connection, wanted: NegotiateRequest, dialects: tuple[in
     if dialect >= Dialect.SMB_3_0:
         if settings.multichannel:
             capabilities |= Capability.MULTI_CHANNEL
-        if settings.directory_leases:
+        # Only to those who know what it is: impacket fails at every CREATE where a server offers it.
+        if settings.directory_leases and wanted.capabilities & Capability.DIRECTORY_LEASING:
             capabilities |= Capability.DIRECTORY_LEASING
         if server.has_continuous_availability and wanted.capabilities & Capability.PERSISTENT_HANDLES:
             capabilities |= Capability.PERSISTENT_HANDLES

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from smb3server import tokens
+from smb3server.backends.base import OpenRequest
 from smb3server.expression import Matcher, compile_expression
 from smb3server.open import Open, find_open
+from smb3server.presentation import Hides, hidden
 from smb3server.request import Request, Response, handles
 from smb3server.status import NtStatus, StatusError
+from smb3server.tree import ShareFlags
 from smb3server.wire.create import Access
 from smb3server.wire.directory_info import LEVELS, Packer
 from smb3server.wire.file_info import FileInfoClass
@@ -22,6 +26,8 @@ if TYPE_CHECKING:
 _REWIND = int(QueryDirectoryFlags.RESTART_SCANS | QueryDirectoryFlags.REOPEN)
 _REOPEN = int(QueryDirectoryFlags.REOPEN)
 _ONE = int(QueryDirectoryFlags.RETURN_SINGLE_ENTRY)
+_READ_ACCESS = 0x00120089
+"""FILE_GENERIC_READ: what access-based enumeration asks for."""
 _DOCUMENTED = frozenset(FileInfoClass)
 
 
@@ -66,7 +72,7 @@ def query_directory(request: Request) -> Response:
         raise StatusError(NtStatus.INFO_LENGTH_MISMATCH)
     enumeration = _enumeration(opened, opened.handle, query.flags, pattern)
     packer = Packer(query.info_class, query.output_buffer_length)
-    _fill(packer, enumeration, bool(query.flags & _ONE))
+    _fill(packer, enumeration, bool(query.flags & _ONE), _visible(request, opened), opened.tree.share.hides)
     if not packer.count:
         if enumeration.held is not None:
             # The first entry is larger than the whole buffer; it stays for a larger one.
@@ -98,7 +104,39 @@ def _close(opened: Open) -> None:
         opened.enumeration.close()
 
 
-def _fill(packer: Packer, enumeration: Enumeration, single: bool) -> None:
+def _visible(request: Request, opened: Open) -> Callable[[str], bool] | None:
+    """With access-based enumeration: whether the user may read the entry of that name (MS-SMB2 3.3.5.18); None: lists
+    everything. The folder itself and its parent are always listed."""
+    share, session, folder = opened.tree.share, request.session, opened.handle
+    backend = share.backend
+    if not share.flags & ShareFlags.ACCESS_BASED_DIRECTORY_ENUM or session is None or folder is None or backend is None:
+        return None
+    user = share.user or session.user
+    token = tokens.token_of(session, user)
+    path = folder.path
+
+    def visible(name: str) -> bool:
+        if name in (".", ".."):
+            return True
+        try:
+            entry = backend.open(OpenRequest((*path, name), open_reparse_point=True, user=user))
+        except OSError:
+            return False
+        try:
+            return not _READ_ACCESS & ~tokens.maximal_access(entry, entry.info(), token, user)
+        finally:
+            entry.close()
+
+    return visible
+
+
+def _fill(
+    packer: Packer,
+    enumeration: Enumeration,
+    single: bool,
+    visible: Callable[[str], bool] | None = None,
+    hides: Hides | None = None,
+) -> None:
     """Entries until the buffer is full or the scan ends."""
     matches = enumeration.matches
     entry = enumeration.held
@@ -109,10 +147,12 @@ def _fill(packer: Packer, enumeration: Enumeration, single: bool) -> None:
             entry = next(entries, None)
             if entry is None:
                 return
-            if not matches(entry.name):
+            if not matches(entry.name) or (visible is not None and not visible(entry.name)):
                 entry = None
                 continue
         name, info = entry
+        if hides is not None and hides(name):
+            info = hidden(info)
         if not packer.add(info, name.encode("utf-16-le", "surrogatepass"), info.key.inode):
             enumeration.held = entry
             return

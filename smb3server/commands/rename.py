@@ -158,10 +158,9 @@ class Rename(_NameChange):
         self.check_parent(target)
         handle.rename(target, self.replace, acting_user(opened))
         store_all(opened)
-        share = opened.tree.share
         if info is not None and self.replace and info.key != handle.key:
-            notify.report(share, target, Action.REMOVED, NotifyFilter.FILE_NAME)
-        notify.report_rename(share, old, target, opened.is_directory)
+            notify.report(opened, target, Action.REMOVED, NotifyFilter.FILE_NAME)
+        notify.report_rename(opened, old, target, opened.is_directory)
         return None
 
     def _descendant(self) -> File | None:
@@ -202,9 +201,8 @@ class Rename(_NameChange):
         old = handle.stream
         handle.rename_stream(stream, self.replace)
         store_all(self.opened)
-        share = self.opened.tree.share
-        notify.report(share, handle.path, Action.REMOVED_STREAM, NotifyFilter.STREAM_NAME, old)
-        notify.report(share, handle.path, Action.ADDED_STREAM, NotifyFilter.STREAM_NAME, stream)
+        notify.report(self.opened, handle.path, Action.REMOVED_STREAM, NotifyFilter.STREAM_NAME, old)
+        notify.report(self.opened, handle.path, Action.ADDED_STREAM, NotifyFilter.STREAM_NAME, stream)
         return None
 
 
@@ -225,5 +223,5 @@ class Link(_NameChange):
             if blocker is not None:
                 return blocker
         handle.link(target, self.replace, acting_user(opened))
-        notify.report(opened.tree.share, target, Action.ADDED, NotifyFilter.FILE_NAME)
+        notify.report(opened, target, Action.ADDED, NotifyFilter.FILE_NAME)
         return None

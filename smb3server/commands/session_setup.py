@@ -9,6 +9,7 @@ from functools import partial
 from smb3server.connection import Connection
 from smb3server.request import Buffer, Interim, Pending, Request, Response, handles
 from smb3server.security import preauth
+from smb3server.security.algorithms import SigningAlgorithm
 from smb3server.security.encryption import SessionCipher
 from smb3server.security.kdf import derive_session_keys, derive_signing_key
 from smb3server.security.signing import make_signer
@@ -50,7 +51,7 @@ def session_setup(request: Request) -> Response | Pending:
         session = server.new_session(connection)
         request.session = session
     elif binding and session_id not in connection.session_table:
-        session = _check_binding(request, setup)
+        session = _check_binding(request)
     else:
         found = connection.session_table.get(session_id)
         if found is None:
@@ -65,35 +66,44 @@ def session_setup(request: Request) -> Response | Pending:
     return _authenticate(request, session, setup, token)
 
 
-def _check_binding(request: Request, setup: SessionSetupRequest) -> Session:
-    """3.3.5.5, step 4: the conditions under which a session gets one more channel."""
+def _check_binding(request: Request) -> Session:
+    """3.3.5.5, step 4: the conditions under which a session gets one more channel. Once the signature is known to be
+    good, refusals are signed with the session's key, too: clients believe no other."""
     connection = request.connection
     server = connection.server
-    if connection.dialect < Dialect.SMB_3_0 or not server.settings.multichannel:
-        raise StatusError(NtStatus.REQUEST_NOT_ACCEPTED)
     session = server.global_session_table.get(request.header.session_id)
     if session is None:
         raise StatusError(NtStatus.USER_SESSION_DELETED)
-    first = session.connection
-    if first.dialect != connection.dialect or not request.header.flags & HeaderFlags.SIGNED:
+    if not request.header.flags & HeaderFlags.SIGNED:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    if first.client_guid != connection.client_guid:
-        raise StatusError(NtStatus.USER_SESSION_DELETED)
+    signer = session.signer
+    if signer is None or not (request.signed or signer.verify(request.message)):
+        raise StatusError(NtStatus.ACCESS_DENIED)
+    request.session, request.signed, request.signer = session, True, signer
+    first = session.connection
+    if connection.signing_algorithm_id != session.signing_algorithm_id:
+        # Windows: a key that was used with AES-GMAC, whose nonces must not come twice, is used with nothing else.
+        if session.signing_algorithm_id == SigningAlgorithm.AES_GMAC:
+            raise StatusError(NtStatus.REQUEST_OUT_OF_SEQUENCE)
+        if connection.signing_algorithm_id == SigningAlgorithm.AES_GMAC:
+            raise StatusError(NtStatus.NOT_SUPPORTED)
+    if connection.dialect < Dialect.SMB_3_0 or not server.settings.multichannel:
+        raise StatusError(NtStatus.REQUEST_NOT_ACCEPTED)
+    if connection in session.channel_list:
+        raise StatusError(NtStatus.REQUEST_NOT_ACCEPTED)
+    if first.dialect != connection.dialect:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
     if session.state is SessionState.IN_PROGRESS:
         raise StatusError(NtStatus.REQUEST_NOT_ACCEPTED)
     if session.state is SessionState.EXPIRED:
         raise StatusError(NtStatus.NETWORK_SESSION_EXPIRED)
     if session.is_guest or session.is_anonymous:
         raise StatusError(NtStatus.NOT_SUPPORTED)
+    if len(session.channel_list) >= server.settings.max_channels:
+        raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
     if session.cipher is not None and first.cipher_id != connection.cipher_id:
         # One key serves all channels, so they share the cipher.
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    signer = session.signer
-    if signer is None or not (request.signed or signer.verify(request.message)):
-        raise StatusError(NtStatus.ACCESS_DENIED)
-    # Replies until the channel has its own key are signed with the session's.
-    request.session = session
-    request.signed = True
     return session
 
 
@@ -167,11 +177,14 @@ def _complete(request: Request, session: Session, setup: SessionSetupRequest) ->
     if identity is None:
         raise StatusError(NtStatus.INTERNAL_ERROR)
     if session.state is not SessionState.IN_PROGRESS:
-        if session.identity is None or session.identity.name.casefold() != identity.name.casefold():
-            raise StatusError(NtStatus.ACCESS_DENIED)
         if connection not in session.channel_list:
+            if session.identity is None or session.identity.name.casefold() != identity.name.casefold():
+                raise StatusError(NtStatus.ACCESS_DENIED)
             _add_channel(connection, session, acceptor.session_key)
+            request.signer = None
         else:
+            # 3.3.5.5.2: another user may take over; opens keep what they were granted, and all keys stay.
+            session.identity = identity
             session.state = SessionState.VALID
             session.expiration_time = acceptor.expiration_time
         request.session = session
@@ -222,6 +235,7 @@ def _make_keys(connection: Connection, session: Session, full_key: bytes) -> Non
     )
     session.application_key = keys.application
     session.signer = make_signer(connection.signing_algorithm_id, keys.signing)
+    session.signing_algorithm_id = connection.signing_algorithm_id
     session.channel_list[connection] = Channel(connection, keys.signing, session.signer)
     if connection.cipher_id:
         session.cipher = SessionCipher(connection.cipher_id, session.session_id, keys.encryption, keys.decryption)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from smb3server import notify
+from smb3server import notify, write_times
 from smb3server.commands.file_levels import ATTRIBUTE_DIRECTORY, MODE_BITS, handle_of, store_all
 from smb3server.commands.rename import Link, Rename
 from smb3server.open import Open, find_open
@@ -93,11 +93,10 @@ def _set_file(request: Request, opened: Open, wanted: SetInfoRequest, data: memo
 def report(opened: Open, completion_filter: int) -> None:
     """Tell watchers that the file, or its stream, was modified."""
     handle = handle_of(opened)
-    share = opened.tree.share
-    if not len(share.notify):
+    if not notify.somebody_listens(opened):
         return
     action = Action.MODIFIED_STREAM if handle.stream else Action.MODIFIED
-    notify.report(share, handle.path, action, completion_filter, handle.stream)
+    notify.report(opened, handle.path, action, completion_filter, handle.stream)
 
 
 # Levels
@@ -135,9 +134,12 @@ _TIME_FILTERS = (NotifyFilter.CREATION, NotifyFilter.LAST_ACCESS, NotifyFilter.L
 def set_times(opened: Open, times: tuple[int, int, int, int]) -> None:
     """Creation, last access, last write, change: 0 leaves one alone; -1 and -2 stop and resume this handle's updates
     of it (MS-FSCC 2.4.7), and setting one stops them, too."""
+    write_times.settle(opened)
     creation, access, write, change = (time if time > 0 else None for time in times)
     if (creation, access, write, change) != (None, None, None, None):
         handle_of(opened).set_times(creation, access, write, change)
+    if times[2] and opened.file is not None and not opened.file.stream:
+        write_times.of(opened.file).set(opened, times[2])
 
 
 def _disposition(request: Request, opened: Open, data: memoryview) -> None:
@@ -171,6 +173,7 @@ def _set_disposition(opened: Open, delete: bool, flags: int) -> None:
     check_deletable(opened, bool(flags & DispositionFlags.IGNORE_READONLY_ATTRIBUTE))
     file.caching.break_handles(opened.caching)
     file.delete_pending = True
+    file.deleter = opened.parent_lease
     _store_deletion(opened, None, before)
     if opened.is_directory:
         notify.directory_deleted(opened.tree.share, handle.path)
@@ -223,6 +226,7 @@ def _end_of_file(request: Request, opened: Open, data: memoryview) -> None:
     before = handle.info().end_of_file
     _data_changes(opened)
     handle.truncate(size)
+    write_times.settle(opened)
     if size != before:
         report(opened, NotifyFilter.STREAM_SIZE if handle.stream else NotifyFilter.SIZE | NotifyFilter.LAST_WRITE)
 
@@ -233,8 +237,7 @@ def _allocation(request: Request, opened: Open, data: memoryview) -> None:
     _size_allowed(opened, size)
     handle = handle_of(opened)
     before = handle.info().end_of_file
-    if size < before:
-        _data_changes(opened)
+    _data_changes(opened)
     handle.allocate(size)
     if size < before:
         report(opened, NotifyFilter.STREAM_SIZE if handle.stream else NotifyFilter.SIZE | NotifyFilter.LAST_WRITE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from smb3server import write_times
 from smb3server.channel import RemoteMemory, remote_buffers
 from smb3server.errors import as_status_error
 from smb3server.notify import report_write
@@ -88,6 +89,9 @@ def _store(
         return response
     if file.caching.holders:
         file.data_changes(found)
+    times = file.write_time
+    if (times is None or not times.dirty) and not file.stream:
+        write_times.of(file).writing(handle)
     handle.write_from([data], record.offset)
     if not found.wrote:
         report_write(found)

@@ -89,7 +89,9 @@ class Persistence:
         the store fails, ``undo`` is called and the request fails. ``sync`` is run on a worker thread first (flush a
         new file's name); its failure is the store's."""
         durable = entry.durable
-        if durable is None or not durable.persistent or entry.tree.share.domain is None or entry.handle is None:
+        if durable is None or not durable.persistent or durable.abandoned:
+            return
+        if entry.tree.share.domain is None or entry.handle is None:
             return
         self.touches += 1
         self._changes.entries[entry.file_id[0]] = entry

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast
 
-from smb3server import access
+from smb3server import access, host_locks
 from smb3server.backends.base import Disposition, Handle, Kind, OpenRequest, User
 from smb3server.durable import Durability
 from smb3server.ha.records import CachingRecord, OpenRecord, opens_prefix, parse
@@ -88,7 +88,6 @@ def restore_open(server: Server, share: Share, backend: Backend, record: OpenRec
     entry.share_access = record.share_access
     entry.create_options = record.create_options
     entry.create_action = record.create_action
-    entry.create_key = (record.client_guid, record.create_guid)
     entry.path = record.path
     entry.is_directory = record.is_directory
     entry.handle = handle
@@ -98,16 +97,17 @@ def restore_open(server: Server, share: Share, backend: Backend, record: OpenRec
     entry.lock_sequences = dict(record.lock_sequences)
     entry.app_instance_id = record.app_instance_id
     entry.app_instance_version = record.app_instance_version
-    entry.write_through = True
     file.opens.append(entry)
     file.delete_pending = file.delete_pending or record.delete_pending
-    file.locks.locks += [Lock(entry, *lock) for lock in record.locks]
+    for lock in record.locks:
+        file.locks.locks.append(Lock(entry, *lock))
+        if not host_locks.take(entry, *lock):
+            log.warning("%s: a program of the host has a lock that a client holds", "/".join(record.path))
     if record.caching is not None:
         _restore_caching(file, entry, record.caching)
     server.global_open_table[record.persistent_id] = entry
-    server.create_guids[entry.create_key] = entry
     durable = entry.durable = Durability(entry, record.client_guid, record.create_guid, record.timeout)
-    durable.persistent = True
+    durable.persist()
     durable.disconnect()
     return True
 

@@ -148,7 +148,7 @@ def test_create_refuses(fields: dict[str, int], status: int) -> None:
     ("name", "status"),
     [
         ("\\a", NtStatus.INVALID_PARAMETER),
-        ("a\\..\\b", NtStatus.OBJECT_NAME_INVALID),
+        ("a\\..\\b", NtStatus.OBJECT_PATH_SYNTAX_BAD),
         ("a*", NtStatus.OBJECT_NAME_INVALID),
         ("a:", NtStatus.OBJECT_NAME_INVALID),
         ("x" * 256, NtStatus.OBJECT_NAME_INVALID),
@@ -320,6 +320,30 @@ def test_waiting_create_can_be_cancelled() -> None:
             credit_charge=0,
         )
         assert (await other.receive()).status == NtStatus.CANCELLED
+
+    run(test)
+
+
+def test_opens_per_session_are_limited() -> None:
+    async def test(harness: Harness, client: Client) -> None:
+        harness.server.settings.max_opens = 3
+        files = [(await opened(client, f"f{i}"))[1] for i in range(3)]
+        assert await status_of(client, "f3") == NtStatus.INSUFFICIENT_RESOURCES
+        await close(client, files[0])
+        assert await status_of(client, "f3") == 0
+
+    run(test)
+
+
+def test_file_with_open_streams_is_deleted_with_the_last() -> None:
+    async def test(harness: Harness, client: Client) -> None:
+        _, stream, _ = await opened(client, "f:s")
+        _, file, _ = await opened(client, "f", desired_access=ALL, create_options=CreateOptions.DELETE_ON_CLOSE)
+        await close(client, file)
+        assert await status_of(client, "f") == NtStatus.DELETE_PENDING
+        assert await status_of(client, "f:s") == NtStatus.DELETE_PENDING
+        await close(client, stream)
+        assert await status_of(client, "f", create_disposition=1) == NtStatus.OBJECT_NAME_NOT_FOUND
 
     run(test)
 

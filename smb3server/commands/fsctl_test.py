@@ -1,0 +1,101 @@
+"""FSCTLs of smbtorture's own, behind ``Settings.test_fsctls``: they make the server misbehave as a test needs it."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from weakref import WeakSet
+
+from smb3server.commands.ioctl import Control, fsctl
+from smb3server.commands.read import read
+from smb3server.connection import Connection
+from smb3server.request import HANDLERS, Interim, Pending, Request, Response
+from smb3server.status import NtStatus, StatusError
+from smb3server.wire.header import Command
+from smb3server.wire.ioctl import IOCTL_RESPONSE
+
+FORCE_UNACKED_TIMEOUT = 0x83848003
+IOCTL_RESPONSE_BODY_PADDING8 = 0x83848013
+READ_RESPONSE_BODY_PADDING8 = 0x83848023
+FSP_ASYNC_SLEEP = 0x83848043
+_PADDING = bytes(8)
+_OUTPUT_OFFSET = 32
+"""In the body of an IOCTL response."""
+_DATA_OFFSET = 2
+"""In the body of a READ response."""
+
+_padded: WeakSet[Connection] = WeakSet()
+"""Connections whose READ responses have eight bytes more before the data."""
+
+
+def _allow(control: Control, length: int) -> None:
+    if not control.request.connection.server.settings.test_fsctls:
+        raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
+    if len(control.data) != length:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+
+
+@fsctl(FORCE_UNACKED_TIMEOUT)
+def force_unacked_timeout(control: Control) -> bytes:
+    """From now on this connection counts as one whose peer acknowledges nothing."""
+    _allow(control, 0)
+    control.request.connection.forced_stall = True
+    return b""
+
+
+@fsctl(IOCTL_RESPONSE_BODY_PADDING8)
+def ioctl_padding(control: Control) -> Response:
+    """As much output as wanted, all of it bytes of value 8, behind eight bytes of padding."""
+    _allow(control, 0)
+    response = control.respond(b"\x08" * control.max_output)
+    fixed = bytearray(response.segments[0])
+    (offset,) = struct.unpack_from("<I", fixed, _OUTPUT_OFFSET)
+    struct.pack_into("<I", fixed, _OUTPUT_OFFSET, offset + len(_PADDING))
+    output = response.segments[1] if len(response.segments) > 1 else b""
+    return Response((bytes(fixed[: IOCTL_RESPONSE.size]) + _PADDING, output))
+
+
+@fsctl(READ_RESPONSE_BODY_PADDING8)
+def read_padding(control: Control) -> bytes:
+    """All READ responses of this connection get eight bytes of padding."""
+    _allow(control, 0)
+    _padded.add(control.request.connection)
+    HANDLERS[Command.READ] = _padded_read
+    return b""
+
+
+def _padded_read(request: Request) -> Response | Pending:
+    result = read(request)
+    if not isinstance(result, Response) or request.connection not in _padded or len(result.segments) < 2:
+        return result
+    fixed = bytearray(result.segments[0])
+    fixed[_DATA_OFFSET] += len(_PADDING)
+    result.segments = [bytes(fixed) + _PADDING, *result.segments[1:]]
+    return result
+
+
+@fsctl(FSP_ASYNC_SLEEP)
+def async_sleep(control: Control) -> Pending:
+    """Work on the open for that many seconds; FILE_CLOSED if its file was closed under it meanwhile."""
+    _allow(control, 1)
+    entry = control.open()
+    handle = entry.handle
+    entry.begin_io()
+    pending = control.request.pend(Interim.AT_ONCE)
+
+    def done() -> None:
+        try:
+            if handle is None:
+                raise StatusError(NtStatus.FILE_CLOSED)
+            handle.info()
+        except OSError:
+            pending.fail(StatusError(NtStatus.FILE_CLOSED))
+        except StatusError as error:
+            pending.fail(error)
+        else:
+            pending.complete(control.respond())
+        finally:
+            entry.end_io()
+
+    asyncio.get_running_loop().call_later(control.data[0], done)
+    return pending

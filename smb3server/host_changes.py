@@ -1,0 +1,121 @@
+"""What happens on the host behind the server takes caching rights back, as far as the store tells of it.
+
+While a file is cached by a client its directory is watched, a directory with a lease is itself. One watch per
+directory, kept for a while after its last use: opening and closing files in one place would else set it up every time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from smb3server import directory_leases
+from smb3server.backends.base import OpenRequest
+from smb3server.notify import LOST, fold
+from smb3server.wire.change_notify import Action
+
+if TYPE_CHECKING:
+    from smb3server.backends.base import Backend, Change, FileKey, Handle, Path
+    from smb3server.files import File, FileTable
+    from smb3server.open import Open
+
+log = logging.getLogger(__name__)
+
+MAX_IDLE = 32
+"""Watches kept without anybody to tell."""
+
+
+class _Watch:
+    """One directory's. ``files`` are those in it, or it itself, that clients cache."""
+
+    __slots__ = ("files", "handle", "key", "stop")
+
+    def __init__(self, key: FileKey, handle: Handle) -> None:
+        self.key = key
+        self.handle = handle
+        self.files: set[File] = set()
+        self.stop: Callable[[], None] | None = None
+
+    def close(self) -> None:
+        if self.stop is not None:
+            self.stop()
+        try:
+            self.handle.close()
+        except OSError as error:
+            log.info("watched directory: %s", error)
+
+
+class HostChanges:
+    def __init__(self, table: FileTable) -> None:
+        self._table = table
+        self._watches: OrderedDict[FileKey, _Watch] = OrderedDict()
+        """The least recently used first."""
+
+    def cover(self, opened: Open) -> None:
+        """``opened`` got caching rights: from now on host changes to its file break them."""
+        file, backend, handle = opened.file, opened.tree.share.backend, opened.handle
+        if file is None or backend is None or handle is None or file.stream or file.uncover is not None:
+            return
+        try:
+            path = handle.path
+            watch = self._watch(backend, path if opened.is_directory else path[:-1])
+        except OSError as error:
+            log.info("host changes to %s go unnoticed: %s", "/".join(opened.path), error)
+            return
+        if watch.stop is not None:
+            watch.files.add(file)
+            file.uncover = lambda: self._uncover(watch, file)
+
+    def close(self) -> None:
+        for watch in self._watches.values():
+            watch.close()
+        self._watches.clear()
+
+    def __len__(self) -> int:
+        return len(self._watches)
+
+    def _watch(self, backend: Backend, path: Path) -> _Watch:
+        found = self._watches.get(backend.stat(path).key)
+        if found is not None:
+            self._watches.move_to_end(found.key)
+            return found
+        handle = backend.open(OpenRequest(path, directory=True))
+        watch = _Watch(handle.key, handle)
+        watch.stop = backend.watch(handle, False, lambda change: self._changed(watch, change))
+        if watch.stop is None:
+            watch.close()
+        else:
+            self._watches[watch.key] = watch
+        return watch
+
+    def _uncover(self, watch: _Watch, file: File) -> None:
+        file.uncover = None
+        watch.files.discard(file)
+        idle = [entry for entry in self._watches.values() if not entry.files]
+        for entry in idle[: max(0, len(idle) - MAX_IDLE)]:
+            del self._watches[entry.key]
+            entry.close()
+
+    def _changed(self, watch: _Watch, change: Change) -> None:
+        directory = self._table.find(watch.key)
+        if directory is not None:
+            directory_leases.break_all(directory)
+        name = fold(change.path[-1:])
+        for file in tuple(watch.files):
+            if file is not directory and (change.action == LOST or _is_at(file, name)):
+                # Gone or replaced, handles kept open for caching stand for the wrong file; else only data is stale.
+                file.data_changes(None)
+                if change.action != Action.MODIFIED:
+                    file.caching.break_handles(None)
+
+
+def _is_at(file: File, name: tuple[str, ...]) -> bool:
+    for entry in file.opens:
+        if entry.handle is not None:
+            try:
+                return fold(entry.handle.path[-1:]) == name
+            except OSError:
+                return True
+    return False

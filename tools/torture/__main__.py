@@ -1,0 +1,140 @@
+"""``python -m tools.torture [SUITE...]``: smbtorture against this server.
+
+Exit status 1 if a test that passed before (tests/conformance/smbtorture.tsv) does not pass now. ``--update`` writes
+that file and docs/smbtorture.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tools.torture import outcome, report
+from tools.torture.plan import Plan, make_plan
+from tools.torture.runner import Runner
+from tools.torture.server import ServerError, configuration, running_server
+from tools.torture.volumes import volume
+
+ROOT = Path(__file__).resolve().parents[2]
+EXPECTED = ROOT / "tests" / "conformance" / "smbtorture.tsv"
+PAGE = ROOT / "docs" / "smbtorture.md"
+MAIN_SHARES = ("t1", "t2")
+MAIN_SERVER = "main"
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tools.torture", description=__doc__)
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help="with or without smb2.; default: all")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "torture", help="results and smbtorture's output")
+    parser.add_argument("--update", action="store_true", help="make these results the expected ones")
+    parser.add_argument("--timeout", type=float, default=400, help="seconds per suite")
+    parser.add_argument("--test-timeout", type=float, default=90, help="seconds per test that runs on its own")
+    parser.add_argument("--signing", action="store_true", help="the client requires signing")
+    parser.add_argument("--encryption", action="store_true", help="the client requires encryption")
+    parser.add_argument(
+        "--retries", type=int, default=1, help="times that tests which fail against expectation run again"
+    )
+    return parser.parse_args()
+
+
+def _client_options(options: argparse.Namespace) -> list[str]:
+    extra = []
+    if options.signing:
+        extra.append("--option=clientsigning=required")
+    if options.encryption:
+        extra.append("--client-protection=encrypt")
+    return extra
+
+
+def _start(stack: contextlib.ExitStack, options: argparse.Namespace, plan: Plan) -> Runner:
+    """File systems, shares and servers."""
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="torture-")))
+    folder.chmod(0o755)
+    paths: dict[str, Path] = {}
+    settings: dict[str, dict[str, Any]] = {}
+    members: dict[str, list[str]] = {}
+    for name, given in {**{name: {} for name in MAIN_SHARES}, **plan.shares}.items():
+        settings[name] = dict(given)
+        kind = settings[name].pop("volume", "ext4")
+        members.setdefault(settings[name].pop("server", MAIN_SERVER), []).append(name)
+        paths[name], mounted = stack.enter_context(volume(folder, name, kind))
+        if not mounted:
+            print(f"share {name}: no {kind} of its own (needs root and loop devices): a plain folder")
+    addresses: dict[str, tuple[str, int]] = {}
+    for server, names in members.items():
+        config = configuration({name: paths[name] for name in names}, settings, plan.servers.get(server, {}))
+        place = folder / f"server-{server}"
+        place.mkdir()
+        try:
+            address = stack.enter_context(running_server(place, config))
+        except ServerError as error:
+            if server == MAIN_SERVER:
+                raise
+            print(f"server {server}: {error}\nits tests run against the main one", file=sys.stderr)
+            address = addresses[MAIN_SHARES[0]]
+        stack.callback(shutil.copy, place / "server.log", options.out / f"server-{server}.log")
+        addresses |= dict.fromkeys(names, address)
+    return Runner(
+        plan, addresses, paths, options.out / "raw", options.timeout, options.test_timeout, _client_options(options)
+    )
+
+
+def _run(options: argparse.Namespace) -> list[outcome.Outcome]:
+    plan = make_plan(options.suites)
+    raw = options.out / "raw"
+    shutil.rmtree(raw, ignore_errors=True)
+    raw.mkdir(parents=True)
+    with contextlib.ExitStack() as stack:
+        runner = _start(stack, options, plan)
+        outcomes = runner.run_all(list(MAIN_SHARES))
+        for _ in range(options.retries):
+            outcomes = runner.repeat(outcomes, {row.test for row in report.regressions(outcomes, EXPECTED)})
+        return outcomes
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
+def main() -> int:
+    options = _arguments()
+    if shutil.which("smbtorture") is None:
+        print("smbtorture is not installed (Debian: samba-testsuite)", file=sys.stderr)
+        return 2
+    options.out = options.out.resolve()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+    try:
+        outcomes = _run(options)
+    except ServerError as error:
+        print(error, file=sys.stderr)
+        return 2
+    outcome.write(options.out / "results.tsv", outcomes)
+    worse = report.regressions(outcomes, EXPECTED)
+    everything = report.merged(outcomes, EXPECTED)
+    (options.out / "smbtorture.md").write_text(report.markdown(everything), encoding="utf-8")
+    samba = report.samba_passes()
+    print(f"{sum(row.passed for row in outcomes)} of {len(outcomes)} pass")
+    behind = [row for row in outcomes if samba.get(row.test) and not row.passed]
+    print(
+        f"{len(behind)} pass on Samba and not here", *(f"  {row.test}: {row.reason[:150]}" for row in behind), sep="\n"
+    )
+    if options.update:
+        outcome.write(EXPECTED, everything)
+        PAGE.write_text(report.markdown(everything), encoding="utf-8")
+    elif worse:
+        print(
+            f"{len(worse)} passed before and do not now:", *(f"  {row.test}: {row.reason}" for row in worse), sep="\n"
+        )
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

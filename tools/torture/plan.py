@@ -1,0 +1,69 @@
+"""What is run: smbtorture's suites, and the tests that need a share or option of their own (special.toml)."""
+
+from __future__ import annotations
+
+import fnmatch
+import subprocess
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ENDLESS = frozenset(["smb2.hold-oplock", "smb2.hold-sharemode", "smb2.check-sharemode", "smb2.scan"])
+"""They wait for a person, or try every number there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Special:
+    """How some tests are run instead of with their suite."""
+
+    tests: tuple[str, ...]
+    """Patterns."""
+    share: str | None = None
+    arguments: tuple[str, ...] = ()
+    timeout: float | None = None
+
+
+@dataclass(slots=True)
+class Plan:
+    suites: dict[str, list[str]]
+    """Tests by suite."""
+    shares: dict[str, dict[str, Any]]
+    """Further shares: volume (kind of file system), server (one of ``servers``) and share options."""
+    servers: dict[str, dict[str, Any]]
+    """Further servers, by name: their options."""
+    specials: list[Special] = field(default_factory=list)
+
+    def special(self, test: str) -> Special | None:
+        for special in self.specials:
+            if any(fnmatch.fnmatchcase(test, pattern) for pattern in special.tests):
+                return special
+        return None
+
+
+def normal(name: str) -> str:
+    """smbtorture lists a suite that is one test as ``smb2.x.x`` and reports it as ``smb2.x``."""
+    parts = name.split(".")
+    return ".".join(parts[:-1]) if len(parts) > 2 and parts[-1] == parts[-2] else name
+
+
+def _list(option: str) -> list[str]:
+    """One name per line; names may have spaces."""
+    return subprocess.run(["smbtorture", option], capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def make_plan(wanted: list[str] | None) -> Plan:
+    """Everything, or the suites named (without or with ``smb2.``)."""
+    document = tomllib.loads((HERE / "special.toml").read_text(encoding="utf-8"))
+    tests = _list("--list")
+    suites: dict[str, list[str]] = {}
+    for suite in _list("--list-suites"):
+        if suite.startswith("smb2.") and (not wanted or suite in wanted or suite.removeprefix("smb2.") in wanted):
+            members = [normal(test) for test in tests if test == suite or test.startswith(suite + ".")]
+            suites[suite] = list(dict.fromkeys(members))
+    specials = [
+        Special(tuple(entry["tests"]), entry.get("share"), tuple(entry.get("arguments", ())), entry.get("timeout"))
+        for entry in document.get("run", [])
+    ]
+    return Plan(suites, document.get("share", {}), document.get("server", {}), specials)
