@@ -23,6 +23,7 @@ encrypt = false
 guest = false
 users = ["alice"]
 remark = "..."
+continuous_availability = false    # persistent handles; needs a state directory
 access_based_enumeration = false   # folders list only what the user may read
 hide_files = ["*.tmp"]             # shown as hidden
 hide_dot_files = false             # .profile and the like shown as hidden
@@ -85,6 +86,7 @@ class ShareConfig:
     users: frozenset[str] | None = None
     remark: str = ""
     hidden: bool = False
+    continuous_availability: bool = False
     access_based_enumeration: bool = False
     hide_files: tuple[str, ...] = ()
     hide_dot_files: bool = False
@@ -278,6 +280,7 @@ def _read_share(table: _Table, config: Config) -> None:
         users=frozenset(user.casefold() for user in users) if users is not None else None,
         remark=table.take("remark", str, ""),
         hidden=table.take("hidden", bool, False),
+        continuous_availability=table.take("continuous_availability", bool, False),
         access_based_enumeration=table.take("access_based_enumeration", bool, False),
         hide_files=tuple(table.strings("hide_files") or ()),
         keep_inherited_flag=table.take("keep_inherited_flag", bool, False),
@@ -381,6 +384,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Config:
     _override(config, options)
     if not config.shares:
         raise ConfigError("nothing to share: give --share NAME=PATH or a configuration file with [[share]]")
+    if config.state is None and any(share.continuous_availability for share in config.shares):
+        raise ConfigError("continuous_availability needs a place for its state: --state DIR")
     if not config.accounts and not config.settings.allow_guest and not config.settings.keytab:
         raise ConfigError("nobody could log on: give --user NAME:PASSWORD, --guest or a keytab")
     return config

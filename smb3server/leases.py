@@ -33,11 +33,16 @@ class Breaks(Protocol):
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> Timer: ...
 
-    def notify_lease(self, lease: Lease, current: int, new: int, ack_required: bool) -> bool:
-        """Send a lease break notification; False when no connection could take it."""
+    def notify_lease(self, lease: Lease, current: int, new: int, ack_required: bool) -> bool | None:
+        """Send a lease break notification; False when no connection could take it, None when its client is away but
+        may come back: ``Holder.resend`` then."""
         ...
 
-    def notify_oplock(self, oplock: Oplock, level: int) -> bool: ...
+    def notify_oplock(self, oplock: Oplock, level: int) -> bool | None: ...
+
+    def changed(self, holder: Holder) -> None:
+        """State, or what is to become of it, is not what it was."""
+        ...
 
 
 class Holder:
@@ -60,7 +65,7 @@ class Holder:
         """The nearest state at or below ``state`` that this kind of holder can have."""
         raise NotImplementedError
 
-    def _notify(self, current: int, new: int, ack_required: bool) -> bool:
+    def _notify(self, current: int, new: int, ack_required: bool) -> bool | None:
         raise NotImplementedError
 
     def _count_break(self) -> None:
@@ -87,14 +92,25 @@ class Holder:
         if not further:
             self._count_break()
         delivered = self._notify(current, to, ack)
-        if not ack:
-            self.caching.prune()
-        elif not delivered:
-            # 3.3.4.6/3.3.4.7: a client that cannot be told has lost its caching rights.
-            self.end_break(NONE)
+        self.caching.breaks.changed(self)
+        if ack:
+            self._wait_for_ack(delivered)
         else:
-            self.timer = self.caching.breaks.call_later(self.caching.break_timeout, self.time_out)
+            self.caching.prune()
         return self.breaking
+
+    def _wait_for_ack(self, delivered: bool | None) -> None:
+        """The clock starts with the notification; a client that cannot be told and will not come back has lost its
+        caching rights (3.3.4.6, 3.3.4.7)."""
+        if delivered:
+            self.timer = self.caching.breaks.call_later(self.caching.break_timeout, self.time_out)
+        elif delivered is False and self.breaking:
+            self.end_break(NONE)
+
+    def resend(self) -> None:
+        """The client is back: tell it of the break that began while it was away (3.3.5.9.12)."""
+        if self.breaking and self.timer is None:
+            self._wait_for_ack(self._notify(self.state, self.requested, True))
 
     def acknowledge(self, state: int) -> bool:
         """The client goes down to ``state``; False if that is more than it was told (nothing changes then)."""
@@ -120,6 +136,7 @@ class Holder:
         self._stop_timer()
         self.breaking = False
         self.state = self.requested = self.required = state
+        self.caching.breaks.changed(self)
         self.caching.prune()
         self.caching.finished()
 
@@ -147,7 +164,7 @@ class Oplock(Holder):
     def _limit(self, state: int) -> int:
         return state & READ if self.level2 else NONE
 
-    def _notify(self, current: int, new: int, ack_required: bool) -> bool:
+    def _notify(self, current: int, new: int, ack_required: bool) -> bool | None:
         if not ack_required:
             self.level = OplockLevel.NONE
         return self.caching.breaks.notify_oplock(self, OplockLevel.II if new & READ else OplockLevel.NONE)
@@ -182,7 +199,7 @@ class Lease(Holder):
         if self.version == 2:
             self.epoch = (self.epoch + 1) & 0xFFFF
 
-    def _notify(self, current: int, new: int, ack_required: bool) -> bool:
+    def _notify(self, current: int, new: int, ack_required: bool) -> bool | None:
         return self.caching.breaks.notify_lease(self, current, new, ack_required)
 
 
@@ -315,6 +332,7 @@ class Caching:
             if lease.version == 2:
                 lease.epoch = (lease.epoch + 1) & 0xFFFF
             self.add(lease)
+            self.breaks.changed(lease)
 
 
 class LeaseTables:

@@ -81,8 +81,12 @@ class LockTable:
             return True
         return False
 
-    def release(self, owner: object, offset: int, length: int) -> bool:
-        """Unlock exactly one lock of exactly this range; of several the exclusive one goes first."""
+    def locks_of(self, owner: object) -> list[Lock]:
+        return [lock for lock in self.locks if lock.owner is owner]
+
+    def release(self, owner: object, offset: int, length: int) -> Lock | None:
+        """Unlock exactly one lock of exactly this range; of several the exclusive one goes first.
+        None if there is none."""
         found = None
         for lock in self.locks:
             if lock.owner is owner and lock.offset == offset and lock.length == length:
@@ -91,10 +95,10 @@ class LockTable:
                     break
                 found = found or lock
         if found is None:
-            return False
+            return None
         self.locks.remove(found)
         self.grant_waiters()
-        return True
+        return found
 
     def release_newest(self, owner: object, offset: int, length: int, exclusive: bool) -> None:
         """Undo an ``acquire`` of a request that failed further on."""

@@ -29,6 +29,7 @@ from smb3server.tree import IPC_SHARE_NAME, Share, ShareType
 
 if TYPE_CHECKING:
     from smb3server.fabric_choice import Choice
+    from smb3server.ha.persistence import Persistence
     from smb3server.open import Open
     from smbdirect.message_transport import MessageTransport
 
@@ -53,6 +54,10 @@ class Server:
         self.global_open_table: dict[int, Open] = {}
         """Keyed by the persistent half of the FileId."""
         self.replays = Replays()
+        self.persistent_opens: dict[tuple[bytes, bytes], Open] = {}
+        """By (ClientGuid, CreateGuid)."""
+        self.persistence: Persistence | None = None
+        """Stores persistent opens; None: there are none."""
         self.connection_list: set[Connection] = set()
         self.max_transact_size = self.settings.max_io_size
         self.max_read_size = self.settings.max_io_size
@@ -81,6 +86,10 @@ class Server:
     def add_share(self, share: Share) -> None:
         """Replaces a share of the same name."""
         self.share_list[share.name.casefold()] = share
+
+    @property
+    def has_continuous_availability(self) -> bool:
+        return any(share.continuous_availability for share in self.share_list.values())
 
     def new_file_id(self) -> tuple[int, int]:
         """An unused (persistent, volatile) FileId; never all zeros or all ones."""
@@ -162,7 +171,8 @@ class Server:
             raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
         while True:
             # Unpredictable, so that nobody binds to or supersedes a session that is not theirs by counting.
-            session_id = secrets.randbits(63) or 1
+            # 32 bits: smbtorture's session-id test keeps no more.
+            session_id = secrets.randbits(32) or 1
             if session_id not in self.global_session_table:
                 break
         session = Session(self, session_id, connection)
@@ -225,7 +235,11 @@ class Server:
         for session in list(self.global_session_table.values()):
             self.remove_session(session)
         for entry in list(self.global_open_table.values()):
-            entry.close()
+            if entry.durable is not None and entry.durable.persistent:
+                # The next run, or the next owner, goes on with it.
+                entry.abandon()
+            else:
+                entry.close()
         self.host_changes.close()
         for connection in list(self.connection_list):
             connection.transport.close("server shutdown")

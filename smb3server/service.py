@@ -15,6 +15,10 @@ from smb3server.auth.users import UserDatabase
 from smb3server.backends.local import LocalBackend, LocalOptions
 from smb3server.config import Config, ConfigError, WitnessConfig
 from smb3server.fabrics import Fabrics
+from smb3server.ha.persistence import Domain, Persistence
+from smb3server.ha.restore import restore
+from smb3server.ha.sqlite_store import SqliteStore
+from smb3server.ha.store import Store, StoreError
 from smb3server.presentation import hider
 from smb3server.report import collect
 from smb3server.server import Server
@@ -29,6 +33,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT_PORT, UNPRIVILEGED_PORT = 445, 1445
 _GUID_FILE = "server-guid"
+_STORE_FILE = "handles.db"
 
 
 class Service:
@@ -43,6 +48,8 @@ class Service:
         self.listeners: list[TcpListener] = []
         self.fabrics = Fabrics(self.server)
         self.admin: AdminSocket | None = None
+        self.store: Store | None = None
+        """Of persistent opens."""
         self.witness: Witness | None = None
         self.cluster_events: ClusterEvents | None = None
         """What the Witness service speaks for; set before ``start``. None: the administrator speaks."""
@@ -55,6 +62,7 @@ class Service:
         """Raises ``ConfigError``, ``OSError`` or ``ProviderError``."""
         self._state()
         self._shares()
+        await self._persistent_opens()
         await self.server.interfaces.start()
         hosts = self._hosts()
         if self.config.rdma != "off":
@@ -156,6 +164,28 @@ class Service:
                 )
             )
 
+    async def _persistent_opens(self) -> None:
+        """Shares with continuous availability: their opens of the last run come back before anybody is served."""
+        wanted = {share.name.casefold() for share in self.config.shares if share.continuous_availability}
+        if not wanted or self.config.state is None:
+            return
+        try:
+            self.store = await SqliteStore.open(self.config.state / _STORE_FILE)
+        except StoreError as error:
+            raise ConfigError(f"state directory {self.config.state}: {error}") from error
+        self.server.persistence = Persistence()
+        domain = Domain(self.store, "")
+        shares = [share for name, share in self.server.share_list.items() if name in wanted]
+        for share in shares:
+            share.domain = domain
+            share.capabilities |= ShareCapabilities.CONTINUOUS_AVAILABILITY
+        try:
+            count = await restore(self.server, domain, shares)
+        except StoreError as error:
+            raise ConfigError(f"state directory {self.config.state}: {error}") from error
+        if count:
+            log.info("%d persistent opens restored", count)
+
     def _hosts(self) -> list[str]:
         if not self.config.listen:
             return ["0.0.0.0", "::"]
@@ -218,6 +248,11 @@ class Service:
             await listener.close()
         await self.fabrics.close()
         await self.server.shutdown()
+        if self.server.persistence is not None:
+            await self.server.persistence.drain()
+            self.server.persistence.close()
+        if self.store is not None:
+            await self.store.close()
         await self.server.interfaces.stop()
 
 

@@ -96,7 +96,7 @@ def _store(
     if not found.wrote:
         report_write(found)
     found.position = record.offset + count
-    if not (record.flags & _THROUGH or found.create_options & _OPTION_THROUGH):
+    if not (record.flags & _THROUGH or found.create_options & _OPTION_THROUGH or found.write_through):
         return response
     pending = request.pending or request.pend(Interim.DELAYED)
     _flush_then(found, handle.flush, pending, response, remote)
