@@ -30,6 +30,7 @@ hide_dot_files = false             # .profile and the like shown as hidden
 posix_locks = false                # byte-range locks hold against programs of the host, and theirs against clients
 level2_oplocks = true
 change_notify = true
+streams = true                     # alternate data streams
 keep_inherited_flag = false        # store DACL_AUTO_INHERITED as clients send it, not by Windows' rule
 
 [[user]]
@@ -93,6 +94,7 @@ class ShareConfig:
     keep_inherited_flag: bool = False
     posix_locks: bool = False
     change_notify: bool = True
+    streams: bool = True
     level2_oplocks: bool = True
 
 
@@ -285,6 +287,7 @@ def _read_share(table: _Table, config: Config) -> None:
         hide_files=tuple(table.strings("hide_files") or ()),
         keep_inherited_flag=table.take("keep_inherited_flag", bool, False),
         change_notify=table.take("change_notify", bool, True),
+        streams=table.take("streams", bool, True),
         posix_locks=table.take("posix_locks", bool, False),
         level2_oplocks=table.take("level2_oplocks", bool, True),
         hide_dot_files=table.take("hide_dot_files", bool, False),

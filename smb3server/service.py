@@ -159,6 +159,7 @@ class Service:
                     posix_locks=share.posix_locks,
                     level2_oplocks=share.level2_oplocks,
                     change_notify=share.change_notify,
+                    streams=share.streams,
                     hides=hider(share.hide_files, share.hide_dot_files),
                     flags=ShareFlags.ACCESS_BASED_DIRECTORY_ENUM if share.access_based_enumeration else 0,
                 )

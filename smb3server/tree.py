@@ -76,6 +76,8 @@ class Share:
     posix_locks: bool = False
     """Byte-range locks hold against programs of the host, and theirs against clients."""
     level2_oplocks: bool = True
+    streams: bool = True
+    """Alternate data streams."""
     change_notify: bool = True
     """False: CHANGE_NOTIFY is not implemented here."""
     notify: NotifyHub = field(default_factory=NotifyHub)

@@ -167,6 +167,8 @@ def _prepare(request: Request, record: CreateRequest, name: str, found: dict[byt
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
     if contexts.EA_BUFFER in found and record.create_options & CreateOptions.NO_EA_KNOWLEDGE:
         raise StatusError(NtStatus.ACCESS_DENIED)
+    if ":" in name and not tree.share.streams:
+        raise StatusError(NtStatus.OBJECT_NAME_INVALID)
     trailing = name.endswith("\\")
     # A POSIX name has no slash: like Samba, take it for what the client means.
     name = name.replace("/", "\\")
