@@ -122,7 +122,7 @@ def _check_fields(record: CreateRequest) -> None:
     if record.impersonation_level > _DELEGATION:
         raise StatusError(NtStatus.BAD_IMPERSONATION_LEVEL)
     options, desired = record.create_options, record.desired_access
-    if desired & access.INVALID_BITS or not desired & ~int(Access.SYNCHRONIZE):
+    if desired & access.INVALID_BITS or desired == 0:
         raise StatusError(NtStatus.ACCESS_DENIED)
     if options & _INVALID_OPTIONS:
         raise StatusError(NtStatus.INVALID_PARAMETER)
