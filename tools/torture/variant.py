@@ -86,8 +86,8 @@ def markdown(results: dict[str, list[Outcome]], plain: Path) -> str:
         "# smbtorture under other conditions",
         "",
         "Written by `python -m tools.torture --update` with `--signing required`, `--encryption required` or",
-        "`--fabric`: the tests of [smbtorture.md](smbtorture.md), with both sides requiring signing or encryption, or over SMB",
-        "Direct through `tools/smbdirect_proxy.py`.",
+        "`--fabric`: the tests of [smbtorture.md](smbtorture.md), with both sides requiring signing or encryption, or",
+        "over SMB Direct through `tools/smbdirect_proxy.py`.",
     ]
     for name, outcomes in sorted(results.items()):
         why = reasons(name)
