@@ -256,9 +256,12 @@ def _ip(*words: str) -> None:
 
 @pytest.fixture
 def other_machine() -> Any:
-    """(its namespace, its interface, our address): a network namespace behind a veth pair."""
+    """(its namespace, its interface, our address): a network namespace behind a veth pair, on addresses kept for tests
+    of networks (RFC 2544)."""
     if os.geteuid() or shutil.which("ip") is None:
         pytest.skip("needs root and iproute2 for a network namespace")
+    net = f"198.18.{secrets.randbelow(256)}."
+    ours = 4 * secrets.randbelow(64) + 1
     name = f"cut{os.getpid() % 10000}{secrets.token_hex(2)}"
     try:
         _ip("netns", "add", name)
@@ -266,11 +269,11 @@ def other_machine() -> Any:
         pytest.skip(f"no network namespaces here: {error.stderr.decode().strip()}")
     try:
         _ip("link", "add", f"{name}a", "type", "veth", "peer", "name", f"{name}b", "netns", name)
-        _ip("addr", "add", "198.18.77.1/30", "dev", f"{name}a")
+        _ip("addr", "add", f"{net}{ours}/30", "dev", f"{name}a")
         _ip("link", "set", f"{name}a", "up")
-        _ip("-n", name, "addr", "add", "198.18.77.2/30", "dev", f"{name}b")
+        _ip("-n", name, "addr", "add", f"{net}{ours + 1}/30", "dev", f"{name}b")
         _ip("-n", name, "link", "set", f"{name}b", "up")
-        yield name, f"{name}b", "198.18.77.1"
+        yield name, f"{name}b", f"{net}{ours}"
     finally:
         # Sockets that still try to say good-bye would keep the namespace, and the address with it.
         subprocess.run(["ip", "link", "del", f"{name}a"], check=False, capture_output=True)
