@@ -150,15 +150,15 @@ class AdminSocket:
         self._server = None
 
 
-def ask(path: Path, command: str, timeout: float = ANSWER_TIMEOUT) -> dict[str, Any]:
-    """Ask a running server; blocks up to ``timeout`` seconds. Raises ``OSError`` (no server there: FileNotFoundError,
-    ConnectionRefusedError) or ``ValueError`` for an answer that is none."""
+def ask(path: Path, command: str, timeout: float = ANSWER_TIMEOUT, **arguments: Any) -> dict[str, Any]:
+    """Ask a running server, with arguments that JSON can say; blocks up to ``timeout`` seconds. Raises ``OSError`` (no
+    server there: FileNotFoundError, ConnectionRefusedError) or ``ValueError`` for an answer that is none."""
     place = _Place(path)
     try:
         with socket.socket(socket.AF_UNIX) as sock:
             sock.settimeout(timeout)
             sock.connect(place.name)
-            sock.sendall(json.dumps({"command": command}).encode() + b"\n")
+            sock.sendall(json.dumps({**arguments, "command": command}).encode() + b"\n")
             chunks: list[bytes] = []
             size = 0
             while not chunks or not chunks[-1].endswith(b"\n"):

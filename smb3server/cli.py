@@ -13,7 +13,7 @@ from smb3server.config import Config, ConfigError, parse_arguments
 from smb3server.service import DEFAULT_PORT, Service
 from smbdirect.errors import ProviderError
 
-_COMMANDS = {"status": "smb3server.status_view", "doctor": "smb3server.doctor"}
+_COMMANDS = {"status": "smb3server.status_view", "doctor": "smb3server.doctor", "witness": "witness.cli"}
 EXIT_USAGE, EXIT_FAILED = 2, 1
 
 
@@ -80,7 +80,7 @@ async def serve(config: Config) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point. ``status`` and ``doctor`` as the first argument are commands of their own."""
+    """Entry point. ``status``, ``doctor`` and ``witness`` as the first argument are commands of their own."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given and given[0] in _COMMANDS:
         return int(importlib.import_module(_COMMANDS[given[0]]).main(given[1:]))

@@ -23,16 +23,37 @@ encrypt = false
 guest = false
 users = ["alice"]
 remark = "..."
+continuous_availability = false    # persistent handles; needs a state directory
 access_based_enumeration = false   # folders list only what the user may read
+hide_files = ["*.tmp"]             # shown as hidden
+hide_dot_files = false             # .profile and the like shown as hidden
+posix_locks = false                # byte-range locks hold against programs of the host, and theirs against clients
+level2_oplocks = true
+change_notify = true
+keep_inherited_flag = false        # store DACL_AUTO_INHERITED as clients send it, not by Windows' rule
 
 [[user]]
 name = "alice"
 password = "..."                   # or nt_hash = "32 hexadecimal digits"
+
+[witness]                          # tell clients when to move (MS-SWN); without this section: off
+listen = ["0.0.0.0", "::"]         # default: that of [server]
+port = 0                           # 0: any; clients ask the endpoint mapper
+endpoint_mapper = true
+endpoint_mapper_port = 135
+require_privacy = false            # refuse calls that are only signed
+names = ["FILES"]                  # net names; default: the server's name
+addresses = ["192.0.2.10"]         # virtual addresses of the names
+
+[[witness.node]]                   # the other nodes, where clients of this one can register
+name = "NODE-B"
+addresses = ["192.0.2.12"]
 """
 
 from __future__ import annotations
 
 import argparse
+import ipaddress
 import re
 import socket
 import tomllib
@@ -45,6 +66,7 @@ from smb3server.auth.users import Account, nt_hash, parse_hash
 from smb3server.settings import Settings
 
 RDMA_CHOICES = ("auto", "off", "iwarp", "roce", "verbs")
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 DIALECTS = {"2.0.2": 0x0202, "2.1": 0x0210, "3.0": 0x0300, "3.0.2": 0x0302, "3.1.1": 0x0311}
 _BAD_SHARE_NAME = re.compile(r'[\x00-\x1f"/\\\[\]:|<>+=;,*?]')
 _MAX_SHARE_NAME = 80
@@ -64,7 +86,31 @@ class ShareConfig:
     users: frozenset[str] | None = None
     remark: str = ""
     hidden: bool = False
+    continuous_availability: bool = False
     access_based_enumeration: bool = False
+    hide_files: tuple[str, ...] = ()
+    hide_dot_files: bool = False
+    keep_inherited_flag: bool = False
+    posix_locks: bool = False
+    change_notify: bool = True
+    level2_oplocks: bool = True
+
+
+@dataclass(slots=True)
+class WitnessConfig:
+    """Section [witness]."""
+
+    listen: list[str] = field(default_factory=list)
+    """Empty: where the server listens."""
+    port: int = 0
+    endpoint_mapper_port: int | None = 135
+    """None: no endpoint mapper."""
+    require_privacy: bool = False
+    names: list[str] = field(default_factory=list)
+    """Empty: the server's name."""
+    addresses: list[Address] = field(default_factory=list)
+    nodes: list[tuple[str, list[Address]]] = field(default_factory=list)
+    """The other nodes."""
 
 
 @dataclass(slots=True)
@@ -81,6 +127,7 @@ class Config:
     """None: 5445."""
     state: Path | None = None
     log_level: str = "info"
+    witness: WitnessConfig | None = None
 
 
 def default_name() -> str:
@@ -164,6 +211,8 @@ def read_file(path: Path, config: Config) -> None:
         _read_share(_Table(f"{path}: [[share]]", entry), config)
     for entry in _tables(path, document, "user"):
         _read_user(_Table(f"{path}: [[user]]", entry), config)
+    if "witness" in document:
+        config.witness = _read_witness(path, dict(_table(path, document, "witness")))
     if document:
         raise ConfigError(f"{path}: unknown section {', '.join(sorted(document))}")
 
@@ -231,7 +280,14 @@ def _read_share(table: _Table, config: Config) -> None:
         users=frozenset(user.casefold() for user in users) if users is not None else None,
         remark=table.take("remark", str, ""),
         hidden=table.take("hidden", bool, False),
+        continuous_availability=table.take("continuous_availability", bool, False),
         access_based_enumeration=table.take("access_based_enumeration", bool, False),
+        hide_files=tuple(table.strings("hide_files") or ()),
+        keep_inherited_flag=table.take("keep_inherited_flag", bool, False),
+        change_notify=table.take("change_notify", bool, True),
+        posix_locks=table.take("posix_locks", bool, False),
+        level2_oplocks=table.take("level2_oplocks", bool, True),
+        hide_dot_files=table.take("hide_dot_files", bool, False),
     )
     table.finish()
     config.shares.append(_checked(share))
@@ -246,6 +302,40 @@ def _read_user(table: _Table, config: Config) -> None:
         config.accounts.append(Account(name, nt_hash(password) if digest is None else parse_hash(digest)))
     except ValueError as error:
         raise ConfigError(f"[[user]] {name}: {error}") from error
+
+
+def _read_witness(path: Path, values: dict[str, Any]) -> WitnessConfig:
+    nodes = _tables(path, values, "node")
+    table = _Table(f"{path}: [witness]", values)
+    port = _port(table.take("port", int, 0)) or 0
+    mapper_port = _port(table.take("endpoint_mapper_port", int, 135))
+    if not table.take("endpoint_mapper", bool, True):
+        mapper_port = None
+    witness = WitnessConfig(
+        table.strings("listen") or [],
+        port,
+        mapper_port,
+        table.take("require_privacy", bool, False),
+        table.strings("names") or [],
+        _addresses(f"{path}: [witness]", table.strings("addresses")),
+    )
+    table.finish()
+    for entry in nodes:
+        where = f"{path}: [[witness.node]]"
+        table = _Table(where, entry)
+        name, addresses = table.take("name", str), _addresses(where, table.strings("addresses"))
+        table.finish()
+        if not name or not addresses:
+            raise ConfigError(f"{where}: name and addresses are needed")
+        witness.nodes.append((name, addresses))
+    return witness
+
+
+def _addresses(where: str, given: list[str] | None) -> list[Address]:
+    try:
+        return [ipaddress.ip_address(entry) for entry in given or []]
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from None
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -294,6 +384,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Config:
     _override(config, options)
     if not config.shares:
         raise ConfigError("nothing to share: give --share NAME=PATH or a configuration file with [[share]]")
+    if config.state is None and any(share.continuous_availability for share in config.shares):
+        raise ConfigError("continuous_availability needs a place for its state: --state DIR")
     if not config.accounts and not config.settings.allow_guest and not config.settings.keytab:
         raise ConfigError("nobody could log on: give --user NAME:PASSWORD, --guest or a keytab")
     return config

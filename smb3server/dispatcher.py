@@ -33,6 +33,8 @@ from smbdirect.errors import DecodeError
 
 if TYPE_CHECKING:
     from smb3server.connection import Connection
+    from smb3server.ha.persistence import Persistence
+    from smb3server.ha.store import StoreError
     from smb3server.session import Session
     from smbdirect.message_transport import InboundMessage
 
@@ -95,6 +97,15 @@ class Chain(CompoundState):
         """A handler is on the stack: what it completes at once waits in ``result``."""
         self.result: Response | StatusError | None = None
         self.pending: Request | None = None
+
+
+def _unless_failed(result: Response | StatusError, error: StoreError | None) -> Response | StatusError:
+    """The result, or what became of it because it could not be stored."""
+    if error is None or isinstance(result, StatusError):
+        return result
+    if result.on_sent is not None:
+        result.on_sent()
+    return StatusError(error.status)
 
 
 class Dispatcher:
@@ -216,6 +227,8 @@ class Dispatcher:
 
     def _run(self, request: Request, chain: Chain) -> Response | StatusError | Pending:
         """Check a command and call its handler; whatever it raises becomes its status."""
+        persistence = self.connection.server.persistence
+        touches = persistence.touches if persistence is not None else 0
         try:
             self._check(request, chain)
             handler = HANDLERS.get(request.header.command)
@@ -238,10 +251,32 @@ class Dispatcher:
             chain.executing = False
         early, chain.result = chain.result, None
         if isinstance(result, Pending):
-            return early if early is not None else result
-        if request.pending is not None:
+            if early is None:
+                return result
+            result = early
+        elif request.pending is not None:
             request.pending.drop()
+        if persistence is not None and persistence.touches != touches:
+            return self._hold(request, result, persistence, touches)
         return result
+
+    def _hold(
+        self, request: Request, result: Response | StatusError, persistence: Persistence, touches: int
+    ) -> Pending:
+        """What the command changed of persistent opens is stored before its reply leaves. Not to be cancelled."""
+        pending = request.pend(Interim.DELAYED, lambda: None)
+
+        def stored(error: StoreError | None) -> None:
+            outcome = _unless_failed(result, error)
+            if isinstance(outcome, Response):
+                pending.complete(outcome)
+            else:
+                pending.fail(outcome)
+
+        # Not from within the handler's frame: a request that completes at once must not look like one that waits.
+        self.connection.loop.call_soon(persistence.when_stored, touches, stored)
+        persistence.flush()
+        return pending
 
     def _check(self, request: Request, chain: Chain) -> None:
         """Everything that is the same for all commands: 3.3.5.2.4 to 3.3.5.2.11 in their order."""
@@ -402,6 +437,16 @@ class Dispatcher:
         if chain.executing:
             chain.result = result
             return
+        persistence = self.connection.server.persistence
+        if persistence is None or not persistence.dirty:
+            self._finish(request, chain, result)
+            return
+        # The caller changed something just now: most likely this request's own doing.
+        persistence.when_stored(
+            persistence.touches - 1, lambda error: self._finish(request, chain, _unless_failed(result, error))
+        )
+
+    def _finish(self, request: Request, chain: Chain, result: Response | StatusError) -> None:
         connection = self.connection
         replay.end(request)
         connection.request_list.pop(request.header.message_id, None)

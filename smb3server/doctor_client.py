@@ -8,6 +8,8 @@ import socket
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from spnego.exceptions import SpnegoError
+
 from smb3server.client import Client, ClientSession, ServerError, open_rdma, open_tcp
 from smb3server.client.channels import BoundSession
 from smb3server.client.interfaces import ServerInterface, query_interfaces
@@ -24,7 +26,7 @@ ATTEMPT_TIMEOUT = 5.0
 """Seconds for one RDMA connection."""
 MAX_ADDRESSES = 8
 """RDMA capable addresses tried at most."""
-TROUBLE = (OSError, ConnectionLost, ProviderError, ProtocolError, DecodeError, StatusError)
+TROUBLE = (OSError, ConnectionLost, ProviderError, ProtocolError, DecodeError, StatusError, SpnegoError)
 
 
 class Target(NamedTuple):

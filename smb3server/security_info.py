@@ -82,6 +82,10 @@ def _inheritance_bits(control: int, request: int, done: int) -> int:
     return control & ~(request | done)
 
 
+def _as_sent(control: int, request: int, done: int) -> int:
+    return control & ~request
+
+
 def _specific(acl: Acl | None) -> Acl | None:
     """Generic rights of entries that count here become the file rights they stand for (MS-DTYP 2.5.3.4.7)."""
     if acl is None:
@@ -101,6 +105,7 @@ def set_security(opened: Open, which: int, data: memoryview) -> None:
     except ValueError:
         raise StatusError(NtStatus.INVALID_SECURITY_DESCR) from None
     merged = current_descriptor(handle)
+    settle = _as_sent if opened.tree.share.keep_inherited_flag else _inheritance_bits
     if which & SecurityInformation.OWNER:
         if new.owner is None:
             raise StatusError(NtStatus.INVALID_OWNER)
@@ -110,12 +115,12 @@ def set_security(opened: Open, which: int, data: memoryview) -> None:
             raise StatusError(NtStatus.INVALID_SECURITY_DESCR)
         merged = merged._replace(group=new.group)
     if which & SecurityInformation.DACL:
-        bits = _inheritance_bits(new.control & _DACL_BITS, Control.DACL_AUTO_INHERIT_REQ, Control.DACL_AUTO_INHERITED)
+        bits = settle(new.control & _DACL_BITS, Control.DACL_AUTO_INHERIT_REQ, Control.DACL_AUTO_INHERITED)
         # Setting the DACL to nothing sets a null DACL.
         bits |= int(Control.DACL_PRESENT)
         merged = merged._replace(dacl=_specific(new.dacl), control=merged.control & ~_DACL_BITS | bits)
     if which & _SACL_PARTS:
-        bits = _inheritance_bits(new.control & _SACL_BITS, Control.SACL_AUTO_INHERIT_REQ, Control.SACL_AUTO_INHERITED)
+        bits = settle(new.control & _SACL_BITS, Control.SACL_AUTO_INHERIT_REQ, Control.SACL_AUTO_INHERITED)
         merged = merged._replace(sacl=_specific(new.sacl), control=merged.control & ~_SACL_BITS | bits)
     try:
         packed = merged.pack()

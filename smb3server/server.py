@@ -29,6 +29,7 @@ from smb3server.tree import IPC_SHARE_NAME, Share, ShareType
 
 if TYPE_CHECKING:
     from smb3server.fabric_choice import Choice
+    from smb3server.ha.persistence import Persistence
     from smb3server.open import Open
     from smbdirect.message_transport import MessageTransport
 
@@ -53,6 +54,10 @@ class Server:
         self.global_open_table: dict[int, Open] = {}
         """Keyed by the persistent half of the FileId."""
         self.replays = Replays()
+        self.persistent_opens: dict[tuple[bytes, bytes], Open] = {}
+        """By (ClientGuid, CreateGuid)."""
+        self.persistence: Persistence | None = None
+        """Stores persistent opens; None: there are none."""
         self.connection_list: set[Connection] = set()
         self.max_transact_size = self.settings.max_io_size
         self.max_read_size = self.settings.max_io_size
@@ -82,6 +87,10 @@ class Server:
         """Replaces a share of the same name."""
         self.share_list[share.name.casefold()] = share
 
+    @property
+    def has_continuous_availability(self) -> bool:
+        return any(share.continuous_availability for share in self.share_list.values())
+
     def new_file_id(self) -> tuple[int, int]:
         """An unused (persistent, volatile) FileId; never all zeros or all ones."""
         while True:
@@ -108,9 +117,12 @@ class Server:
         connection = Connection(self, transport)
         self.connection_list.add(connection)
         self._strangers[address] += 1
+        call_later = connection.loop.call_later
+        connection.deadlines = [
+            call_later(settings.negotiate_timeout, self._check_progress, connection, False),
+            call_later(settings.authentication_timeout, self._check_progress, connection, True),
+        ]
         connection.start()
-        connection.loop.call_later(settings.negotiate_timeout, self._check_progress, connection, False)
-        connection.loop.call_later(settings.authentication_timeout, self._check_progress, connection, True)
 
     def _check_progress(self, connection: Connection, authenticated: bool) -> None:
         """Drop who connects and then does not negotiate, or negotiates and then does not log on."""
@@ -146,6 +158,10 @@ class Server:
         settings = self.settings
         return Acceptor(self.users, settings.server_name, settings.allow_guest, settings.allow_anonymous, self.kerberos)
 
+    def new_rpc_acceptor(self) -> Acceptor:
+        """For RPC over TCP: no guests, who have no keys."""
+        return Acceptor(self.users, self.settings.server_name, kerberos=self.kerberos, service="host")
+
     def new_session(self, connection: Connection) -> Session:
         """3.3.5.5.1. Raises INSUFFICIENT_RESOURCES when the client has too many under way."""
         table = connection.session_table
@@ -160,7 +176,7 @@ class Server:
                 break
         session = Session(self, session_id, connection)
         self.global_session_table[session_id] = table[session_id] = session
-        connection.loop.call_later(settings.authentication_timeout, self._expire_unfinished, session)
+        session.deadline = connection.loop.call_later(settings.authentication_timeout, self._expire_unfinished, session)
         return session
 
     def _expire_unfinished(self, session: Session) -> None:
@@ -173,6 +189,8 @@ class Server:
         stay with the object: the reply that ends a session is still signed with them."""
         if self.global_session_table.pop(session.session_id, None) is None:
             return
+        if session.deadline is not None:
+            session.deadline.cancel()
         for connection in {session.connection, *session.channel_list}:
             connection.session_table.pop(session.session_id, None)
             connection.preauth_session_table.pop(session.session_id, None)
@@ -216,7 +234,11 @@ class Server:
         for session in list(self.global_session_table.values()):
             self.remove_session(session)
         for entry in list(self.global_open_table.values()):
-            entry.close()
+            if entry.durable is not None and entry.durable.persistent:
+                # The next run, or the next owner, goes on with it.
+                entry.abandon()
+            else:
+                entry.close()
         self.host_changes.close()
         for connection in list(self.connection_list):
             connection.transport.close("server shutdown")

@@ -8,21 +8,32 @@ import logging
 import os
 import uuid
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from smb3server.admin import AdminSocket, socket_path
+from smb3server.admin import AdminSocket, Command, socket_path
 from smb3server.auth.users import UserDatabase
 from smb3server.backends.local import LocalBackend, LocalOptions
-from smb3server.config import Config, ConfigError
+from smb3server.config import Config, ConfigError, WitnessConfig
 from smb3server.fabrics import Fabrics
+from smb3server.ha.persistence import Domain, Persistence
+from smb3server.ha.restore import restore
+from smb3server.ha.sqlite_store import SqliteStore
+from smb3server.ha.store import Store, StoreError
+from smb3server.presentation import hider
 from smb3server.report import collect
 from smb3server.server import Server
 from smb3server.transports.listener import TcpListener
-from smb3server.tree import Share, ShareFlags
+from smb3server.tree import Share, ShareCapabilities, ShareFlags, ShareType
+
+if TYPE_CHECKING:
+    from witness.cluster import ClusterEvents
+    from witness.setup import Witness
 
 log = logging.getLogger(__name__)
 
 DEFAULT_PORT, UNPRIVILEGED_PORT = 445, 1445
 _GUID_FILE = "server-guid"
+_STORE_FILE = "handles.db"
 
 
 class Service:
@@ -37,6 +48,11 @@ class Service:
         self.listeners: list[TcpListener] = []
         self.fabrics = Fabrics(self.server)
         self.admin: AdminSocket | None = None
+        self.store: Store | None = None
+        """Of persistent opens."""
+        self.witness: Witness | None = None
+        self.cluster_events: ClusterEvents | None = None
+        """What the Witness service speaks for; set before ``start``. None: the administrator speaks."""
         self.server.rdma = config.rdma
         self.server.rdma_choices = self.fabrics.choices
         self.notes: list[str] = []
@@ -46,19 +62,48 @@ class Service:
         """Raises ``ConfigError``, ``OSError`` or ``ProviderError``."""
         self._state()
         self._shares()
+        await self._persistent_opens()
         await self.server.interfaces.start()
         hosts = self._hosts()
         if self.config.rdma != "off":
             await self.fabrics.start(self.config.rdma.split(","), hosts, self.config.rdma_port)
         self._listen(hosts)
+        if self.config.witness is not None:
+            await self._start_witness(self.config.witness, hosts)
         await self._open_admin()
+
+    async def _start_witness(self, config: WitnessConfig, hosts: list[str]) -> None:
+        """The Witness service is imported where it is wanted, and only there."""
+        from witness.setup import Witness
+
+        server = self.server
+        self.witness = Witness(
+            config,
+            config.listen or hosts,
+            server.settings.server_name,
+            server.new_rpc_acceptor,
+            lambda: [share.name for share in server.share_list.values() if share.type == ShareType.DISK],
+            lambda: [entry.address for entry in server.interfaces.interfaces],
+            self.cluster_events,
+        )
+        await self.witness.start()
+        self.notes += self.witness.service.notes
+        if config.nodes or self.cluster_events is not None:
+            # MS-SMB2 2.2.10: what has clients look for a Witness service.
+            for share in server.share_list.values():
+                if share.type == ShareType.DISK:
+                    share.capabilities |= ShareCapabilities.CLUSTER
 
     async def _open_admin(self) -> None:
         """A server that nobody can ask still serves."""
         path = socket_path(self.config.state)
-        admin = AdminSocket(
-            path, {"status": lambda _: collect(self.server, self.addresses()), "ping": lambda _: {"pid": os.getpid()}}
-        )
+        commands: dict[str, Command] = {
+            "status": lambda _: collect(self.server, self.addresses()),
+            "ping": lambda _: {"pid": os.getpid()},
+        }
+        if self.witness is not None:
+            commands |= self.witness.admin_commands()
+        admin = AdminSocket(path, commands)
         try:
             await admin.start()
         except OSError as error:
@@ -110,9 +155,36 @@ class Service:
                     guest_ok=share.guest,
                     users=share.users,
                     hidden=share.hidden or share.name.endswith("$"),
+                    keep_inherited_flag=share.keep_inherited_flag,
+                    posix_locks=share.posix_locks,
+                    level2_oplocks=share.level2_oplocks,
+                    change_notify=share.change_notify,
+                    hides=hider(share.hide_files, share.hide_dot_files),
                     flags=ShareFlags.ACCESS_BASED_DIRECTORY_ENUM if share.access_based_enumeration else 0,
                 )
             )
+
+    async def _persistent_opens(self) -> None:
+        """Shares with continuous availability: their opens of the last run come back before anybody is served."""
+        wanted = {share.name.casefold() for share in self.config.shares if share.continuous_availability}
+        if not wanted or self.config.state is None:
+            return
+        try:
+            self.store = await SqliteStore.open(self.config.state / _STORE_FILE)
+        except StoreError as error:
+            raise ConfigError(f"state directory {self.config.state}: {error}") from error
+        self.server.persistence = Persistence()
+        domain = Domain(self.store, "")
+        shares = [share for name, share in self.server.share_list.items() if name in wanted]
+        for share in shares:
+            share.domain = domain
+            share.capabilities |= ShareCapabilities.CONTINUOUS_AVAILABILITY
+        try:
+            count = await restore(self.server, domain, shares)
+        except StoreError as error:
+            raise ConfigError(f"state directory {self.config.state}: {error}") from error
+        if count:
+            log.info("%d persistent opens restored", count)
 
     def _hosts(self) -> list[str]:
         if not self.config.listen:
@@ -162,16 +234,25 @@ class Service:
         """What is served where: ``tcp 0.0.0.0:445``, ``iwarp 0.0.0.0:5445``."""
         served = [("tcp", listener.address) for listener in self.listeners]
         served += [(name, listener.address) for name, listener in self.fabrics.listeners]
+        if self.witness is not None:
+            served += [("witness", (host, self.witness.service.port)) for host in self.witness.service.settings.listen]
         return [f"{kind} {f'[{host}]' if ':' in host else host}:{port}" for kind, (host, port) in served]
 
     async def stop(self) -> None:
         """Stop listening, finish requests in flight, close opens and connections."""
         if self.admin is not None:
             await self.admin.close()
+        if self.witness is not None:
+            await self.witness.stop()
         for listener in self.listeners:
             await listener.close()
         await self.fabrics.close()
         await self.server.shutdown()
+        if self.server.persistence is not None:
+            await self.server.persistence.drain()
+            self.server.persistence.close()
+        if self.store is not None:
+            await self.store.close()
         await self.server.interfaces.stop()
 
 

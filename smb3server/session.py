@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import asyncio
+
     from smb3server.backends.base import User
     from smb3server.connection import Connection
     from smb3server.open import Open
@@ -77,6 +79,8 @@ class Session:
         """``signer``'s; a channel bound later may use another."""
         self.expiration_time: float | None = None
         """Wall clock, seconds since the epoch; None: never."""
+        self.deadline: asyncio.TimerHandle | None = None
+        """By which it must be authenticated."""
         self.creation_time = time.time()
         self.idle_time = time.time()
         self._next_tree_id = 0

@@ -156,8 +156,8 @@ def render(report: dict[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
-def _find(options: argparse.Namespace) -> Path | str:
-    """The socket to ask, or what is wrong."""
+def find_socket(options: argparse.Namespace) -> Path | str:
+    """The socket to ask, by the options ``--socket`` and ``--state``; or what is wrong."""
     if options.socket is not None:
         return Path(options.socket)
     if options.state is not None:
@@ -188,7 +188,7 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> int:
     """Entry point; exit status as ``--help`` says."""
     options = _parser().parse_args(arguments)
-    found = _find(options)
+    found = find_socket(options)
     if isinstance(found, str):
         print(f"smb3server status: {found}", file=sys.stderr)
         return EXIT_NO_SERVER

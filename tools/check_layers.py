@@ -50,6 +50,10 @@ CORE = tuple(
     )
 )
 IWARP_CODECS = tuple(f"smbdirect.providers.iwarp.{name}" for name in ("mpa", "ddp", "rdmap"))
+ROCE_PROTOCOL = tuple(
+    f"smbdirect.providers.roce.{name}"
+    for name in ("headers", "icrc", "retry", "requester", "responder", "queue_pair", "cm", "cm_messages")
+)
 OUTSIDE_WORLD = ("asyncio", "socket", "select", "selectors", "threading", "time", "random", "secrets", "os", "uuid")
 
 RULES = (
@@ -59,6 +63,7 @@ RULES = (
     Rule(CORE, OUTSIDE_WORLD, "the core has no I/O, clock or randomness"),
     Rule(CORE, ("smbdirect.providers", "smbdirect.pump", "smbdirect.transport"), "the core knows no provider"),
     Rule(IWARP_CODECS, OUTSIDE_WORLD, "protocol layers of a provider are sans-I/O"),
+    Rule(ROCE_PROTOCOL, OUTSIDE_WORLD, "protocol layers of a provider are sans-I/O"),
     Rule(
         ("smbdirect.providers",),
         ("smbdirect.connection", "smbdirect.pump", "smbdirect.transport"),

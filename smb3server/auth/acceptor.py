@@ -19,6 +19,9 @@ from smb3server.status import NtStatus, StatusError
 
 log = logging.getLogger(__name__)
 
+_AP_REQ = b"\x6e"
+"""Tag of KRB_AP_REQ (RFC 4120 5.5.1)."""
+
 
 class _Negotiate(NegotiateProxy):  # type: ignore[misc]
     """pyspnego's SPNEGO with the mechanisms given, and no others."""
@@ -66,20 +69,29 @@ class Acceptor:
         allow_guest: bool = False,
         allow_anonymous: bool = False,
         kerberos: bool = False,
+        service: str = "cifs",
     ) -> None:
+        """``service``: first part of the Kerberos principal."""
         self._ntlm = NtlmAcceptor(users, server_name, allow_guest, allow_anonymous)
         contexts: dict[GSSMech, Any] = {}
         if kerberos:
-            contexts[GSSMech.kerberos] = spnego.server(protocol="kerberos", service="cifs")
+            contexts[GSSMech.kerberos] = spnego.server(protocol="kerberos", service=service)
         contexts[GSSMech.ntlm] = self._ntlm
         self._users = users
-        self._context = _Negotiate(contexts)
+        self._kerberos = contexts.get(GSSMech.kerberos)
+        self._context: Any = _Negotiate(contexts)
+        self._begun = False
         self.identity: Identity | None = None
         self.expiration_time: float | None = None
         """When the credentials expire, seconds since the epoch; None: never."""
 
     def step(self, token: bytes) -> bytes:
         """The answer to the client's token. Raises LOGON_FAILURE, or INVALID_PARAMETER for a token that is none."""
+        if not self._begun and self._kerberos is not None and token[:1] == _AP_REQ:
+            # RPC's Kerberos (GSS_C_DCE_STYLE) comes without the mechanism that GSS tokens begin with.
+            self._context = self._kerberos
+            self._context._is_wrapped = False
+        self._begun = True
         try:
             answer = self._context.step(token)
         except LogonError as error:
@@ -102,6 +114,21 @@ class Acceptor:
             raise StatusError(NtStatus.LOGON_FAILURE)
         account = self._users.find(name)
         return Identity(name, realm, user=account.user if account is not None else None)
+
+    @property
+    def context(self) -> Any:
+        """pyspnego's context, for messages protected by the completed authentication itself."""
+        return self._context
+
+    @property
+    def ntlm(self) -> NtlmAcceptor | None:
+        """None if the mechanism is another."""
+        return self._ntlm if self._ntlm.complete else None
+
+    @property
+    def extended_session_security(self) -> bool | None:
+        """Whether NTLM's was negotiated (MS-NLMP 2.2.2.5); None if the mechanism is another."""
+        return self._ntlm.extended_session_security if self._ntlm.complete else None
 
     @property
     def session_key(self) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from smb3server import write_times
+from smb3server import presentation
 from smb3server.open import find_open
 from smb3server.request import Request, Response, handles
 from smb3server.wire.close import CLOSE_RESPONSE, POSTQUERY_ATTRIB, CloseResponse, parse_request
@@ -17,7 +17,7 @@ def close(request: Request) -> Response:
     response = CloseResponse()
     if record.flags & POSTQUERY_ATTRIB and found.handle is not None:
         found.settle_write_time()
-        info = write_times.visible(found.file, found.handle.info())
+        info = presentation.shown(found, found.handle.info())
         response = CloseResponse(
             flags=POSTQUERY_ATTRIB,
             creation_time=info.creation_time,

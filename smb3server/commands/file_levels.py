@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from smb3server import write_times
+from smb3server import presentation
 from smb3server.backends.names import short_name
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire import file_info as wire
@@ -48,7 +48,17 @@ def handle_of(opened: Open) -> Handle:
 
 
 def _info(opened: Open) -> FileInfo:
-    return write_times.visible(opened.file, handle_of(opened).info())
+    return presentation.shown(opened, handle_of(opened).info())
+
+
+def store_all(opened: Open, undo: Callable[[], None] | None = None) -> None:
+    """What all opens of a file share changed: the persistent ones among them are stored anew, before the reply."""
+    persistence = opened.session.server.persistence
+    if persistence is None or opened.file is None:
+        return
+    for file in opened.file.table.streams(opened.file.key):
+        for entry in file.opens:
+            persistence.changed(entry, undo)
 
 
 def delete_pending(opened: Open) -> bool:

@@ -10,6 +10,7 @@ from smb3server.backends.base import OpenRequest
 from smb3server.backends.names import short_name
 from smb3server.expression import Matcher, compile_expression
 from smb3server.open import Open, find_open
+from smb3server.presentation import Hides, hidden
 from smb3server.request import Request, Response, handles
 from smb3server.status import NtStatus, StatusError
 from smb3server.tree import ShareFlags
@@ -72,7 +73,7 @@ def query_directory(request: Request) -> Response:
         raise StatusError(NtStatus.INFO_LENGTH_MISMATCH)
     enumeration = _enumeration(opened, opened.handle, query.flags, pattern)
     packer = Packer(query.info_class, query.output_buffer_length)
-    _fill(packer, enumeration, bool(query.flags & _ONE), _visible(request, opened))
+    _fill(packer, enumeration, bool(query.flags & _ONE), _visible(request, opened), opened.tree.share.hides)
     if not packer.count:
         if enumeration.held is not None:
             # The first entry is larger than the whole buffer; it stays for a larger one.
@@ -130,7 +131,13 @@ def _visible(request: Request, opened: Open) -> Callable[[str], bool] | None:
     return visible
 
 
-def _fill(packer: Packer, enumeration: Enumeration, single: bool, visible: Callable[[str], bool] | None = None) -> None:
+def _fill(
+    packer: Packer,
+    enumeration: Enumeration,
+    single: bool,
+    visible: Callable[[str], bool] | None = None,
+    hides: Hides | None = None,
+) -> None:
     """Entries until the buffer is full or the scan ends."""
     matches = enumeration.matches
     entry = enumeration.held
@@ -145,6 +152,8 @@ def _fill(packer: Packer, enumeration: Enumeration, single: bool, visible: Calla
                 entry = None
                 continue
         name, info = entry
+        if hides is not None and hides(name):
+            info = hidden(info)
         short = short_name(name).encode("utf-16-le") if packer.has_short_names else b""
         if not packer.add(info, name.encode("utf-16-le", "surrogatepass"), info.key.inode, short):
             enumeration.held = entry

@@ -1,6 +1,6 @@
-"""Connection-oriented DCE/RPC (C706 chapter 12, MS-RPCE) on a named pipe: bind, alter context, requests, faults.
+"""Connection-oriented DCE/RPC (C706 chapter 12, MS-RPCE): bind, alter context, requests, faults.
 
-The authentication is the session's; binds with a security trailer of their own are refused.
+Binds with a security trailer are refused here; ``smb3server.rpc.association`` accepts them.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable
-from typing import Annotated, NamedTuple
+from dataclasses import dataclass, field
+from typing import Annotated, Any, NamedTuple
 
 from construct import Bytes, Int8ul, Int16ul, Int32ul
 
@@ -22,13 +23,16 @@ ORPHANED, CANCEL = 19, 18
 FIRST_FRAGMENT, LAST_FRAGMENT, OBJECT_UUID = 0x01, 0x02, 0x80
 LITTLE_ENDIAN = b"\x10\x00\x00\x00"
 
-ACCEPTANCE, PROVIDER_REJECTION = 0, 2
+ACCEPTANCE, PROVIDER_REJECTION, NEGOTIATE_ACK = 0, 2, 3
 NO_REASON, ABSTRACT_SYNTAX_NOT_SUPPORTED, TRANSFER_SYNTAXES_NOT_SUPPORTED = 0, 1, 2
 NAK_AUTHENTICATION_TYPE = 8
 
 FAULT_OPNUM_RANGE = 0x1C010002
 FAULT_UNKNOWN_INTERFACE = 0x1C010003
 FAULT_PROTOCOL = 0x1C01000B
+FAULT_SERVER_TOO_BUSY = 0x1C010014
+FAULT_CANCEL = 0x1C00000D
+FAULT_UNSPECIFIED = 0x1C000012
 FAULT_BAD_STUB_DATA = 0x000006F7
 FAULT_ACCESS_DENIED = 0x00000005
 
@@ -37,6 +41,11 @@ MIN_FRAGMENT = 1432
 """MustRecvFragSize (C706 12.6.3.1)."""
 MAX_CONTEXTS = 32
 MAX_STUB = 1 << 20
+"""Bytes of request stubs under way."""
+MAX_PARTIAL_CALLS = 16
+"""Calls of which fragments are missing: clients may send several in turn (C706 12.6.3.1, PFC_CONC_MPX)."""
+MAX_PENDING_CALLS = 64
+"""Calls that wait for an answer, of one association."""
 
 NDR = uuid.UUID("8a885d04-1ceb-11c9-9fe8-08002b104860").bytes_le + b"\x02\x00\x00\x00"
 
@@ -87,9 +96,6 @@ CONTEXT_ITEM = Codec(ContextItem)
 CONTEXT_RESULT = Codec(ContextResult)
 REQUEST_BODY = Codec(RequestBody)
 
-Operation = Callable[[bytes], bytes]
-"""Request stub to response stub."""
-
 
 class Fault(Exception):
     """Ends a call with a fault PDU of this status."""
@@ -97,6 +103,55 @@ class Fault(Exception):
     def __init__(self, status: int) -> None:
         super().__init__(f"fault 0x{status:08x}")
         self.status = status
+
+
+class Deferred:
+    """What an operation returns whose answer comes later: call ``resolve`` or ``fail`` once.
+
+    ``on_abandon`` is called when the client cancels the call or its connection ends: nothing is answered then.
+    """
+
+    __slots__ = ("_finish", "on_abandon")
+
+    def __init__(self, on_abandon: Callable[[], None]) -> None:
+        self.on_abandon = on_abandon
+        self._finish: Callable[[bytes | Fault], None] | None = None
+
+    def resolve(self, stub: bytes) -> None:
+        """Answer with this response stub; ignored after the call was abandoned."""
+        if self._finish is not None:
+            finish, self._finish = self._finish, None
+            finish(stub)
+
+    def fail(self, status: int) -> None:
+        """Answer with a fault."""
+        if self._finish is not None:
+            finish, self._finish = self._finish, None
+            finish(Fault(status))
+
+    def wait(self, finish: Callable[[bytes | Fault], None]) -> None:
+        """Where the answer goes."""
+        self._finish = finish
+
+    def abandon(self) -> None:
+        if self._finish is not None:
+            self._finish = None
+            self.on_abandon()
+
+
+Operation = Callable[[bytes], "bytes | Deferred"]
+"""Request stub to response stub, at once or later. May raise ``Fault``."""
+
+
+@dataclass(slots=True)
+class Call:
+    """A request, whole or not yet."""
+
+    call_id: int
+    request: RequestBody
+    security: Any = None
+    """Of its first fragment; all others have the same, and so has the answer."""
+    stub: bytearray = field(default_factory=bytearray)
 
 
 class Interface(NamedTuple):
@@ -107,19 +162,23 @@ class Interface(NamedTuple):
 
 
 class RpcEndpoint:
-    """One pipe instance's association: feed it bytes, take fragments out of ``output``."""
+    """One association: feed it bytes, take fragments out of ``output``."""
 
-    def __init__(self, name: str, interfaces: list[Interface]) -> None:
+    def __init__(self, address: str, interfaces: list[Interface]) -> None:
+        """``address``: the secondary address of the bind_ack (C706 12.6.4.4), a pipe's path or a port."""
         self.output: list[bytes] = []
         self.broken = False
         """The peer broke the protocol: nothing more is answered."""
-        self._address = f"\\PIPE\\{name}".encode("ascii") + b"\0"
+        self.max_fragment = MIN_FRAGMENT
+        self.max_stub = MAX_STUB
+        self._address = address.encode("ascii") + b"\0"
         self._interfaces = {(entry.uuid, entry.version): entry for entry in interfaces}
         self._contexts: dict[int, Interface] = {}
         self._input = bytearray()
-        self._stub = bytearray()
-        self._call: tuple[int, RequestBody] | None = None
-        self._max_fragment = MIN_FRAGMENT
+        self._partial: dict[int, Call] = {}
+        self._pending: dict[int, Deferred] = {}
+        self._group = 0x5342
+        """Association group: contexts of a pipe are not shared, so any number but zero will do."""
 
     def feed(self, data: bytes) -> None:
         """Take what the client wrote: fragments, or parts or several of them."""
@@ -142,26 +201,59 @@ class RpcEndpoint:
                     log.debug("malformed RPC fragment: %s", error)
                     self._fault(header.call_id, 0, FAULT_PROTOCOL)
 
+    def close(self) -> None:
+        """The transport is gone: calls that wait are given up."""
+        self.broken = True
+        self._partial.clear()
+        while self._pending:
+            self._pending.popitem()[1].abandon()
+
     def _receive(self, header: CommonHeader, body: bytes) -> None:
         if header.type in (BIND, ALTER):
             self._bind(header, body)
         elif header.type == REQUEST:
             self._request(header, body)
         elif header.type == ORPHANED:
-            self._call = None
-            self._stub.clear()
-        elif header.type != CANCEL:
+            self._orphaned(header.call_id)
+        elif header.type == CANCEL:
+            self._cancel(header.call_id)
+        else:
             self._fault(header.call_id, 0, FAULT_PROTOCOL)
 
+    def _orphaned(self, call_id: int) -> None:
+        """C706 12.6.4.10: the client lost interest; nothing is answered."""
+        self._partial.pop(call_id, None)
+        deferred = self._pending.pop(call_id, None)
+        if deferred is not None:
+            deferred.abandon()
+
+    def _cancel(self, call_id: int) -> None:
+        """C706 12.6.4.6: a call that waits ends with a fault; one that does not is about to be answered."""
+        deferred = self._pending.pop(call_id, None)
+        if deferred is not None:
+            deferred.abandon()
+            self._fault(call_id, 0, FAULT_CANCEL)
+
     def _bind(self, header: CommonHeader, body: bytes) -> None:
-        """C706 12.6.4.3-4: accept the interfaces known here in NDR, reject the rest one by one."""
         if header.auth_length:
-            self._emit(BIND_NAK, header.call_id, NAK_AUTHENTICATION_TYPE.to_bytes(2, "little") + b"\x01\x05\x00")
-            return
+            self._refuse(header, NAK_AUTHENTICATION_TYPE)
+        else:
+            self._acknowledge(header, self._accept(header, body))
+
+    def _refuse(self, header: CommonHeader, reason: int) -> None:
+        """C706 12.6.4.5, with the versions of the protocol that are spoken here."""
+        self._emit(BIND_NAK, header.call_id, reason.to_bytes(2, "little") + b"\x01\x05\x00")
+
+    def _acknowledge(self, header: CommonHeader, body: bytes) -> None:
+        self._emit(BIND_ACK if header.type == BIND else ALTER_RESPONSE, header.call_id, body)
+
+    def _accept(self, header: CommonHeader, body: bytes) -> bytes:
+        """C706 12.6.4.3-4: accept the interfaces known here in NDR, reject the rest one by one. The answer's body."""
         bind = BIND_BODY.unpack(body)
         position = BIND_BODY.size + 4
         if len(body) < position or body[BIND_BODY.size] > MAX_CONTEXTS:
             raise DecodeError("bad context list")
+        accepted: dict[int, Interface] = {}
         results: list[bytes] = []
         for _ in range(body[BIND_BODY.size]):
             item = CONTEXT_ITEM.unpack(body, position)
@@ -172,71 +264,131 @@ class RpcEndpoint:
             transfers = {body[at : at + 20] for at in range(position, end, 20)}
             position = end
             interface = self._interfaces.get((item.interface, item.version))
-            if interface is None:
+            result = self._features(transfers)
+            if result is not None:
+                pass
+            elif interface is None:
                 result = ContextResult(PROVIDER_REJECTION, ABSTRACT_SYNTAX_NOT_SUPPORTED)
             elif NDR not in transfers:
                 result = ContextResult(PROVIDER_REJECTION, TRANSFER_SYNTAXES_NOT_SUPPORTED)
             else:
-                if len(self._contexts) >= MAX_CONTEXTS:
-                    raise DecodeError("too many contexts")
-                self._contexts[item.context_id] = interface
+                accepted[item.context_id] = interface
                 result = ContextResult(ACCEPTANCE, NO_REASON, NDR)
             results.append(CONTEXT_RESULT.pack(result))
+        if len(self._contexts.keys() | accepted.keys()) > MAX_CONTEXTS:
+            raise DecodeError("too many contexts")
+        self._contexts.update(accepted)
         if header.type == BIND:
-            self._max_fragment = max(MIN_FRAGMENT, min(MAX_FRAGMENT, bind.max_receive))
+            self.max_fragment = max(MIN_FRAGMENT, min(MAX_FRAGMENT, bind.max_receive))
+            self._join_group(bind.association_group)
         address = self._address if header.type == BIND else b""
-        head = BIND_BODY.pack(BindBody(self._max_fragment, self._max_fragment, bind.association_group or 0x5342))
+        head = BIND_BODY.pack(BindBody(self.max_fragment, self.max_fragment, self._group))
         head += len(address).to_bytes(2, "little") + address
         head += bytes(-len(head) & 3) + bytes((len(results), 0, 0, 0))
-        self._emit(BIND_ACK if header.type == BIND else ALTER_RESPONSE, header.call_id, head + b"".join(results))
+        return head + b"".join(results)
+
+    def _features(self, transfers: set[bytes]) -> ContextResult | None:
+        """The answer to a bind time feature negotiation (MS-RPCE 3.3.1.5.3); None if this is none."""
+        return None
+
+    def _join_group(self, wanted: int) -> None:
+        self._group = wanted or self._group
 
     def _request(self, header: CommonHeader, body: bytes) -> None:
-        request = REQUEST_BODY.unpack(body)
-        start = REQUEST_BODY.size + (16 if header.flags & OBJECT_UUID else 0)
-        if header.auth_length or start > len(body):
-            raise DecodeError("bad request")
-        if header.flags & FIRST_FRAGMENT:
-            self._call = (header.call_id, request)
-            self._stub.clear()
-        if self._call is None or self._call[0] != header.call_id:
-            raise DecodeError("fragment of no call")
-        if len(self._stub) + len(body) - start > MAX_STUB:
-            self._call = None
-            self._stub.clear()
-            raise DecodeError("request too long")
-        self._stub += body[start:]
-        if header.flags & LAST_FRAGMENT:
-            call_id, first = self._call
-            stub = bytes(self._stub)
-            self._call = None
-            self._stub.clear()
-            self._run(call_id, first, stub)
+        if header.auth_length:
+            raise DecodeError("security trailer on a transport that brings its own security")
+        self._collect(header, REQUEST_BODY.unpack(body), body[REQUEST_BODY.size :], None)
 
-    def _run(self, call_id: int, request: RequestBody, stub: bytes) -> None:
-        interface = self._contexts.get(request.context_id)
+    def _collect(self, header: CommonHeader, request: RequestBody, stub: bytes, security: Any) -> None:
+        """Put the fragments of a call together (C706 12.6.4.9) and run it after the last. ``stub`` may begin with the
+        object's UUID."""
+        if header.flags & OBJECT_UUID:
+            if len(stub) < 16:
+                raise DecodeError("no object UUID")
+            stub = stub[16:]
+        call_id = header.call_id
+        if header.flags & FIRST_FRAGMENT:
+            if len(self._partial) >= MAX_PARTIAL_CALLS:
+                self._partial.clear()
+                raise DecodeError("too many calls begun and not finished")
+            if call_id in self._pending:
+                raise DecodeError("call identifier in use")
+            self._partial[call_id] = Call(call_id, request, security)
+        call = self._partial.get(call_id)
+        if call is None or call.security is not security:
+            raise DecodeError("fragment of no call")
+        if sum(len(entry.stub) for entry in self._partial.values()) + len(stub) > self.max_stub:
+            self._partial.clear()
+            raise DecodeError("request too long")
+        call.stub += stub
+        if header.flags & LAST_FRAGMENT:
+            del self._partial[call_id]
+            self._run(call)
+
+    def _run(self, call: Call) -> None:
+        interface = self._contexts.get(call.request.context_id)
         if interface is None:
-            self._fault(call_id, request.context_id, FAULT_UNKNOWN_INTERFACE)
+            self._fault(call.call_id, call.request.context_id, FAULT_UNKNOWN_INTERFACE)
             return
-        operation = interface.operations.get(request.opnum)
+        operation = interface.operations.get(call.request.opnum)
         if operation is None:
-            self._fault(call_id, request.context_id, FAULT_OPNUM_RANGE)
+            self._fault(call.call_id, call.request.context_id, FAULT_OPNUM_RANGE)
+            return
+        if len(self._pending) >= MAX_PENDING_CALLS:
+            self._fault(call.call_id, call.request.context_id, FAULT_SERVER_TOO_BUSY)
             return
         try:
-            answer = operation(stub)
+            answer = operation(bytes(call.stub))
         except Fault as error:
-            self._fault(call_id, request.context_id, error.status)
+            self._fault(call.call_id, call.request.context_id, error.status)
             return
-        room = self._max_fragment - COMMON.size - REQUEST_BODY.size
+        except Exception:
+            log.exception("RPC operation %d failed", call.request.opnum)
+            self._fault(call.call_id, call.request.context_id, FAULT_UNSPECIFIED)
+            return
+        call.stub.clear()
+        if isinstance(answer, Deferred):
+            self._pending[call.call_id] = answer
+            answer.wait(lambda result: self._finish(call, result))
+        else:
+            self._respond(call, answer)
+
+    def _finish(self, call: Call, result: bytes | Fault) -> None:
+        self._pending.pop(call.call_id, None)
+        if isinstance(result, Fault):
+            self._fault(call.call_id, call.request.context_id, result.status)
+        else:
+            self._respond(call, result)
+
+    def _room(self, call: Call) -> int:
+        """Bytes of stub in one fragment."""
+        return self.max_fragment - COMMON.size - REQUEST_BODY.size
+
+    def _respond(self, call: Call, answer: bytes) -> None:
+        room = self._room(call)
+        context_id = call.request.context_id
         for start in range(0, max(len(answer), 1), room):
             part = answer[start : start + room]
             flags = (FIRST_FRAGMENT if not start else 0) | (LAST_FRAGMENT if start + room >= len(answer) else 0)
-            body = REQUEST_BODY.pack(RequestBody(len(answer) - start, request.context_id, 0)) + part
-            self._emit(RESPONSE, call_id, body, flags)
+            body = REQUEST_BODY.pack(RequestBody(len(answer) - start, context_id, 0))
+            self._emit_response(call, flags, body, part)
+
+    def _emit_response(self, call: Call, flags: int, body: bytes, stub: bytes) -> None:
+        self._emit(RESPONSE, call.call_id, body + stub, flags)
 
     def _fault(self, call_id: int, context_id: int, status: int) -> None:
         body = REQUEST_BODY.pack(RequestBody(0, context_id, 0)) + status.to_bytes(4, "little") + bytes(4)
         self._emit(FAULT, call_id, body)
 
-    def _emit(self, kind: int, call_id: int, body: bytes, flags: int = FIRST_FRAGMENT | LAST_FRAGMENT) -> None:
-        header = CommonHeader(type=kind, flags=flags, fragment_length=COMMON.size + len(body), call_id=call_id)
+    def _emit(
+        self,
+        kind: int,
+        call_id: int,
+        body: bytes,
+        flags: int = FIRST_FRAGMENT | LAST_FRAGMENT,
+        auth_length: int = 0,
+    ) -> None:
+        """``auth_length``: of the verifier at the end of ``body``."""
+        length = COMMON.size + len(body)
+        header = CommonHeader(type=kind, flags=flags, fragment_length=length, auth_length=auth_length, call_id=call_id)
         self.output.append(COMMON.pack(header) + body)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from smb3server.request import Request
+from smb3server.rpc.association import Association, AssociationGroups
 from smb3server.rpc.dcerpc import Interface, RpcEndpoint
 from smb3server.server import Server
 from smb3server.session import Session
@@ -44,7 +45,7 @@ class RpcPipe:
         if sum(map(len, self._endpoint.output)) > MAX_OUTPUT:
             raise StatusError(NtStatus.PIPE_BUSY)
         self._endpoint.feed(data)
-        if self._endpoint.broken:
+        if self._endpoint.broken and not self._endpoint.output:
             raise StatusError(NtStatus.PIPE_DISCONNECTED)
         return len(data)
 
@@ -64,7 +65,7 @@ class RpcPipe:
         return sum(map(len, messages)), len(messages), len(messages[0]) if messages else 0
 
     def close(self) -> None:
-        self._endpoint.broken = True
+        self._endpoint.close()
         self._endpoint.output.clear()
         self._rest = memoryview(b"")
 
@@ -81,5 +82,10 @@ def open_pipe(request: Request, name: str) -> RpcPipe:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
     if request.session is None:
         raise StatusError(NtStatus.USER_SESSION_DELETED)
-    interfaces = factory(request.connection.server, request.session)
-    return RpcPipe(RpcEndpoint(normalize(name), interfaces))
+    server = request.connection.server
+    interfaces = factory(server, request.session)
+    # Calls act for the session's user; binds may protect them on top of what the session does.
+    association = Association(
+        f"\\PIPE\\{normalize(name)}", lambda association: interfaces, server.new_rpc_acceptor, AssociationGroups()
+    )
+    return RpcPipe(association)

@@ -119,7 +119,9 @@ def default_descriptor(mode: int, uid: int, gid: int, directory: bool, ids: IdMa
     aces.append(allow(group, _ALWAYS | _rights(group_bits, directory)))
     aces.append(allow(EVERYONE, _ALWAYS | _rights(other_bits, directory)))
     aces.append(allow(LOCAL_SYSTEM, FILE_ALL_ACCESS))
-    return SecurityDescriptor(owner, group, Acl(tuple(aces)), None, int(Control.DACL_PRESENT | Control.SELF_RELATIVE))
+    # Windows' own files have all been through auto-inheritance, and its dialogs expect it.
+    control = Control.DACL_PRESENT | Control.DACL_AUTO_INHERITED | Control.SELF_RELATIVE
+    return SecurityDescriptor(owner, group, Acl(tuple(aces)), None, int(control))
 
 
 def to_mode(descriptor: SecurityDescriptor) -> int:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import socket
 import stat
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +125,33 @@ def test_status_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     play(tmp_path, scene)
 
 
+def test_watch(tmp_path: Path) -> None:
+    """One line of JSON per refresh, until interrupted."""
+
+    async def scene(acted: Scene) -> None:
+        command = [
+            sys.executable,
+            "-m",
+            "smb3server",
+            "status",
+            "--state",
+            str(tmp_path / "state"),
+            "--json",
+            "--watch",
+        ]
+        watch = ("--json", "--watch", "0.2")
+        process = await asyncio.create_subprocess_exec(*command, *watch, stdout=asyncio.subprocess.PIPE, limit=1 << 20)
+        assert process.stdout is not None
+        for _ in range(2):
+            assert "sessions" in json.loads(await process.stdout.readline())
+        process.send_signal(signal.SIGINT)
+        assert await process.wait() == 0
+        # asyncio's transport of the pipe is closed by reading to the end
+        await process.stdout.read()
+
+    play(tmp_path, scene)
+
+
 def test_status_without_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli_main(["status", "--state", str(tmp_path)]) == 1
     assert "No such file" in capsys.readouterr().err
@@ -211,6 +240,17 @@ def test_doctor_without_rdma(tmp_path: Path) -> None:
         assert "the logon failed" in result.verdict
 
     play(tmp_path, scene, rdma="off")
+
+
+def test_doctor_as_a_guest(tmp_path: Path) -> None:
+    """Whatever a guest's logon comes to, it ends in a verdict."""
+
+    async def scene(acted: Scene) -> None:
+        result = await examined(acted, "nobody-here", "")
+        assert result.reached
+        assert "because" in result.verdict
+
+    play(tmp_path, scene, allow_guest=True)
 
 
 def test_doctor_unreachable(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import subprocess
 import sys
 import time
@@ -35,7 +36,7 @@ def configuration(
 
 
 def _toml(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else repr(value).replace("'", '"')
+    return json.dumps(value)
 
 
 @contextlib.contextmanager

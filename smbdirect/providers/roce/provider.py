@@ -46,6 +46,7 @@ from smbdirect.providers.roce.headers import (
 )
 from smbdirect.providers.roce.responder import MAX_PENDING_READS
 from smbdirect.providers.roce.sockets import (
+    LOCAL_MTU,
     PacketPath,
     Port,
     Route,
@@ -125,7 +126,8 @@ class RoceListener:
 
 
 class RoceProvider:
-    """Software RoCEv2. ``udp_port`` is for tests; ``check_icrc=False`` leaves the check of IPv4 packets to nobody."""
+    """Software RoCEv2. ``udp_port`` is for tests; ``check_icrc=False`` leaves the check of IPv4 packets to nobody.
+    ``segmentation``: whether packets leave in UDP_SEGMENT batches; None for all but peers on this host."""
 
     def __init__(
         self,
@@ -133,6 +135,7 @@ class RoceProvider:
         check_icrc: bool = True,
         capabilities: Capabilities = CAPABILITIES,
         max_mtu: int = 4096,
+        segmentation: bool | None = None,
     ) -> None:
         if max_mtu not in PATH_MTUS.values():
             raise ProviderError(f"{max_mtu} is not an InfiniBand MTU")
@@ -145,6 +148,7 @@ class RoceProvider:
         self._udp_port = udp_port
         self._check_icrc = check_icrc
         self._max_mtu = max_mtu
+        self._segmentation = segmentation
         self._ports: dict[bytes, Port] = {}
         self._listeners: dict[tuple[Port, int], RoceListener] = {}
         self._manager = ConnectionManager(secrets.randbits, self._is_listening)
@@ -167,7 +171,7 @@ class RoceProvider:
         ``ProviderError`` if UDP port 4791 is taken."""
         host = host or "0.0.0.0"
         shared = self._port_for(
-            look_up(host).local if host not in ("0.0.0.0", "::") else bytes(16 if ":" in host else 4)
+            look_up(host).peer if host not in ("0.0.0.0", "::") else bytes(16 if ":" in host else 4)
         )
         if not port:
             port = _FIRST_EPHEMERAL_PORT + secrets.randbelow(16384)
@@ -277,7 +281,8 @@ class RoceProvider:
         assert peer is not None and own is not None
         mtu = PATH_MTUS[own.mtu_code]
         endpoint.peer = route.peer
-        endpoint.path = PacketPath(route, peer.queue_pair, mtu, interface_mtu, endpoint.counters)
+        segment = interface_mtu <= LOCAL_MTU if self._segmentation is None else self._segmentation
+        endpoint.path = PacketPath(route, peer.queue_pair, mtu, segment, endpoint.counters)
         reads = min(own.initiator_depth, peer.responder_resources)
         endpoint.queue_pair.start(peer.psn, own.psn, mtu, reads, peer.rnr_retry)
 

@@ -31,7 +31,7 @@ READ_CHUNK = 16
 and end at multiples of it, so that one sent again never reaches beyond what the peer saw of the first."""
 ACK_EVERY = 16
 """An acknowledgement is asked for at least every so many packets."""
-REORDER_DELAY = 0.004
+REORDER_DELAY = 0.002
 """Seconds that a missing packet may be late before it counts as lost. Networks with several paths reorder, and going
 back costs peers dear: Linux's rxe carries out a registration again that stands between the messages it repeats, which
 fails and ends its connection."""

@@ -381,10 +381,10 @@ class PacketPath:
     """Packets of one connection; keeps ``requester.Path``.
 
     Packets of equal size gather into one UDP_SEGMENT batch, which ``flush`` sends; the kernel numbers their IP headers
-    0, 1, 2, ..., which the ICRC takes into account.
+    0, 1, 2, ..., which the ICRC takes into account. ``segment`` says whether that is wanted on this path.
     """
 
-    def __init__(self, route: Route, queue_pair: int, mtu: int, interface_mtu: int, counters: dict[str, int]) -> None:
+    def __init__(self, route: Route, queue_pair: int, mtu: int, segment: bool, counters: dict[str, int]) -> None:
         self._route = route
         self._mtu = mtu
         self._port = route.port
@@ -393,7 +393,7 @@ class PacketPath:
         self._counters = counters
         self._address = route.port.address_of(route)
         self._control = route.port.source_control(route)
-        self._segment = interface_mtu <= LOCAL_MTU
+        self._segment = segment
         self._prefixes: dict[int, int] = {}
         self._batch: list[Buffer] = []
         self._count = 0

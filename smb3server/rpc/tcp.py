@@ -1,0 +1,178 @@
+"""DCE/RPC over TCP (ncacn_ip_tcp, MS-RPCE 2.1.1.1): listeners and their connections on asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import Counter
+from collections.abc import Callable
+from typing import cast
+
+from smb3server.auth.acceptor import Acceptor
+from smb3server.rpc.association import Association, AssociationGroups
+from smb3server.rpc.dcerpc import Interface
+
+log = logging.getLogger(__name__)
+
+AUTHENTICATION_TIMEOUT = 30.0
+"""Seconds from connecting to the end of the authentication, or to the end of all that goes without."""
+MAX_STRANGERS_PER_ADDRESS = 128
+MAX_UNSENT = 4 << 20
+"""Bytes of answers that a client may leave unread."""
+_KEEPALIVE_IDLE, _KEEPALIVE_INTERVAL, _KEEPALIVE_COUNT = 60, 10, 3
+"""Seconds, seconds, probes: a client that waits for a notification says nothing, maybe because it is gone."""
+
+InterfaceFactory = Callable[[Association], list[Interface]]
+
+
+class RpcConnection(asyncio.Protocol):
+    """Feeds an ``Association`` and sends what comes out of it, also when answers come later."""
+
+    def __init__(self, listener: RpcListener) -> None:
+        self.listener = listener
+        self.association: Association | None = None
+        self._transport: asyncio.Transport | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._stranger = ""
+        """The peer's address while it counts as one that has not authenticated."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are none of asyncio's classes.
+        self._transport = transport = cast(asyncio.Transport, transport)
+        listener = self.listener
+        peer = transport.get_extra_info("peername")[0]
+        if (
+            len(listener.connections) >= listener.max_connections
+            or listener.strangers[peer] >= MAX_STRANGERS_PER_ADDRESS
+        ):
+            log.warning("%s: too many RPC connections", peer)
+            transport.abort()
+            return
+        listener.strangers[peer] += 1
+        self._stranger = peer
+        handle = transport.get_extra_info("socket")
+        if handle is not None:
+            _keep_alive(handle)
+        listener.connections.add(self)
+        transport.set_write_buffer_limits(high=64 << 10)
+        port = str(transport.get_extra_info("sockname")[1])
+        self.association = association = Association(port, listener.interfaces, listener.new_acceptor, listener.groups)
+        association.local_host = transport.get_extra_info("sockname")[0]
+        association.peer_host = peer
+        association.max_stub = listener.max_stub
+        association.flush = self.flush
+        self._deadline = asyncio.get_running_loop().call_later(AUTHENTICATION_TIMEOUT, self._check_progress)
+
+    def _check_progress(self) -> None:
+        if self.association is not None and not self.association.authenticated and self._transport is not None:
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self.association is not None:
+            self.association.feed(data)
+            if self._stranger and self.association.authenticated:
+                self._forget_stranger()
+            self.flush()
+
+    def _forget_stranger(self) -> None:
+        peer, self._stranger = self._stranger, ""
+        strangers = self.listener.strangers
+        strangers[peer] -= 1
+        if not strangers[peer]:
+            del strangers[peer]
+
+    def flush(self) -> None:
+        """Send the fragments that are ready."""
+        association, transport = self.association, self._transport
+        if association is None or transport is None:
+            return
+        if association.output:
+            fragments, association.output = association.output, []
+            transport.writelines(fragments)
+            if transport.get_write_buffer_size() > MAX_UNSENT:
+                log.warning("%s does not read RPC answers", association.peer_host)
+                transport.abort()
+        if association.broken:
+            transport.close()
+
+    def pause_writing(self) -> None:
+        """Who does not read answers may not ask for more."""
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._transport = None
+        if self._stranger:
+            self._forget_stranger()
+        if self.association is not None:
+            self.association.close()
+            self.association = None
+        self.listener.connections.discard(self)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+
+def _keep_alive(handle: socket.socket) -> None:
+    handle.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_IDLE)
+    handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_INTERVAL)
+    handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _KEEPALIVE_COUNT)
+
+
+class RpcListener:
+    """One endpoint: the interfaces that are served on a port."""
+
+    def __init__(
+        self,
+        interfaces: InterfaceFactory,
+        new_acceptor: Callable[[], Acceptor],
+        max_connections: int = 32768,
+        max_stub: int = 1 << 16,
+    ) -> None:
+        """``max_stub``: bytes of request stubs under way, of one connection. NDR takes a second per megabyte."""
+        self.max_stub = max_stub
+        self.strangers: Counter[str] = Counter()
+        """Connections that have not authenticated, by the peer's address."""
+        self.interfaces = interfaces
+        self.new_acceptor = new_acceptor
+        self.max_connections = max_connections
+        self.groups = AssociationGroups()
+        self.connections: set[RpcConnection] = set()
+        self._servers: list[asyncio.Server] = []
+
+    async def listen(self, host: str, port: int) -> tuple[str, int]:
+        """Also listen here; port 0: any. The address in use. Raises ``OSError``."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        handle = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            handle.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                handle.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            handle.bind((host, port))
+            loop = asyncio.get_running_loop()
+            server = await loop.create_server(lambda: RpcConnection(self), sock=handle, backlog=1024)
+        except OSError:
+            handle.close()
+            raise
+        self._servers.append(server)
+        address = handle.getsockname()
+        return address[0], address[1]
+
+    async def close(self) -> None:
+        """Stop listening and drop every connection."""
+        for server in self._servers:
+            server.close()
+        for connection in list(self.connections):
+            connection.close()
+        for server in self._servers:
+            await server.wait_closed()
+        self._servers.clear()

@@ -1,0 +1,178 @@
+"""The RPC interface of MS-SWN 3.1.4: between DCE/RPC calls and the registrations."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from smb3server.rpc.association import Association
+from smb3server.rpc.dcerpc import FAULT_ACCESS_DENIED, FAULT_BAD_STUB_DATA, Deferred, Fault, Interface, Operation
+from smb3server.rpc.ndr import operation
+from witness import ndr
+from witness.cluster import ClusterEvents
+from witness.registrations import Notification, Registrations, Request, Waiter, WitnessError
+
+log = logging.getLogger(__name__)
+
+
+class WitnessInterface:
+    """Serves all associations of an endpoint."""
+
+    def __init__(
+        self,
+        cluster: ClusterEvents,
+        registrations: Registrations,
+        require_privacy: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        deadline_set: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``deadline_set`` is called when something was registered or waits, so that timers can be set anew."""
+        self._cluster = cluster
+        self._registrations = registrations
+        self._require_privacy = require_privacy
+        self._clock = clock
+        self._deadline_set = deadline_set
+
+    def interface(self, association: Association) -> Interface:
+        """For ``RpcListener``."""
+        methods: dict[int, Operation] = {
+            0: operation(ndr.GetInterfaceList, lambda request: self._interfaces()),
+            1: operation(ndr.Register, lambda request: self._register(association, request)),
+            2: operation(ndr.UnRegister, lambda request: self._unregister(association, request)),
+            3: lambda stub: self._notify(association, stub),
+            4: operation(ndr.RegisterEx, lambda request: self._register_extended(association, request)),
+            5: operation(ndr.UnRegisterEx, lambda request: self._unregister_extended(association, request)),
+        }
+        guarded = {opnum: self._guarded(association, method) for opnum, method in methods.items()}
+        return Interface(ndr.UUID, ndr.MAJOR, guarded)
+
+    def _guarded(self, association: Association, method: Operation) -> Operation:
+        """2.1: authenticated, and nobody in between."""
+
+        def run(stub: bytes) -> bytes | Deferred:
+            caller = association.caller
+            if caller is None or caller.identity is None or not caller.protects:
+                raise Fault(FAULT_ACCESS_DENIED)
+            if self._require_privacy and not caller.private:
+                raise Fault(FAULT_ACCESS_DENIED)
+            return method(stub)
+
+        return run
+
+    def _interfaces(self) -> Any:
+        """3.1.4.1."""
+        return ndr.interface_list_response(self._cluster.interfaces())
+
+    def _owner(self, association: Association) -> tuple[int, str]:
+        """Who may use a handle: the same user on a connection of the same association group."""
+        caller, group = association.caller, association.group
+        if caller is None or caller.identity is None or group is None:
+            raise Fault(FAULT_ACCESS_DENIED)
+        return group.number, str(caller.identity).casefold()
+
+    def _register(self, association: Association, request: Any) -> Any:
+        """3.1.4.2."""
+        wanted = Request(
+            request["Version"],
+            ndr.optional_text(request["NetName"]),
+            ndr.optional_text(request["IpAddress"]),
+            ndr.optional_text(request["ClientComputerName"]),
+        )
+        return self._registered(association, wanted, ndr.RegisterResponse())
+
+    def _register_extended(self, association: Association, request: Any) -> Any:
+        """3.1.4.5."""
+        wanted = Request(
+            request["Version"],
+            ndr.optional_text(request["NetName"]),
+            ndr.optional_text(request["IpAddress"]),
+            ndr.optional_text(request["ClientComputerName"]),
+            True,
+            ndr.optional_text(request["ShareName"]),
+            request["Flags"],
+            request["KeepAliveTimeout"],
+        )
+        return self._registered(association, wanted, ndr.RegisterExResponse())
+
+    def _registered(self, association: Association, wanted: Request, response: Any) -> Any:
+        owner = self._owner(association)
+        handle = bytes(ndr.HANDLE_SIZE)
+        status = ndr.Win32.SUCCESS
+        try:
+            key = self._registrations.register(wanted, owner, owner[1], self._clock())
+            handle = bytes(4) + key
+            self._watch_group(association)
+            log.debug("%s (%s) registered for %s", wanted.client, association.peer_host, wanted.net_name)
+        except WitnessError as error:
+            status = error.status
+        response["ppContext"] = handle
+        response["ErrorCode"] = int(status)
+        self._deadline_set()
+        return response
+
+    def _watch_group(self, association: Association) -> None:
+        """Handles end with the last connection of their group (C706 5.1.6)."""
+        group = association.group
+        owner = self._owner(association)
+        if group is not None and owner not in group.attachments:
+            group.attachments.add(owner)
+            group.on_rundown.append(lambda: self._rundown(owner))
+
+    def _rundown(self, owner: tuple[int, str]) -> None:
+        count = self._registrations.owner_gone(owner)
+        if count:
+            log.debug("%s disconnected: %d registrations ended", owner[1], count)
+
+    def _unregister(self, association: Association, request: Any) -> Any:
+        """3.1.4.3."""
+        response = ndr.UnRegisterResponse()
+        response["ErrorCode"] = int(self._unregistered(association, request["pContext"]))
+        return response
+
+    def _unregister_extended(self, association: Association, request: Any) -> Any:
+        """3.1.4.6: the handle is null after success."""
+        response = ndr.UnRegisterExResponse()
+        status = self._unregistered(association, request["ppContext"])
+        response["ppContext"] = bytes(ndr.HANDLE_SIZE) if status == ndr.Win32.SUCCESS else request["ppContext"]
+        response["ErrorCode"] = int(status)
+        return response
+
+    def _unregistered(self, association: Association, handle: bytes) -> ndr.Win32:
+        try:
+            self._registrations.unregister(handle[4:], self._owner(association))
+        except WitnessError as error:
+            return error.status
+        return ndr.Win32.SUCCESS
+
+    def _notify(self, association: Association, stub: bytes) -> bytes | Deferred:
+        """3.1.4.4: answered with the next notification, or when the registration's keepalive runs out."""
+        if len(stub) < ndr.HANDLE_SIZE:
+            raise Fault(FAULT_BAD_STUB_DATA)
+        key = stub[4 : ndr.HANDLE_SIZE]
+        ready: list[bytes] = []
+        waiting: list[Waiter] = []
+
+        def abandon() -> None:
+            self._registrations.forget(key, waiting[0], self._clock())
+            self._deadline_set()
+
+        deferred = Deferred(abandon)
+
+        def answer(status: ndr.Win32, notification: Notification | None) -> None:
+            result = notification.stub if notification is not None else ndr.notification_error_stub(status)
+            if waiting:
+                deferred.resolve(result)
+            else:
+                ready.append(result)
+
+        try:
+            waiter = self._registrations.wait(key, self._owner(association), self._clock(), answer)
+        except WitnessError as error:
+            return ndr.notification_error_stub(error.status)
+        if waiter is None:
+            return ready[0]
+        waiting.append(waiter)
+        self._deadline_set()
+        return deferred

@@ -1,0 +1,355 @@
+"""Registrations and what waits for them (MS-SWN 3.1.1, 3.1.4, 3.1.5): no I/O, and no clock but ``now``."""
+
+from __future__ import annotations
+
+import heapq
+import ipaddress
+import secrets
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from witness.cluster import ClientMove, ClusterEvents, Event, IpChange, ResourceChanged, ShareMove
+from witness.ndr import (
+    V1,
+    V2,
+    Address,
+    InterfaceState,
+    MessageType,
+    RegisterFlags,
+    Win32,
+    notification_stub,
+    pack_address_list,
+    pack_resource_change,
+)
+
+MAX_NAME = 1024
+"""Characters of any string in a registration."""
+
+
+class WitnessError(Exception):
+    """Ends a method with this return value."""
+
+    def __init__(self, status: Win32) -> None:
+        super().__init__(status.name)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    registrations: int = 65536
+    registrations_per_owner: int = 256
+    waiters: int = 4
+    """WitnessrAsyncNotify calls that wait, of one registration."""
+    queue: int = 32
+    """Notifications that wait to be fetched, of one registration; the oldest is dropped beyond."""
+    default_keepalive: float = 120.0
+    """Seconds, for a KeepAliveTimeout of 0."""
+    max_keepalive: float = 3600.0
+    """Seconds. KeepAliveTimeout is a maximum: a server may answer earlier (3.1.4.5)."""
+    unused: float = 300.0
+    """Seconds without a WitnessrAsyncNotify after which a registration is removed (3.1.5.1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """Encoded once for all who are told the same."""
+
+    kind: MessageType
+    stub: bytes
+    about: Hashable
+    """What it is about: a later notification about the same replaces one that nobody fetched yet."""
+
+
+Answer = Callable[[Win32, Notification | None], None]
+
+
+@dataclass(slots=True, eq=False)
+class Waiter:
+    """A WitnessrAsyncNotify that waits."""
+
+    answer: Answer
+    deadline: float | None
+
+
+@dataclass(slots=True, eq=False)
+class Registration:
+    """WitnessRegistration (3.1.1.1)."""
+
+    key: bytes
+    """RegistrationKey: the UUID of the context handle."""
+    version: int
+    net_name: str
+    share_name: str | None
+    ip_address: Address
+    client: str
+    """WitnessClientName."""
+    flags: int
+    keepalive: float | None
+    """Seconds; None in version 1."""
+    owner: Hashable
+    user: str
+    last_use: float
+    scheduled: float | None = None
+    """When its timer fires, at the latest."""
+    waiters: deque[Waiter] = field(default_factory=deque)
+    queue: deque[Notification] = field(default_factory=deque)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The arguments of WitnessrRegister and WitnessrRegisterEx; None for a null pointer."""
+
+    version: int
+    net_name: str | None
+    ip_address: str | None
+    client: str | None
+    extended: bool = False
+    """WitnessrRegisterEx: the following count."""
+    share_name: str | None = None
+    flags: int = 0
+    keepalive: int = 0
+    """Seconds."""
+
+
+class Registrations:
+    """WitnessRegistrationList. ``owner`` stands for whoever may use a handle; its registrations end with it."""
+
+    def __init__(self, cluster: ClusterEvents, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self.notifications_sent = 0
+        self.notifications_dropped = 0
+        self._cluster = cluster
+        self._by_key: dict[bytes, Registration] = {}
+        self._by_name: dict[str, dict[bytes, Registration]] = {}
+        """By net name."""
+        self._by_client: dict[str, dict[bytes, Registration]] = {}
+        self._by_owner: dict[Hashable, dict[bytes, Registration]] = {}
+        self._timers: list[tuple[float, bytes]] = []
+        """Heap of (when, key), at most a few for each registration; those that its ``scheduled`` does not name are
+        void."""
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def __iter__(self) -> Iterator[Registration]:
+        return iter(list(self._by_key.values()))
+
+    # 3.1.4
+
+    def register(self, request: Request, owner: Hashable, user: str, now: float) -> bytes:
+        """3.1.4.2, 3.1.4.5: a new registration's key. Raises ``WitnessError``."""
+        if request.version != (V2 if request.extended else V1):
+            raise WitnessError(Win32.REVISION_MISMATCH)
+        net_name, client = _text(request.net_name), _text(request.client)
+        try:
+            address = ipaddress.ip_address(_text(request.ip_address))
+        except ValueError:
+            raise WitnessError(Win32.INVALID_PARAMETER) from None
+        known = self._known_name(net_name)
+        if request.flags not in (RegisterFlags.NONE, RegisterFlags.IP_NOTIFICATION):
+            raise WitnessError(Win32.INVALID_PARAMETER)
+        share = self._known_share(known, request.share_name)
+        addresses = self._cluster.addresses(known)
+        if addresses and address not in addresses:
+            raise WitnessError(Win32.INVALID_STATE)
+        limits = self.limits
+        if len(self._by_key) >= limits.registrations or (
+            len(self._by_owner.get(owner, ())) >= limits.registrations_per_owner
+        ):
+            raise WitnessError(Win32.NO_SYSTEM_RESOURCES)
+        keepalive = None
+        if request.extended:
+            keepalive = min(float(request.keepalive) or limits.default_keepalive, limits.max_keepalive)
+        key = secrets.token_bytes(16)
+        entry = Registration(
+            key, request.version, known, share, address, client, request.flags, keepalive, owner, user, now
+        )
+        self._by_key[key] = entry
+        self._by_name.setdefault(known.casefold(), {})[key] = entry
+        self._by_client.setdefault(client.casefold(), {})[key] = entry
+        self._by_owner.setdefault(owner, {})[key] = entry
+        self._schedule(entry)
+        return key
+
+    def _known_name(self, given: str) -> str:
+        """The cluster's spelling: clients may say a name's first label, its fully qualified form or an address."""
+        wanted = given.casefold()
+        names = self._cluster.net_names()
+        for name in names:
+            if name.casefold() == wanted:
+                return name
+        for name in names:
+            if name.casefold().partition(".")[0] == wanted.partition(".")[0]:
+                return name
+        raise WitnessError(Win32.INVALID_PARAMETER)
+
+    def _known_share(self, net_name: str, given: str | None) -> str | None:
+        """3.1.4.5: ERROR_INVALID_STATE for a share that is not there."""
+        if given is None:
+            return None
+        for share in self._cluster.shares(net_name):
+            if share.casefold() == given.casefold():
+                return share
+        raise WitnessError(Win32.INVALID_STATE)
+
+    def unregister(self, key: bytes, owner: Hashable) -> None:
+        """3.1.4.3: calls that wait for it end. Raises ``WitnessError``."""
+        entry = self._by_key.get(key)
+        if entry is None or entry.owner != owner:
+            raise WitnessError(Win32.INVALID_PARAMETER)
+        self._remove(entry)
+
+    def wait(self, key: bytes, owner: Hashable, now: float, answer: Answer) -> Waiter | None:
+        """3.1.4.4: ``answer`` is called at once if a notification is queued, or later, or never if ``forget`` is called
+        with the result first. Raises ``WitnessError``."""
+        entry = self._by_key.get(key)
+        if entry is None or entry.owner != owner:
+            raise WitnessError(Win32.NOT_FOUND)
+        entry.last_use = now
+        if entry.queue:
+            self._answer(answer, entry.queue.popleft())
+            return None
+        if len(entry.waiters) >= self.limits.waiters:
+            raise WitnessError(Win32.NO_SYSTEM_RESOURCES)
+        waiter = Waiter(answer, now + entry.keepalive if entry.keepalive is not None else None)
+        entry.waiters.append(waiter)
+        self._schedule(entry)
+        return waiter
+
+    def forget(self, key: bytes, waiter: Waiter, now: float) -> None:
+        """The call was cancelled or its connection is gone."""
+        entry = self._by_key.get(key)
+        if entry is not None and waiter in entry.waiters:
+            entry.waiters.remove(waiter)
+            entry.last_use = now
+            self._schedule(entry)
+
+    def owner_gone(self, owner: Hashable) -> int:
+        """Rundown of context handles (C706 5.1.6): registrations of an owner end. How many."""
+        found = list(self._by_owner.get(owner, {}).values())
+        for entry in found:
+            self._remove(entry)
+        return len(found)
+
+    def _remove(self, entry: Registration) -> None:
+        del self._by_key[entry.key]
+        _discard(self._by_name, entry.net_name.casefold(), entry.key)
+        _discard(self._by_client, entry.client.casefold(), entry.key)
+        _discard(self._by_owner, entry.owner, entry.key)
+        waiters, entry.waiters = entry.waiters, deque()
+        for waiter in waiters:
+            waiter.answer(Win32.NOT_FOUND, None)
+
+    # Timers
+
+    def next_deadline(self) -> float | None:
+        """When ``handle_timer`` has to be called at the latest."""
+        return self._timers[0][0] if self._timers else None
+
+    def _deadline(self, entry: Registration) -> float | None:
+        if not entry.waiters:
+            return entry.last_use + self.limits.unused
+        return entry.waiters[0].deadline
+
+    def _schedule(self, entry: Registration) -> None:
+        """A timer that fires early is set anew then; so waiting again and again costs no timers."""
+        deadline = self._deadline(entry)
+        if deadline is not None and (entry.scheduled is None or deadline < entry.scheduled):
+            entry.scheduled = deadline
+            heapq.heappush(self._timers, (deadline, entry.key))
+
+    def handle_timer(self, now: float) -> None:
+        """3.1.4.4, 3.1.5.1: keepalives that ran out, registrations that nobody uses."""
+        while self._timers and self._timers[0][0] <= now:
+            when, key = heapq.heappop(self._timers)
+            entry = self._by_key.get(key)
+            if entry is None or entry.scheduled != when:
+                continue
+            entry.scheduled = None
+            while entry.waiters and entry.waiters[0].deadline is not None and entry.waiters[0].deadline <= now:
+                entry.last_use = now
+                entry.waiters.popleft().answer(Win32.TIMEOUT, None)
+            if not entry.waiters and entry.last_use + self.limits.unused <= now:
+                self._remove(entry)
+            else:
+                self._schedule(entry)
+
+    # Events
+
+    def notify(self, event: Event) -> int:
+        """3.1.6: tell every registration that the event is for. How many were told."""
+        if isinstance(event, ResourceChanged):
+            return self._resource_changed(event)
+        if isinstance(event, ClientMove):
+            found = self._by_client.get(event.client.casefold(), {}).values()
+            matching = [
+                e for e in found if event.net_name is None or e.net_name.casefold() == event.net_name.casefold()
+            ]
+            return self._tell(matching, MessageType.CLIENT_MOVE, pack_address_list(event.addresses), "move")
+        entries = self._by_name.get(event.net_name.casefold(), {}).values()
+        if isinstance(event, ShareMove):
+            share = event.share.casefold()
+            matching = [e for e in entries if e.share_name is not None and e.share_name.casefold() == share]
+            return self._tell(matching, MessageType.SHARE_MOVE, pack_address_list(event.addresses), "move")
+        return self._ip_changed(event, entries)
+
+    def _ip_changed(self, event: IpChange, entries: Iterable[Registration]) -> int:
+        matching = [entry for entry in entries if entry.flags & RegisterFlags.IP_NOTIFICATION]
+        # Changes add up: none may be dropped for a later one.
+        return self._tell(matching, MessageType.IP_CHANGE, pack_address_list(event.addresses), None)
+
+    def _resource_changed(self, event: ResourceChanged) -> int:
+        name = event.name.casefold()
+        matching = list(self._by_name.get(name, {}).values())
+        if not matching:
+            matching = [
+                entry
+                for entry in self._by_key.values()
+                if entry.share_name is not None and entry.share_name.casefold() == name
+            ]
+        if event.addresses is not None:
+            matching = [entry for entry in matching if entry.ip_address in event.addresses]
+        state = InterfaceState.AVAILABLE if event.available else InterfaceState.UNAVAILABLE
+        return self._tell(matching, MessageType.RESOURCE_CHANGE, pack_resource_change(event.name, state), (name, state))
+
+    def _tell(self, entries: list[Registration], kind: MessageType, messages: bytes, about: Hashable) -> int:
+        if not entries:
+            return 0
+        notification = Notification(kind, notification_stub(kind, messages, 1), about)
+        for entry in entries:
+            if entry.waiters:
+                self._answer(entry.waiters.popleft().answer, notification)
+                self._schedule(entry)
+            else:
+                self._queue(entry, notification)
+        return len(entries)
+
+    def _queue(self, entry: Registration, notification: Notification) -> None:
+        if notification.about is not None:
+            same = [e for e in entry.queue if (e.kind, e.about) == (notification.kind, notification.about)]
+            for earlier in same:
+                entry.queue.remove(earlier)
+        entry.queue.append(notification)
+        if len(entry.queue) > self.limits.queue:
+            entry.queue.popleft()
+            self.notifications_dropped += 1
+
+    def _answer(self, answer: Answer, notification: Notification) -> None:
+        self.notifications_sent += 1
+        answer(Win32.SUCCESS, notification)
+
+
+def _discard(index: dict[Any, dict[bytes, Registration]], name: Hashable, key: bytes) -> None:
+    bucket = index[name]
+    del bucket[key]
+    if not bucket:
+        del index[name]
+
+
+def _text(given: str | None) -> str:
+    """Raises INVALID_PARAMETER for what is null, empty or endless."""
+    if not given or len(given) > MAX_NAME:
+        raise WitnessError(Win32.INVALID_PARAMETER)
+    return given
