@@ -31,11 +31,13 @@ posix_locks = false                # byte-range locks hold against programs of t
 level2_oplocks = true
 change_notify = true
 streams = true                     # alternate data streams
+force_user = "www-data"            # everybody acts as this user of the host; as root only
 keep_inherited_flag = false        # store DACL_AUTO_INHERITED as clients send it, not by Windows' rule
 
 [[user]]
 name = "alice"
 password = "..."                   # or nt_hash = "32 hexadecimal digits"
+unix_user = "alice"                # act with this user's uid, gid and groups; as root only (default: the server's own)
 
 [witness]                          # tell clients when to move (MS-SWN); without this section: off
 listen = ["0.0.0.0", "::"]         # default: that of [server]
@@ -55,6 +57,8 @@ from __future__ import annotations
 
 import argparse
 import ipaddress
+import os
+import pwd
 import re
 import socket
 import tomllib
@@ -64,6 +68,7 @@ from pathlib import Path
 from typing import Any
 
 from smb3server.auth.users import Account, nt_hash, parse_hash
+from smb3server.backends.base import User
 from smb3server.settings import Settings
 
 RDMA_CHOICES = ("auto", "off", "iwarp", "roce", "verbs")
@@ -96,6 +101,7 @@ class ShareConfig:
     change_notify: bool = True
     streams: bool = True
     level2_oplocks: bool = True
+    force_user: User | None = None
 
 
 @dataclass(slots=True)
@@ -291,13 +297,28 @@ def _read_share(table: _Table, config: Config) -> None:
         posix_locks=table.take("posix_locks", bool, False),
         level2_oplocks=table.take("level2_oplocks", bool, True),
         hide_dot_files=table.take("hide_dot_files", bool, False),
+        force_user=unix_user(f"share {name}: force_user", table.take("force_user", str)),
     )
     table.finish()
     config.shares.append(_checked(share))
 
 
+def unix_user(what: str, name: str | None) -> User | None:
+    """Credentials of a user of the host. Only root can act as somebody else."""
+    if name is None:
+        return None
+    try:
+        entry = pwd.getpwnam(name)
+    except KeyError:
+        raise ConfigError(f"{what}: this machine has no user {name}") from None
+    if os.geteuid() not in (0, entry.pw_uid):
+        raise ConfigError(f"{what}: the server has to run as root to act as {name}")
+    return User(entry.pw_uid, entry.pw_gid, tuple(os.getgrouplist(name, entry.pw_gid)))
+
+
 def _read_user(table: _Table, config: Config) -> None:
     name, password, digest = table.take("name", str), table.take("password", str), table.take("nt_hash", str)
+    user = unix_user(f"user {name}: unix_user", table.take("unix_user", str))
     table.finish()
     if not name or (password is None) == (digest is None):
         raise ConfigError("[[user]]: name and either password or nt_hash are needed")

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from smb3server.accounts import Accounts
 from smb3server.auth.acceptor import Acceptor, hint_token
 from smb3server.auth.users import UserDatabase
 from smb3server.break_notifications import BreakNotifications
@@ -63,6 +64,7 @@ class Server:
         self.max_read_size = self.settings.max_io_size
         self.max_write_size = self.settings.max_io_size
         self.file_table = FileTable(BreakNotifications())
+        self.accounts = Accounts(self)
         self.host_changes = HostChanges(self.file_table)
         """What is open, by file: share modes, locks, oplocks and leases (GlobalLeaseTableList is in it)."""
         self.buffers = BufferPool()
