@@ -23,7 +23,8 @@ encrypt = false
 guest = false
 users = ["alice"]
 remark = "..."
-continuous_availability = false    # persistent handles; needs a state directory
+continuous_availability = false    # persistent handles; needs a state directory, or a cluster
+service = ""                       # the cluster's service it belongs to
 access_based_enumeration = false   # folders list only what the user may read
 hide_files = ["*.tmp"]             # shown as hidden
 hide_dot_files = false             # .profile and the like shown as hidden
@@ -33,6 +34,17 @@ change_notify = true
 streams = true                     # alternate data streams
 force_user = "www-data"            # everybody acts as this user of the host; as root only
 keep_inherited_flag = false        # store DACL_AUTO_INHERITED as clients send it, not by Windows' rule
+
+[cluster]                          # the same on all nodes but for the node's name
+etcd = "etcd://HOST:PORT,..."      # or --cluster
+node = "a"                         # or --node
+name = "smb3server"
+ttl = 4                            # seconds until a dead node's services move
+
+[[service]]
+name = "files"
+addresses = ["10.0.0.10/24@eth0"]  # they move with it
+nodes = ["a", "b"]                 # that may have it, best first; default: any
 
 [[user]]
 name = "alice"
@@ -69,6 +81,10 @@ from typing import Any
 
 from smb3server.auth.users import Account, nt_hash, parse_hash
 from smb3server.backends.base import User
+from smb3server.ha.address import parse as parse_virtual_address
+from smb3server.ha.cluster import ClusterConfig
+from smb3server.ha.service_owner import ServiceConfig
+from smb3server.ha.store_url import parse_url
 from smb3server.settings import Settings
 
 RDMA_CHOICES = ("auto", "off", "iwarp", "roce", "verbs")
@@ -76,6 +92,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 DIALECTS = {"2.0.2": 0x0202, "2.1": 0x0210, "3.0": 0x0300, "3.0.2": 0x0302, "3.1.1": 0x0311}
 _BAD_SHARE_NAME = re.compile(r'[\x00-\x1f"/\\\[\]:|<>+=;,*?]')
 _MAX_SHARE_NAME = 80
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}")
 
 
 class ConfigError(Exception):
@@ -93,6 +110,7 @@ class ShareConfig:
     remark: str = ""
     hidden: bool = False
     continuous_availability: bool = False
+    service: str = ""
     access_based_enumeration: bool = False
     hide_files: tuple[str, ...] = ()
     hide_dot_files: bool = False
@@ -135,6 +153,7 @@ class Config:
     """None: 5445."""
     state: Path | None = None
     log_level: str = "info"
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
     witness: WitnessConfig | None = None
 
 
@@ -219,6 +238,9 @@ def read_file(path: Path, config: Config) -> None:
         _read_share(_Table(f"{path}: [[share]]", entry), config)
     for entry in _tables(path, document, "user"):
         _read_user(_Table(f"{path}: [[user]]", entry), config)
+    _read_cluster(_Table(f"{path}: [cluster]", _table(path, document, "cluster")), config.cluster)
+    for entry in _tables(path, document, "service"):
+        config.cluster.services.append(_read_service(_Table(f"{path}: [[service]]", entry)))
     if "witness" in document:
         config.witness = _read_witness(path, dict(_table(path, document, "witness")))
     if document:
@@ -268,6 +290,51 @@ def _read_server(table: _Table, config: Config) -> None:
     table.finish()
 
 
+def _read_cluster(table: _Table, cluster: ClusterConfig) -> None:
+    cluster.url = table.take("etcd", str, cluster.url)
+    cluster.node = table.take("node", str, cluster.node)
+    cluster.name = table.take("name", str, cluster.name)
+    cluster.ttl = table.take("ttl", int, cluster.ttl)
+    table.finish()
+
+
+def _read_service(table: _Table) -> ServiceConfig:
+    name = table.take("name", str)
+    if not name or not _NAME.fullmatch(name):
+        raise ConfigError(f"[[service]]: {name!r} is not a name: letters, digits, - and _")
+    try:
+        addresses = [parse_virtual_address(text) for text in table.strings("addresses") or ()]
+    except ValueError as error:
+        raise ConfigError(f"[[service]] {name}: {error}") from error
+    service = ServiceConfig(name, addresses, table.strings("nodes") or [])
+    table.finish()
+    return service
+
+
+def _check_cluster(config: Config) -> None:
+    cluster = config.cluster
+    names = [service.name for service in cluster.services]
+    for share in config.shares:
+        if share.service and share.service not in names:
+            raise ConfigError(f"share {share.name}: there is no service {share.service}")
+        if share.service and not cluster.url:
+            raise ConfigError(f"share {share.name}: service {share.service} needs a cluster: --cluster")
+        if share.continuous_availability and not share.service and config.state is None:
+            raise ConfigError("continuous_availability needs a place for its state: --state DIR")
+    if not cluster.url:
+        return
+    try:
+        parse_url(cluster.url)
+    except ValueError as error:
+        raise ConfigError(f"--cluster {error}") from error
+    if not _NAME.fullmatch(cluster.node) or not _NAME.fullmatch(cluster.name):
+        raise ConfigError("--node and the cluster's name: letters, digits, - and _")
+    if not 2 <= cluster.ttl <= 60:
+        raise ConfigError("[cluster] ttl: 2 to 60 seconds")
+    if len(set(names)) < len(names):
+        raise ConfigError("[[service]]: every name only once")
+
+
 def _port(value: int | None) -> int | None:
     if value is not None and not 0 <= value <= 65535:
         raise ConfigError(f"port {value} is not within 0..65535")
@@ -289,6 +356,7 @@ def _read_share(table: _Table, config: Config) -> None:
         remark=table.take("remark", str, ""),
         hidden=table.take("hidden", bool, False),
         continuous_availability=table.take("continuous_availability", bool, False),
+        service=table.take("service", str, ""),
         access_based_enumeration=table.take("access_based_enumeration", bool, False),
         hide_files=tuple(table.strings("hide_files") or ()),
         keep_inherited_flag=table.take("keep_inherited_flag", bool, False),
@@ -318,7 +386,7 @@ def unix_user(what: str, name: str | None) -> User | None:
 
 def _read_user(table: _Table, config: Config) -> None:
     name, password, digest = table.take("name", str), table.take("password", str), table.take("nt_hash", str)
-    user = unix_user(f"user {name}: unix_user", table.take("unix_user", str))
+    unix_user(f"user {name}: unix_user", table.take("unix_user", str))
     table.finish()
     if not name or (password is None) == (digest is None):
         raise ConfigError("[[user]]: name and either password or nt_hash are needed")
@@ -383,6 +451,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--listen", action="append", default=[], metavar="ADDR", help="address to serve (default: all)")
     parser.add_argument("--port", type=int, help="TCP port (default: 445, as root)")
     parser.add_argument("--rdma-port", type=int, metavar="PORT", help="SMB Direct port (default: 5445)")
+    parser.add_argument("--cluster", metavar="etcd://HOST:PORT,...", help="be a node of a cluster")
+    parser.add_argument("--node", metavar="NAME", help="this node's name in the cluster")
     parser.add_argument("--state", type=Path, metavar="DIR", help="where state is kept that outlives the server")
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="default: info")
     return parser
@@ -408,14 +478,15 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Config:
     _override(config, options)
     if not config.shares:
         raise ConfigError("nothing to share: give --share NAME=PATH or a configuration file with [[share]]")
-    if config.state is None and any(share.continuous_availability for share in config.shares):
-        raise ConfigError("continuous_availability needs a place for its state: --state DIR")
+    _check_cluster(config)
     if not config.accounts and not config.settings.allow_guest and not config.settings.keytab:
         raise ConfigError("nobody could log on: give --user NAME:PASSWORD, --guest or a keytab")
     return config
 
 
 def _override(config: Config, options: argparse.Namespace) -> None:
+    config.cluster.url = options.cluster or config.cluster.url
+    config.cluster.node = options.node or config.cluster.node
     convert: dict[str, Callable[[Any], Any]] = {"port": _port, "rdma_port": _port, "rdma": parse_rdma}
     for name in ("listen", "port", "rdma", "rdma_port", "state", "log_level"):
         value = getattr(options, name)
