@@ -104,7 +104,6 @@ class Server:
 
 
 @contextlib.contextmanager
-<<<<<<< HEAD
 def running_server(
     share: Path, log: Path, address: str = "127.0.0.1", fabric: str = "iwarp", prefix: Sequence[str] = ()
 ) -> Iterator[Server]:
@@ -115,15 +114,8 @@ def running_server(
     command = list(prefix)
     command += [sys.executable, "-c", "import sys; from smb3server.cli import main; sys.exit(main())"]
     command += ["--share", f"share={share}", "--user", "u:pw", f"--rdma={fabric}", "--listen", address]
-=======
-def running_server(share: Path, log: Path) -> Iterator[Server]:
-    """``smb3server`` serving ``share`` on 127.0.0.1, until the block ends. Raises ``ServerError``."""
-    check_ports()
-    command = [sys.executable, "-c", "import sys; from smb3server.cli import main; sys.exit(main())"]
-    command += ["--share", f"share={share}", "--user", "u:pw", "--rdma=iwarp", "--listen", "127.0.0.1"]
-    state = log.parent / "state"
+    state = log.with_suffix(".state")
     command += ["--state", str(state)]
->>>>>>> 335abea (Kernel lab: the server's counters against the client's)
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
