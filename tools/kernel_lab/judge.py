@@ -185,10 +185,10 @@ def _counters(case: Case, folder: Path) -> list[str]:
     if not case.rdma_transfers:
         # Around the data there are headers, fragments and everything that is no data.
         compare("RDMA bytes", channel["rdma_read_bytes"] + channel["rdma_write_bytes"], 0, 0, 0)
-        compare(
-            "bytes in messages to the server", channel["inline_bytes_received"], written, 0, written // 8 + (2 << 20)
-        )
-        compare("bytes in messages to the client", channel["inline_bytes_sent"], read, 0, read // 8 + (2 << 20))
+        for side, key, moved in (("server", "received", written), ("client", "sent", read)):
+            compare(
+                f"bytes in messages to the {side}", channel[f"inline_bytes_{key}"], moved, 0, moved // 8 + (2 << 20)
+            )
         return found
     compare("bytes by RDMA Read, written", channel["rdma_read_bytes"], written, SMALL_BYTES, 0)
     compare("bytes by RDMA Write, read", channel["rdma_write_bytes"], read, SMALL_BYTES, 0)

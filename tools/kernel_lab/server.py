@@ -114,7 +114,7 @@ def running_server(
     command = list(prefix)
     command += [sys.executable, "-c", "import sys; from smb3server.cli import main; sys.exit(main())"]
     command += ["--share", f"share={share}", "--user", "u:pw", f"--rdma={fabric}", "--listen", address]
-    state = log.parent / "state"
+    state = log.with_suffix(".state")
     command += ["--state", str(state)]
     with log.open("wb") as output:
         process = subprocess.Popen(
