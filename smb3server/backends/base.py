@@ -264,6 +264,10 @@ class Backend(ABC):
     supports_reflink: bool
     volume_serial: int
     volume_created: int
+    opens: int = 0
+    """Handles made so far."""
+    path_lookups: int = 0
+    """Paths resolved so far. Neither grows while clients read and write what they opened."""
 
     @abstractmethod
     def open(self, request: OpenRequest) -> Handle:
