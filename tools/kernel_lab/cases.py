@@ -38,9 +38,9 @@ class Case(NamedTuple):
         return f"{self.name}:{self.protocol}:{self.credits}:{self.mtu}:{self.netem}:{self.mount_options}"
 
     @property
-    def boot(self) -> tuple[bool, bool, bool]:
+    def boot(self) -> tuple[bool, bool, bool, int]:
         """Cases with the same value can share a boot of the guest."""
-        return self.verbs, self.tap, self.rxe_retry
+        return self.verbs, self.tap, self.rxe_retry, self.mtu
 
 
 CASES = (

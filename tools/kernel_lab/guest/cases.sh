@@ -10,9 +10,10 @@ for c in "$@"; do
   echo "=== case $name: $proto $opts credits=$credits mtu=$mtu $NETEM"
   { timeout -k 10 ${CASE_TIMEOUT:-400} sh /out/${WORKOUT:-workout.sh} $proto $IP $opts 2>&1; echo $? > /tmp/rc; } | tee $CASE_OUT/log.txt
   rc=$(cat /tmp/rc)
+  dmesg -c > $CASE_OUT/dmesg.txt; sync      # a kernel in trouble may not get past the unmounting
   if grep -q ' /mnt cifs ' /proc/mounts; then umount -f /mnt || umount -l /mnt; fi
   for p in $(pidof tcpdump); do kill -INT $p; done
-  sleep 1; dmesg -c > $CASE_OUT/dmesg.txt
+  sleep 1; dmesg -c >> $CASE_OUT/dmesg.txt
   [ $rc = 0 ] || worst=1
   echo $rc > $CASE_OUT/status; sync
   echo "=== case $name: exit $rc"
