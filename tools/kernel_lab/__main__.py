@@ -10,9 +10,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+from tools.kernel_lab import network
 from tools.kernel_lab.cases import CASES, Case, select
 from tools.kernel_lab.judge import judge
 from tools.kernel_lab.server import Server, ServerError, log_complaints, running_server
@@ -20,6 +22,8 @@ from tools.kernel_lab.server import Server, ServerError, log_complaints, running
 HERE = Path(__file__).resolve().parent
 BOOT_SECONDS = 90
 GUEST_ADDRESS = "10.0.2.15"
+SLIRP_HOST = "10.0.2.2"
+"""The host's 127.0.0.1 as a guest on QEMU's user network sees it."""
 _SHOWN = ("=== ", "TIME ")
 
 
@@ -31,21 +35,36 @@ def lab_folder() -> Path:
 
 def build() -> None:
     """Build the guest's modules once; a few minutes with the downloads."""
-    if all((lab_folder() / "modules" / f"{name}.ko").exists() for name in ("cifs", "ksmbd", "siw")):
+    if all((lab_folder() / "modules" / f"{name}.ko").exists() for name in ("cifs", "ksmbd", "siw", "rdma_rxe-retry")):
         return
     print("kernel lab: building the guest (once)", flush=True)
     subprocess.run([str(HERE / "build.sh")], check=True, stdin=subprocess.DEVNULL)
 
 
-def boot(cases: list[Case], out: Path, address: str, options: argparse.Namespace) -> None:
-    """Run ``cases`` in one guest; results are in ``out``, console in console.log. They are all verbs, or none is."""
+class Host(NamedTuple):
+    """Our side of the wire, for the cases of one boot."""
+
+    address: str
+    """Of the server, as the guest sees it."""
+    server: Server | None
+    """None: it runs in the guest."""
+    prefix: Sequence[str] = ()
+    """The command that starts QEMU where the server is."""
+
+
+def boot(cases: list[Case], out: Path, host: Host, options: argparse.Namespace) -> None:
+    """Run ``cases``, which can share a boot, in one guest; results are in ``out``, console in console.log."""
     limit = BOOT_SECONDS + len(cases) * (options.case_timeout + 15)
     settings = f"BULK_MIB={options.bulk} CASE_TIMEOUT={options.case_timeout}"
     environment = os.environ | {"OUT": str(out), "TIMEOUT": str(limit), "MEM": "2048"}
     if cases[0].verbs:
         settings += f" WORKOUT=verbs-workout.sh TREE={HERE.parent.parent} PYTHON={sys.executable}"
         environment["HOSTROOT"] = "1"
-    command = [str(HERE / "run.sh"), str(HERE / "guest" / "cases.sh"), settings, address]
+    if cases[0].tap:
+        environment["NET"] = f"tap:{network.TAP}"
+    if cases[0].rxe_retry:
+        settings += " RXE_RETRY=1"
+    command = [*host.prefix, str(HERE / "run.sh"), str(HERE / "guest" / "cases.sh"), settings, host.address]
     command += [case.argument for case in cases]
     with subprocess.Popen(
         command,
@@ -62,17 +81,39 @@ def boot(cases: list[Case], out: Path, address: str, options: argparse.Namespace
                 print("  " + line.rstrip(), flush=True)
 
 
-def run_all(cases: list[Case], out: Path, address: str, options: argparse.Namespace, server: Server | None) -> None:
+def run_all(cases: list[Case], out: Path, host: Host, options: argparse.Namespace) -> None:
     """Boot until every case has run; a guest that dies in one case is booted again for those after it."""
     waiting = list(cases)
     while waiting:
-        boot(waiting, out, address, options)
+        boot(waiting, out, host, options)
         done = 0
         while done < len(waiting) and (out / waiting[done].name / "status").exists():
             done += 1
         waiting = waiting[done + 1 :]
-        if server is not None and not server.alive:
+        if host.server is not None and not host.server.alive:
             return
+
+
+@contextlib.contextmanager
+def host_for(case: Case, options: argparse.Namespace, log: Path) -> Iterator[Host]:
+    """Where ``case``, and those that share its boot, find a server. Raises ``ServerError`` and ``NetworkError``."""
+    with contextlib.ExitStack() as stack:
+        if case.verbs:
+            yield Host(GUEST_ADDRESS, None)
+            return
+        if options.server == "ksmbd":
+            yield Host("self", None)
+            return
+        share = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="smb-share-")))
+        if case.tap:
+            prefix = stack.enter_context(network.tap_namespace())
+            server = stack.enter_context(running_server(share, log, network.ADDRESS, "roce", prefix))
+            host = Host(network.ADDRESS, server, prefix)
+        else:
+            server = stack.enter_context(running_server(share, log))
+            host = Host(SLIRP_HOST, server)
+        yield host
+        server.stop()
 
 
 def tail(path: Path, lines: int = 25) -> None:
@@ -80,19 +121,6 @@ def tail(path: Path, lines: int = 25) -> None:
         print(f"--- end of {path}")
         for line in path.read_text(errors="replace").splitlines()[-lines:]:
             print("    " + line)
-
-
-@contextlib.contextmanager
-def server_under_test(options: argparse.Namespace, out: Path) -> Iterator[tuple[str, Server | None]]:
-    """The address for the guest, and our server unless the reference is wanted."""
-    if options.server == "ksmbd":
-        yield "self", None
-        return
-    with (
-        tempfile.TemporaryDirectory(prefix="smb-share-") as share,
-        running_server(Path(share), out / "server.log") as s,
-    ):
-        yield "10.0.2.2", s
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -115,29 +143,29 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     out: Path = (options.out or Path(tempfile.mkdtemp(prefix="smb-kernel-lab-"))).resolve()
     out.mkdir(parents=True, exist_ok=True)
+    if options.server == "ksmbd":
+        # The kernel's own server shares the guest with the client: there is no wire, and nothing of ours to run.
+        cases = [case for case in cases if not case.verbs and not case.tap]
     build()
     started = time.monotonic()
     general: list[str] = []
-    try:
-        if outside := [case for case in cases if not case.verbs]:
-            with server_under_test(options, out) as (address, server):
-                run_all(outside, out, address, options, server)
-                if server is not None:
-                    server.stop()
-        if (inside := [case for case in cases if case.verbs]) and options.server != "ksmbd":
-            run_all(inside, out, GUEST_ADDRESS, options, None)
-    except ServerError as error:
-        general.append(str(error))
-    if (log := out / "server.log").exists():
-        general += log_complaints(log)[:10]
+    logs: list[Path] = []
+    for kind in dict.fromkeys(case.boot for case in cases):
+        together = [case for case in cases if case.boot == kind]
+        logs.append(out / f"server-{together[0].name}.log")
+        try:
+            with host_for(together[0], options, logs[-1]) as host:
+                run_all(together, out, host, options)
+        except (ServerError, network.NetworkError) as error:
+            general.append(str(error))
+        if logs[-1].exists():
+            general += log_complaints(logs[-1])[:10]
     failed = bool(general)
     print(f"\nLinux 6.12 client against {options.server}, {time.monotonic() - started:.0f} s, results in {out}")
     for case in cases:
-        if case.verbs and options.server == "ksmbd":
-            continue
         complaints = judge(case, out / case.name)
         failed |= bool(complaints)
-        detail = f"{case.protocol} {case.mount_options} credits={case.credits}"
+        detail = f"{case.protocol} {case.mount_options} credits={case.credits} {case.netem}"
         print(f"  {'FAIL' if complaints else 'ok':4} {case.name:16} {detail}")
         for complaint in complaints:
             print(f"         {complaint}")
@@ -145,7 +173,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"  FAIL {complaint}")
     if failed:
         tail(out / "console.log")
-        tail(log, 40)
+        for log in logs:
+            tail(log, 40)
     return 1 if failed else 0
 
 

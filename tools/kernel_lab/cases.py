@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+DISORDER = "delay 1ms duplicate 1% reorder 10% 50%"
+
 
 class Case(NamedTuple):
     name: str
@@ -19,11 +21,24 @@ class Case(NamedTuple):
     encrypted: bool = False
     verbs: bool = False
     """The server runs inside the guest, on the kernel's RDMA device, instead of on the host."""
+    tap: bool = False
+    """Guest and host meet on a tap instead of QEMU's user network, which carries no RoCE."""
+    mtu: int = 1500
+    """Of the guest's interface."""
+    netem: str = ""
+    """What ``tc`` does to the packets that the guest sends, from the second session on."""
+    rxe_retry: bool = False
+    """The guest's rxe repeats its send queue correctly after a packet loss (docs/rocev2.md)."""
 
     @property
     def argument(self) -> str:
         """As guest/cases.sh takes it."""
-        return f"{self.name}:{self.protocol}:{self.credits}:{self.mount_options}"
+        return f"{self.name}:{self.protocol}:{self.credits}:{self.mtu}:{self.netem}:{self.mount_options}"
+
+    @property
+    def boot(self) -> tuple[bool, bool, bool]:
+        """Cases with the same value can share a boot of the guest."""
+        return self.verbs, self.tap, self.rxe_retry
 
 
 CASES = (
@@ -36,6 +51,12 @@ CASES = (
     Case("siw-vers-3.0.2", "siw", "vers=3.0.2", rdma_transfers=True, invalidation=True),
     Case("tcp-sign", "tcp", "sign"),
     Case("tcp-seal", "tcp", "seal", encrypted=True),
+    Case("rxe", "rxe", rdma_transfers=True, invalidation=True, tap=True),
+    Case("rxe-mtu9000", "rxe", rdma_transfers=True, invalidation=True, tap=True, mtu=9000),
+    Case("rxe-netem", "rxe", rdma_transfers=True, invalidation=True, tap=True, netem=DISORDER),
+    Case(
+        "rxe-loss", "rxe", rdma_transfers=True, invalidation=True, tap=True, netem=f"{DISORDER} loss 1%", rxe_retry=True
+    ),
     Case("verbs-siw", "siw", rdma_transfers=True, invalidation=True, verbs=True),
     Case("verbs-rxe", "rxe", rdma_transfers=True, invalidation=True, verbs=True),
 )

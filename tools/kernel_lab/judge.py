@@ -19,6 +19,8 @@ from tools.pcap.replay import replay
 from tools.pcap.rewrite import rewrite
 from tools.pcap.session import CaptureFile, read_capture
 
+FABRICS = {"siw": "iwarp", "rxe": "roce", "tcp": "tcp"}
+"""What the capture shows, by the protocol of a case."""
 SESSION_FILE_BYTES = 300_000
 """Size of the file that guest/workout.sh writes and reads back in the captured session."""
 
@@ -142,7 +144,7 @@ def _capture(case: Case, path: Path) -> tuple[list[str], CaptureFile | None]:
         return [f"capture: {error}"], None
     found = [str(problem) for problem in capture.all_problems]
     found += [f"replay: {text}" for session in capture.sessions for text in replay(session)]
-    fabric = "tcp" if case.protocol == "tcp" else "iwarp"
+    fabric = FABRICS[case.protocol]
     sessions = [session for session in capture.sessions if session.fabric == fabric and session.upper]
     if not sessions:
         return [*found, f"capture: no session over {fabric}"], capture

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 TCP_PORT, RDMA_PORT = 445, 5445
@@ -75,11 +75,16 @@ class Server:
 
 
 @contextlib.contextmanager
-def running_server(share: Path, log: Path) -> Iterator[Server]:
-    """``smb3server`` serving ``share`` on 127.0.0.1, until the block ends. Raises ``ServerError``."""
-    check_ports()
-    command = [sys.executable, "-c", "import sys; from smb3server.cli import main; sys.exit(main())"]
-    command += ["--share", f"share={share}", "--user", "u:pw", "--rdma=iwarp", "--listen", "127.0.0.1"]
+def running_server(
+    share: Path, log: Path, address: str = "127.0.0.1", fabric: str = "iwarp", prefix: Sequence[str] = ()
+) -> Iterator[Server]:
+    """``smb3server`` serving ``share`` on ``address``, until the block ends. ``prefix`` is the command that starts it
+    somewhere else, in a network namespace. Raises ``ServerError``."""
+    if not prefix:
+        check_ports()
+    command = list(prefix)
+    command += [sys.executable, "-c", "import sys; from smb3server.cli import main; sys.exit(main())"]
+    command += ["--share", f"share={share}", "--user", "u:pw", f"--rdma={fabric}", "--listen", address]
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,

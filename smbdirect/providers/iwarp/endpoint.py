@@ -28,12 +28,12 @@ from smbdirect.providers.base import (
     Write,
 )
 from smbdirect.providers.iwarp.linger import Linger
-from smbdirect.providers.iwarp.memory import Region, RegionTable, as_bytes_view
 from smbdirect.providers.iwarp.mpa import DEFAULT_READ_DEPTH, Parameters, ulpdu_for_segment
 from smbdirect.providers.iwarp.placement import PendingRead, RingPool
 from smbdirect.providers.iwarp.rdmap import Fault, ReadRequest, TerminateError, describe_terminate
 from smbdirect.providers.iwarp.receiver import Receiver
 from smbdirect.providers.iwarp.sender import Response, Sender, Work
+from smbdirect.providers.memory import Region, RegionTable, as_bytes_view
 from smbdirect.tcp_info import retransmissions
 
 _log = logging.getLogger(__name__)
