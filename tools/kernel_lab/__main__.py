@@ -24,6 +24,8 @@ BOOT_SECONDS = 90
 GUEST_ADDRESS = "10.0.2.15"
 SLIRP_HOST = "10.0.2.2"
 """The host's 127.0.0.1 as a guest on QEMU's user network sees it."""
+CONSOLE = "console.log"
+"""As run.sh leaves it."""
 _SHOWN = ("=== ", "TIME ")
 
 
@@ -53,7 +55,7 @@ class Host(NamedTuple):
 
 
 def boot(cases: list[Case], out: Path, host: Host, options: argparse.Namespace) -> None:
-    """Run ``cases``, which can share a boot, in one guest; results are in ``out``, console in console.log."""
+    """Run ``cases``, which can share a boot, in one guest; results are in ``out``, console in console-CASE.log."""
     limit = BOOT_SECONDS + len(cases) * (options.case_timeout + 15)
     settings = f"BULK_MIB={options.bulk} CASE_TIMEOUT={options.case_timeout}"
     environment = os.environ | {"OUT": str(out), "TIMEOUT": str(limit), "MEM": "2048"}
@@ -79,6 +81,8 @@ def boot(cases: list[Case], out: Path, host: Host, options: argparse.Namespace) 
         for line in process.stdout:
             if line.startswith(_SHOWN) or "FAIL(" in line or options.verbose:
                 print("  " + line.rstrip(), flush=True)
+    if (console := out / CONSOLE).exists():
+        console.rename(out / f"console-{cases[0].name}.log")
 
 
 def run_all(cases: list[Case], out: Path, host: Host, options: argparse.Namespace) -> None:
@@ -172,9 +176,8 @@ def main(arguments: list[str] | None = None) -> int:
     for complaint in general:
         print(f"  FAIL {complaint}")
     if failed:
-        tail(out / "console.log")
-        for log in logs:
-            tail(log, 40)
+        for log in [*sorted(out.glob("console-*.log")), *logs]:
+            tail(log)
     return 1 if failed else 0
 
 
