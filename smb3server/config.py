@@ -391,7 +391,7 @@ def _read_user(table: _Table, config: Config) -> None:
     if not name or (password is None) == (digest is None):
         raise ConfigError("[[user]]: name and either password or nt_hash are needed")
     try:
-        config.accounts.append(Account(name, nt_hash(password) if digest is None else parse_hash(digest)))
+        config.accounts.append(Account(name, nt_hash(password) if digest is None else parse_hash(digest), user))
     except ValueError as error:
         raise ConfigError(f"[[user]] {name}: {error}") from error
 

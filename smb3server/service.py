@@ -161,6 +161,7 @@ class Service:
                     encrypt_data=share.encrypt,
                     guest_ok=share.guest,
                     users=share.users,
+                    user=share.force_user,
                     hidden=share.hidden or share.name.endswith("$"),
                     keep_inherited_flag=share.keep_inherited_flag,
                     posix_locks=share.posix_locks,
