@@ -74,6 +74,8 @@ class Connection:
         """The client asked for the list of interfaces (FSCTL_QUERY_NETWORK_INTERFACE_INFO)."""
         self.rdma_interfaces_told = 0
         """Interfaces flagged RDMA_CAPABLE in the answer."""
+        self.timers: tuple[asyncio.TimerHandle, ...] = ()
+        """Until it is authenticated: those that end it if it makes no progress."""
         self.dispatcher = Dispatcher(self)
 
     def start(self) -> None:
@@ -127,6 +129,11 @@ class Connection:
             self.server.connection_authenticated(self)
         self.credit_limit = self.server.settings.max_credits
         self.transport.max_message_size = self.server.settings.max_message_size
+
+    def stop_timers(self) -> None:
+        for timer in self.timers:
+            timer.cancel()
+        self.timers = ()
 
     def cancel_waiting(self) -> None:
         """Cancel everything that was told to wait; what is about to finish may finish."""

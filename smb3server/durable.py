@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from smb3server.open import Open
     from smb3server.opening import Opening
     from smb3server.request import Request
+    from smb3server.session import Identity, Session
 
 DEFAULT_TIMEOUT = 60.0
 MAX_TIMEOUT = 300.0
@@ -39,7 +40,7 @@ class Durability:
         self.create_guid = create_guid
         """None for version 1."""
         self.timeout = timeout
-        self.owner = owner_of(entry)
+        self.owner = entry.session.identity
         self.disconnected = False
         self.timer: Timer | None = None
 
@@ -66,8 +67,14 @@ class Durability:
             timer.cancel()
 
 
-def owner_of(entry: Open) -> str:
-    return str(entry.session.identity).casefold()
+def owns(session: Session | None, owner: Identity | None) -> bool:
+    """Open.DurableOwner: whether the session acts for the user who made the open."""
+    return (
+        session is not None
+        and session.identity is not None
+        and owner is not None
+        and (session.identity.same_user(owner))
+    )
 
 
 def covers(holder: Oplock | Lease | None) -> bool:
@@ -133,7 +140,7 @@ def reconnect(request: Request, found: dict[bytes, Any], path: tuple[str, ...], 
     if isinstance(wanted, contexts.DurableReconnectV2) and wanted.create_guid != (durable.create_guid or bytes(16)):
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
     _check_lease(request, found, entry, leased)
-    if durable.owner != str(session.identity).casefold():
+    if not owns(session, durable.owner):
         raise StatusError(NtStatus.ACCESS_DENIED)
     if tree.share is not entry.tree.share:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)

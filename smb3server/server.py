@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import secrets
+import sys
 import time
 import uuid
 from collections import Counter
@@ -52,6 +53,8 @@ class Server:
         self.global_session_table: dict[int, Session] = {}
         self.global_open_table: dict[int, Open] = {}
         """Keyed by the persistent half of the FileId."""
+        self.max_opens = sys.maxsize
+        """Of all clients: what the process has descriptors for."""
         self.replays = Replays()
         self.connection_list: set[Connection] = set()
         self.max_transact_size = self.settings.max_io_size
@@ -109,8 +112,11 @@ class Server:
         self.connection_list.add(connection)
         self._strangers[address] += 1
         connection.start()
-        connection.loop.call_later(settings.negotiate_timeout, self._check_progress, connection, False)
-        connection.loop.call_later(settings.authentication_timeout, self._check_progress, connection, True)
+        # Cancelled with the connection: a timer that only looked would keep connections that are long gone.
+        connection.timers += (
+            connection.loop.call_later(settings.negotiate_timeout, self._check_progress, connection, False),
+            connection.loop.call_later(settings.authentication_timeout, self._check_progress, connection, True),
+        )
 
     def _check_progress(self, connection: Connection, authenticated: bool) -> None:
         """Drop who connects and then does not negotiate, or negotiates and then does not log on."""
@@ -120,10 +126,12 @@ class Server:
             connection.disconnect("nothing sensible said in time")
 
     def connection_authenticated(self, connection: Connection) -> None:
+        connection.stop_timers()
         self._forget_stranger(connection)
 
     def connection_closed(self, connection: Connection) -> None:
         self.connection_list.discard(connection)
+        connection.stop_timers()
         if not connection.is_authenticated:
             self._forget_stranger(connection)
 
@@ -164,7 +172,7 @@ class Server:
                 break
         session = Session(self, session_id, connection)
         self.global_session_table[session_id] = table[session_id] = session
-        connection.loop.call_later(settings.authentication_timeout, self._expire_unfinished, session)
+        session.timer = connection.loop.call_later(settings.authentication_timeout, self._expire_unfinished, session)
         return session
 
     def _expire_unfinished(self, session: Session) -> None:
@@ -177,6 +185,7 @@ class Server:
         stay with the object: the reply that ends a session is still signed with them."""
         if self.global_session_table.pop(session.session_id, None) is None:
             return
+        session.stop_timer()
         for connection in {session.connection, *session.channel_list}:
             connection.session_table.pop(session.session_id, None)
             connection.preauth_session_table.pop(session.session_id, None)
@@ -200,7 +209,7 @@ class Server:
         previous = self.global_session_table.get(session_id)
         if previous is None or previous.identity is None or previous.state is SessionState.IN_PROGRESS:
             return
-        if previous.identity.name.casefold() == identity.name.casefold():
+        if previous.identity.same_user(identity):
             log.info("session of %s superseded", previous.identity)
             self.remove_session(previous)
 

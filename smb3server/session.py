@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from asyncio import TimerHandle
+
     from smb3server.backends.base import User
     from smb3server.connection import Connection
     from smb3server.open import Open
@@ -33,6 +35,15 @@ class Identity:
     anonymous: bool = False
     user: User | None = None
     """POSIX credentials for file access; None: the server's own."""
+
+    def same_user(self, other: Identity) -> bool:
+        """Whether what belongs to one belongs to the other. A guest chooses its name freely, so it is nobody's but a
+        guest's of that name; a domain is what the client says, so it does not count."""
+        return (self.name.casefold(), self.guest, self.anonymous) == (
+            other.name.casefold(),
+            other.guest,
+            other.anonymous,
+        )
 
     def __str__(self) -> str:
         return f"{self.domain}\\{self.name}" if self.domain else self.name or "ANONYMOUS"
@@ -79,7 +90,14 @@ class Session:
         """Wall clock, seconds since the epoch; None: never."""
         self.creation_time = time.time()
         self.idle_time = time.time()
+        self.timer: TimerHandle | None = None
+        """Until it is valid: the end of the time for that."""
         self._next_tree_id = 0
+
+    def stop_timer(self) -> None:
+        timer, self.timer = self.timer, None
+        if timer is not None:
+            timer.cancel()
 
     @property
     def is_guest(self) -> bool:
