@@ -118,6 +118,10 @@ class Acceptor:
             log.debug("authentication failed: %s", error)
             raise StatusError(NtStatus.LOGON_FAILURE) from error
         except Exception as error:
+            if self._kerberos is not None and self._kerberos._context is not None:
+                # A ticket that is old, for somebody else, seen before, or not authentic.
+                log.info("Kerberos: %s", error)
+                raise StatusError(NtStatus.LOGON_FAILURE) from error
             # The parsers behind this meet whatever a stranger sends, and raise whatever comes to them.
             log.debug("malformed security token: %r", error)
             raise StatusError(NtStatus.INVALID_PARAMETER) from error
