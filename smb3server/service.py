@@ -26,7 +26,7 @@ from smb3server.tree import ShareCapabilities, ShareType
 if TYPE_CHECKING:
     from witness.cluster import ClusterEvents
     from witness.setup import Witness
-from smb3server.tree import Share, ShareFlags, ShareType
+from smb3server.tree import Share, ShareFlags
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +93,7 @@ class Service:
             for share in server.share_list.values():
                 if share.type == ShareType.DISK:
                     share.capabilities |= ShareCapabilities.CLUSTER
+
     def _raise_descriptor_limit(self) -> None:
         """As many descriptors as the process may have, and no more opens than leave some for connections."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -73,9 +73,9 @@ def test_the_example_has_every_key_and_is_read(tmp_path: Path, taken: dict[str, 
     assert (read.listen, read.rdma, read.rdma_port) == (["0.0.0.0", "::"], "iwarp,roce", 5445)
     assert read.shares[0].users == {"alice", "bob"} and read.shares[0].encrypt
     assert [account.name for account in read.accounts] == ["alice", "bob"]
-    for title in ("[server]", "[[share]]", "[[user]]", "[limits]"):
-        assert taken[title] == set(rows(f"`{title}`")), title
-    for title in ("[server]", "[[share]]", "[[user]]"):
+    for title in ("[server]", "[[share]]", "[[user]]", "[witness]", "[limits]"):
+        assert taken[title] == set(rows(f"`{title}`")) - {"node"}, title
+    for title in ("[server]", "[[share]]", "[[user]]", "[witness]"):
         text = file.read_text()
         assert all(re.search(rf"^{key} = ", text, re.MULTILINE) for key in taken[title])
 
