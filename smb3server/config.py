@@ -26,9 +26,13 @@ encrypt = false
 guest = false
 users = ["alice"]
 remark = "..."
+continuous_availability = false    # persistent handles; needs a state directory
 access_based_enumeration = false   # folders list only what the user may read
 hide_files = ["*.tmp"]             # shown as hidden
 hide_dot_files = false             # .profile and the like shown as hidden
+posix_locks = false                # byte-range locks hold against programs of the host, and theirs against clients
+level2_oplocks = true
+change_notify = true
 keep_inherited_flag = false        # store DACL_AUTO_INHERITED as clients send it, not by Windows' rule
 
 [[user]]
@@ -104,10 +108,14 @@ class ShareConfig:
     users: frozenset[str] | None = None
     remark: str = ""
     hidden: bool = False
+    continuous_availability: bool = False
     access_based_enumeration: bool = False
     hide_files: tuple[str, ...] = ()
     hide_dot_files: bool = False
     keep_inherited_flag: bool = False
+    posix_locks: bool = False
+    change_notify: bool = True
+    level2_oplocks: bool = True
 
 
 @dataclass(slots=True)
@@ -325,9 +333,13 @@ def _read_share(table: _Table, config: Config) -> None:
         users=frozenset(user.casefold() for user in users) if users is not None else None,
         remark=table.take("remark", str, ""),
         hidden=table.take("hidden", bool, False),
+        continuous_availability=table.take("continuous_availability", bool, False),
         access_based_enumeration=table.take("access_based_enumeration", bool, False),
         hide_files=tuple(table.strings("hide_files") or ()),
         keep_inherited_flag=table.take("keep_inherited_flag", bool, False),
+        change_notify=table.take("change_notify", bool, True),
+        posix_locks=table.take("posix_locks", bool, False),
+        level2_oplocks=table.take("level2_oplocks", bool, True),
         hide_dot_files=table.take("hide_dot_files", bool, False),
     )
     table.finish()
@@ -425,6 +437,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Config:
     _override(config, options)
     if not config.shares:
         raise ConfigError("nothing to share: give --share NAME=PATH or a configuration file with [[share]]")
+    if config.state is None and any(share.continuous_availability for share in config.shares):
+        raise ConfigError("continuous_availability needs a place for its state: --state DIR")
     if not config.accounts and not config.settings.allow_guest and not config.settings.keytab:
         raise ConfigError("nobody could log on: give --user NAME:PASSWORD, --guest or a keytab")
     return config

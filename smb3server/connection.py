@@ -63,6 +63,8 @@ class Connection:
         """Those whose client was told STATUS_PENDING, by AsyncId."""
         self.is_authenticated = False
         """A session was valid on it once."""
+        self.deadlines: list[asyncio.TimerHandle] = []
+        """By which it must have negotiated and authenticated; they would keep a closed connection in memory."""
         self.closed = False
         self.forced_stall = False
         """For tests: the peer counts as one that acknowledges nothing."""
@@ -74,8 +76,6 @@ class Connection:
         """The client asked for the list of interfaces (FSCTL_QUERY_NETWORK_INTERFACE_INFO)."""
         self.rdma_interfaces_told = 0
         """Interfaces flagged RDMA_CAPABLE in the answer."""
-        self.timers: tuple[asyncio.TimerHandle, ...] = ()
-        """Until it is authenticated: those that end it if it makes no progress."""
         self.dispatcher = Dispatcher(self)
 
     def start(self) -> None:
@@ -126,14 +126,15 @@ class Connection:
         """A session is valid: trust the client with full-sized messages and credits."""
         if not self.is_authenticated:
             self.is_authenticated = True
+            self._drop_deadlines()
             self.server.connection_authenticated(self)
         self.credit_limit = self.server.settings.max_credits
         self.transport.max_message_size = self.server.settings.max_message_size
 
-    def stop_timers(self) -> None:
-        for timer in self.timers:
+    def _drop_deadlines(self) -> None:
+        for timer in self.deadlines:
             timer.cancel()
-        self.timers = ()
+        self.deadlines.clear()
 
     def cancel_waiting(self) -> None:
         """Cancel everything that was told to wait; what is about to finish may finish."""
@@ -161,6 +162,7 @@ class Connection:
         if self.closed:
             return
         self.closed = True
+        self._drop_deadlines()
         if self.transport.rdma is not None and self.negotiated:
             self.server.rdma_lost(self.client_guid, self.ended_by or str(error or "closed by the client"))
         if error is not None:

@@ -146,7 +146,7 @@ class ReplyWriter:
         return Reply(bytearray(packed), segments, _NO_MESSAGE_ID)
 
     def send(self, replies: Sequence[Reply], encrypt_for: Session | None) -> None:
-        """One message of all ``replies``: each but the last padded to eight bytes, each signed, encrypted as one."""
+        """One message of all ``replies``: of several each padded to eight bytes, each signed, encrypted as one."""
         segments: list[Buffer] = []
         last = len(replies) - 1
         on_sent: Callable[[], None] | None = None
@@ -155,12 +155,13 @@ class ReplyWriter:
         for index, reply in enumerate(replies):
             header = reply.header
             part: list[Buffer] = [header, *reply.segments]
-            if index < last:
+            if last:
                 length = sum(map(len, part))
                 padding = -length & 7
                 if padding:
                     part.append(_PADDING[padding])
-                _NEXT_COMMAND.pack_into(header, 20, length + padding)
+                if index < last:
+                    _NEXT_COMMAND.pack_into(header, 20, length + padding)
             if reply.signer is not None and encrypt_for is None:
                 header[16] |= _SIGNED
                 header[SIGNATURE_OFFSET:] = reply.signer.sign(part, reply.message_id)

@@ -30,6 +30,7 @@ from smb3server.tree import IPC_SHARE_NAME, Share, ShareType
 
 if TYPE_CHECKING:
     from smb3server.fabric_choice import Choice
+    from smb3server.ha.persistence import Persistence
     from smb3server.open import Open
     from smbdirect.message_transport import MessageTransport
 
@@ -56,6 +57,10 @@ class Server:
         self.max_opens = sys.maxsize
         """Of all clients: what the process has descriptors for."""
         self.replays = Replays()
+        self.persistent_opens: dict[tuple[bytes, bytes], Open] = {}
+        """By (ClientGuid, CreateGuid)."""
+        self.persistence: Persistence | None = None
+        """Stores persistent opens; None: there are none."""
         self.connection_list: set[Connection] = set()
         self.max_transact_size = self.settings.max_io_size
         self.max_read_size = self.settings.max_io_size
@@ -85,6 +90,10 @@ class Server:
         """Replaces a share of the same name."""
         self.share_list[share.name.casefold()] = share
 
+    @property
+    def has_continuous_availability(self) -> bool:
+        return any(share.continuous_availability for share in self.share_list.values())
+
     def new_file_id(self) -> tuple[int, int]:
         """An unused (persistent, volatile) FileId; never all zeros or all ones."""
         while True:
@@ -111,12 +120,12 @@ class Server:
         connection = Connection(self, transport)
         self.connection_list.add(connection)
         self._strangers[address] += 1
+        call_later = connection.loop.call_later
+        connection.deadlines = [
+            call_later(settings.negotiate_timeout, self._check_progress, connection, False),
+            call_later(settings.authentication_timeout, self._check_progress, connection, True),
+        ]
         connection.start()
-        # Cancelled with the connection: a timer that only looked would keep connections that are long gone.
-        connection.timers += (
-            connection.loop.call_later(settings.negotiate_timeout, self._check_progress, connection, False),
-            connection.loop.call_later(settings.authentication_timeout, self._check_progress, connection, True),
-        )
 
     def _check_progress(self, connection: Connection, authenticated: bool) -> None:
         """Drop who connects and then does not negotiate, or negotiates and then does not log on."""
@@ -126,12 +135,10 @@ class Server:
             connection.disconnect("nothing sensible said in time")
 
     def connection_authenticated(self, connection: Connection) -> None:
-        connection.stop_timers()
         self._forget_stranger(connection)
 
     def connection_closed(self, connection: Connection) -> None:
         self.connection_list.discard(connection)
-        connection.stop_timers()
         if not connection.is_authenticated:
             self._forget_stranger(connection)
 
@@ -172,7 +179,7 @@ class Server:
                 break
         session = Session(self, session_id, connection)
         self.global_session_table[session_id] = table[session_id] = session
-        session.timer = connection.loop.call_later(settings.authentication_timeout, self._expire_unfinished, session)
+        session.deadline = connection.loop.call_later(settings.authentication_timeout, self._expire_unfinished, session)
         return session
 
     def _expire_unfinished(self, session: Session) -> None:
@@ -185,7 +192,8 @@ class Server:
         stay with the object: the reply that ends a session is still signed with them."""
         if self.global_session_table.pop(session.session_id, None) is None:
             return
-        session.stop_timer()
+        if session.deadline is not None:
+            session.deadline.cancel()
         for connection in {session.connection, *session.channel_list}:
             connection.session_table.pop(session.session_id, None)
             connection.preauth_session_table.pop(session.session_id, None)
@@ -229,7 +237,11 @@ class Server:
         for session in list(self.global_session_table.values()):
             self.remove_session(session)
         for entry in list(self.global_open_table.values()):
-            entry.close()
+            if entry.durable is not None and entry.durable.persistent:
+                # The next run, or the next owner, goes on with it.
+                entry.abandon()
+            else:
+                entry.close()
         self.host_changes.close()
         for connection in list(self.connection_list):
             connection.transport.close("server shutdown")

@@ -17,16 +17,19 @@ from smb3server.auth.users import UserDatabase
 from smb3server.backends.local import LocalBackend, LocalOptions
 from smb3server.config import Config, ConfigError, WitnessConfig
 from smb3server.fabrics import Fabrics
+from smb3server.ha.persistence import Domain, Persistence
+from smb3server.ha.restore import restore
+from smb3server.ha.sqlite_store import SqliteStore
+from smb3server.ha.store import Store, StoreError
 from smb3server.presentation import hider
 from smb3server.report import collect
 from smb3server.server import Server
 from smb3server.transports.listener import TcpListener
-from smb3server.tree import ShareCapabilities, ShareType
+from smb3server.tree import Share, ShareCapabilities, ShareFlags, ShareType
 
 if TYPE_CHECKING:
     from witness.cluster import ClusterEvents
     from witness.setup import Witness
-from smb3server.tree import Share, ShareFlags
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +38,7 @@ MAX_DESCRIPTORS = 1 << 17
 DESCRIPTORS_PER_OPEN = 2
 """A directory that is being listed has one more."""
 _GUID_FILE = "server-guid"
+_STORE_FILE = "handles.db"
 
 
 class Service:
@@ -49,6 +53,8 @@ class Service:
         self.listeners: list[TcpListener] = []
         self.fabrics = Fabrics(self.server)
         self.admin: AdminSocket | None = None
+        self.store: Store | None = None
+        """Of persistent opens."""
         self.witness: Witness | None = None
         self.cluster_events: ClusterEvents | None = None
         """What the Witness service speaks for; set before ``start``. None: the administrator speaks."""
@@ -63,6 +69,7 @@ class Service:
         self._raise_descriptor_limit()
         self._state()
         self._shares()
+        await self._persistent_opens()
         await self.server.interfaces.start()
         hosts = self._hosts()
         if self.config.rdma != "off":
@@ -176,10 +183,35 @@ class Service:
                     users=share.users,
                     hidden=share.hidden or share.name.endswith("$"),
                     keep_inherited_flag=share.keep_inherited_flag,
+                    posix_locks=share.posix_locks,
+                    level2_oplocks=share.level2_oplocks,
+                    change_notify=share.change_notify,
                     hides=hider(share.hide_files, share.hide_dot_files),
                     flags=ShareFlags.ACCESS_BASED_DIRECTORY_ENUM if share.access_based_enumeration else 0,
                 )
             )
+
+    async def _persistent_opens(self) -> None:
+        """Shares with continuous availability: their opens of the last run come back before anybody is served."""
+        wanted = {share.name.casefold() for share in self.config.shares if share.continuous_availability}
+        if not wanted or self.config.state is None:
+            return
+        try:
+            self.store = await SqliteStore.open(self.config.state / _STORE_FILE)
+        except StoreError as error:
+            raise ConfigError(f"state directory {self.config.state}: {error}") from error
+        self.server.persistence = Persistence()
+        domain = Domain(self.store, "")
+        shares = [share for name, share in self.server.share_list.items() if name in wanted]
+        for share in shares:
+            share.domain = domain
+            share.capabilities |= ShareCapabilities.CONTINUOUS_AVAILABILITY
+        try:
+            count = await restore(self.server, domain, shares)
+        except StoreError as error:
+            raise ConfigError(f"state directory {self.config.state}: {error}") from error
+        if count:
+            log.info("%d persistent opens restored", count)
 
     def _hosts(self) -> list[str]:
         if not self.config.listen:
@@ -243,6 +275,11 @@ class Service:
             await listener.close()
         await self.fabrics.close()
         await self.server.shutdown()
+        if self.server.persistence is not None:
+            await self.server.persistence.drain()
+            self.server.persistence.close()
+        if self.store is not None:
+            await self.store.close()
         await self.server.interfaces.stop()
 
 

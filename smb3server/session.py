@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from asyncio import TimerHandle
+    import asyncio
 
     from smb3server.backends.base import User
     from smb3server.connection import Connection
@@ -44,6 +44,12 @@ class Identity:
             other.guest,
             other.anonymous,
         )
+
+    @property
+    def owner(self) -> str:
+        """What a durable open is stored with (Open.DurableOwner). A guest chooses its name, so a guest's never equals
+        that of a user who proved theirs."""
+        return ("\0guest\0" if self.guest or self.anonymous else "") + str(self).casefold()
 
     def __str__(self) -> str:
         return f"{self.domain}\\{self.name}" if self.domain else self.name or "ANONYMOUS"
@@ -88,16 +94,11 @@ class Session:
         """``signer``'s; a channel bound later may use another."""
         self.expiration_time: float | None = None
         """Wall clock, seconds since the epoch; None: never."""
+        self.deadline: asyncio.TimerHandle | None = None
+        """By which it must be authenticated."""
         self.creation_time = time.time()
         self.idle_time = time.time()
-        self.timer: TimerHandle | None = None
-        """Until it is valid: the end of the time for that."""
         self._next_tree_id = 0
-
-    def stop_timer(self) -> None:
-        timer, self.timer = self.timer, None
-        if timer is not None:
-            timer.cancel()
 
     @property
     def is_guest(self) -> bool:

@@ -12,6 +12,7 @@ from smb3server.notify import NotifyHub
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Backend, User
+    from smb3server.ha.persistence import Domain
     from smb3server.session import Session
 
 IPC_SHARE_NAME = "IPC$"
@@ -72,7 +73,19 @@ class Share:
     """Names that are shown as hidden, whatever their attributes say."""
     keep_inherited_flag: bool = False
     """DACL_AUTO_INHERITED is stored as it is sent, not by Windows' rule."""
+    posix_locks: bool = False
+    """Byte-range locks hold against programs of the host, and theirs against clients."""
+    level2_oplocks: bool = True
+    change_notify: bool = True
+    """False: CHANGE_NOTIFY is not implemented here."""
     notify: NotifyHub = field(default_factory=NotifyHub)
+    domain: Domain | None = None
+    """Where persistent opens are stored; None: there are none on this share."""
+
+    @property
+    def continuous_availability(self) -> bool:
+        """Share.IsCA (3.3.1.6)."""
+        return self.domain is not None
 
     def maximal_access(self) -> int:
         """What a tree connect to this share may ever be granted."""

@@ -262,6 +262,8 @@ class Backend(ABC):
     case_sensitive: bool
     supports_streams: bool
     supports_reflink: bool
+    max_file_size: int = (1 << 63) - 1
+    """Bytes; writes beyond are INVALID_PARAMETER rather than what the store says."""
     volume_serial: int
     volume_created: int
 

@@ -20,13 +20,25 @@ RACY_SECONDS = 1.0
 
 
 class _Directory:
-    __slots__ = ("ambiguous", "expires", "names", "stamp")
+    __slots__ = ("ambiguous", "expires", "names", "short", "stamp")
 
     def __init__(self, stamp: tuple[int, int]) -> None:
         self.stamp = stamp
         self.names: dict[str, str] = {}
         self.ambiguous = False
+        self.short: dict[str, str] | None = None
+        """On-disk names by 8.3 name; None until somebody asks for one, and after changes."""
         self.expires: float | None = None
+
+    def find(self, folded: str) -> str | None:
+        found = self.names.get(folded)
+        if found is None and names.may_be_short(folded):
+            if self.short is None:
+                self.short = {}
+                for disk in self.names.values():
+                    self.short.setdefault(names.short_name(names.to_wire(disk)), disk)
+            found = self.short.get(folded)
+        return found
 
 
 class Before(NamedTuple):
@@ -47,7 +59,8 @@ class CaseCache:
         self.scans = 0
 
     def find(self, directory: int, disk_name: str) -> str | None:
-        """On-disk name of the entry equal to ``disk_name`` but for case (or for the mapping of characters).
+        """On-disk name of the entry equal to ``disk_name`` but for case (or for the mapping of characters), or of the
+        one that has it as its 8.3 name.
 
         Directories one may not read, and ones that vanish meanwhile, match nothing.
         """
@@ -56,7 +69,7 @@ class CaseCache:
         with self._lock:
             entry = self._valid((stat.dev, stat.ino), (stat.mtime, stat.ctime))
             if entry is not None:
-                return entry.names.get(folded)
+                return entry.find(folded)
         try:
             return self._scan(directory, stat, folded)
         except (PermissionError, FileNotFoundError):
@@ -110,6 +123,7 @@ class CaseCache:
                 self._count += len(table)
                 while self._count > self._max_names and len(self._directories) > 1:
                     self._drop(next(iter(self._directories)))
+                return found or entry.find(folded)
         return found
 
     def before(self, directory: int) -> Before:
@@ -136,6 +150,7 @@ class CaseCache:
             if added is not None and entry.names.setdefault(names.upcase(names.to_wire(added)), added) != added:
                 entry.ambiguous = True
             self._count += len(entry.names)
+            entry.short = None
             entry.stamp = (stat.mtime, stat.ctime)
             if entry.expires is None:
                 entry.expires = time.monotonic() + RACY_SECONDS

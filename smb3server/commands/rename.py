@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from smb3server import notify, share_modes
 from smb3server.backends.names import split_path, upcase
-from smb3server.commands.file_levels import ATTRIBUTE_DIRECTORY, handle_of
+from smb3server.commands.file_levels import ATTRIBUTE_DIRECTORY, handle_of, store_all
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import Access, ShareAccess
@@ -157,6 +157,7 @@ class Rename(_NameChange):
                 return blocker
         self.check_parent(target)
         handle.rename(target, self.replace, acting_user(opened))
+        store_all(opened)
         if info is not None and self.replace and info.key != handle.key:
             notify.report(opened, target, Action.REMOVED, NotifyFilter.FILE_NAME)
         notify.report_rename(opened, old, target, opened.is_directory)
@@ -199,6 +200,7 @@ class Rename(_NameChange):
                 raise StatusError(NtStatus.ACCESS_DENIED if self.replace else NtStatus.OBJECT_NAME_COLLISION)
         old = handle.stream
         handle.rename_stream(stream, self.replace)
+        store_all(self.opened)
         notify.report(self.opened, handle.path, Action.REMOVED_STREAM, NotifyFilter.STREAM_NAME, old)
         notify.report(self.opened, handle.path, Action.ADDED_STREAM, NotifyFilter.STREAM_NAME, stream)
         return None

@@ -219,7 +219,8 @@ def _complete(request: Request, session: Session, setup: SessionSetupRequest) ->
         session.encrypt_data = server.settings.require_encryption and session.cipher is not None
         request.signed = True
     session.state = SessionState.VALID
-    session.stop_timer()
+    if session.deadline is not None:
+        session.deadline.cancel()
     connection.authenticated()
     log.info("%s: %s logged on", connection.client_name, identity)
     return _flags(session)

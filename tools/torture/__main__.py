@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -97,12 +98,18 @@ def _run(options: argparse.Namespace) -> list[outcome.Outcome]:
         return outcomes
 
 
+def _interrupt(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
 def main() -> int:
     options = _arguments()
     if shutil.which("smbtorture") is None:
         print("smbtorture is not installed (Debian: samba-testsuite)", file=sys.stderr)
         return 2
     options.out = options.out.resolve()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
     try:
         outcomes = _run(options)
     except ServerError as error:

@@ -22,6 +22,7 @@ class Special:
     """Patterns."""
     share: str | None = None
     arguments: tuple[str, ...] = ()
+    timeout: float | None = None
 
 
 @dataclass(slots=True)
@@ -62,7 +63,7 @@ def make_plan(wanted: list[str] | None) -> Plan:
             members = [normal(test) for test in tests if test == suite or test.startswith(suite + ".")]
             suites[suite] = list(dict.fromkeys(members))
     specials = [
-        Special(tuple(entry["tests"]), entry.get("share"), tuple(entry.get("arguments", ())))
+        Special(tuple(entry["tests"]), entry.get("share"), tuple(entry.get("arguments", ())), entry.get("timeout"))
         for entry in document.get("run", [])
     ]
     return Plan(suites, document.get("share", {}), document.get("server", {}), specials)
