@@ -309,8 +309,8 @@ def test_encryption_of_one_session_proves_nothing_of_another() -> None:
 
 
 def test_a_logon_inside_another_sessions_encryption_does_not_end_the_victim() -> None:
-    """SESSION_SETUP of a session that is valid is a reauthentication, which must be protected by its own keys: who fails
-    it ends the session."""
+    """SESSION_SETUP of a session that is valid is a reauthentication, which must be protected by its own keys: who
+    fails it ends the session."""
 
     async def test(harness: Harness) -> None:
         client, other = await two_sessions(harness)

@@ -136,29 +136,6 @@ def test_an_address_that_is_none(tmp_path: Path) -> None:
     asyncio.run(test())
 
 
-@pytest.mark.parametrize("fabrics", ["roce", "iwarp,roce", "roce,iwarp"])
-def test_fabrics_by_name(tmp_path: Path, fabrics: str) -> None:
-    """Where UDP 4791 belongs to somebody else, naming RoCE is an error that says so."""
-
-    async def test() -> None:
-        service = Service(configured(tmp_path, "--listen", "127.0.0.1", f"--rdma={fabrics}"))
-        try:
-            await service.start()
-        except Exception as error:
-            assert "4791" in str(error), error
-            pytest.skip(str(error))
-        else:
-            served = {address.split()[0] for address in service.addresses()}
-            assert served == {"tcp", *fabrics.split(",")}
-            assert not service.fabrics.problems
-            assert (service.fabrics.adopt is not None) == ("iwarp" in fabrics)
-            assert await write_and_read(await open_tcp("127.0.0.1", port_of(service, "tcp", "127.0.0.1")))
-        finally:
-            await service.stop()
-
-    asyncio.run(test())
-
-
 async def refused(work: Callable[[], Coroutine[Any, Any, Any]]) -> int:
     with pytest.raises(ServerError) as caught:
         await work()
