@@ -15,6 +15,9 @@ keytab = "/etc/krb5.keytab"
 min_dialect = "2.0.2"
 max_dialect = "3.1.1"
 
+[limits]                           # of Settings, see docs/configuration.md
+max_connections = 4096
+
 [[share]]
 name = "data"
 path = "/srv/data"
@@ -75,7 +78,7 @@ import re
 import socket
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -85,11 +88,30 @@ from smb3server.ha.address import parse as parse_virtual_address
 from smb3server.ha.cluster import ClusterConfig
 from smb3server.ha.service_owner import ServiceConfig
 from smb3server.ha.store_url import parse_url
+from smb3server.security.algorithms import Cipher, SigningAlgorithm
 from smb3server.settings import Settings
 
 RDMA_CHOICES = ("auto", "off", "iwarp", "roce", "verbs")
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 DIALECTS = {"2.0.2": 0x0202, "2.1": 0x0210, "3.0": 0x0300, "3.0.2": 0x0302, "3.1.1": 0x0311}
+CIPHERS = {
+    "AES-128-GCM": Cipher.AES_128_GCM,
+    "AES-256-GCM": Cipher.AES_256_GCM,
+    "AES-128-CCM": Cipher.AES_128_CCM,
+    "AES-256-CCM": Cipher.AES_256_CCM,
+}
+SIGNING = {
+    "AES-GMAC": SigningAlgorithm.AES_GMAC,
+    "AES-CMAC": SigningAlgorithm.AES_CMAC,
+    "HMAC-SHA256": SigningAlgorithm.HMAC_SHA256,
+}
+LIMITS = tuple(
+    entry.name
+    for entry in fields(Settings)
+    if entry.name.startswith(("max_", "credits_", "interim_", "failed_", "authentication_", "negotiate_"))
+    and entry.name != "max_dialect"
+)
+"""Numbers of ``Settings`` that the section [limits] sets under the same names."""
 _BAD_SHARE_NAME = re.compile(r'[\x00-\x1f"/\\\[\]:|<>+=;,*?]')
 _MAX_SHARE_NAME = 80
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,63}")
@@ -214,6 +236,12 @@ class _Table:
             raise ConfigError(f"{self._where}: {key} must be of type {kind.__name__}, not {value!r}")
         return value
 
+    def number(self, key: str, kinds: tuple[type[Any], ...], default: float) -> float:
+        value = self._values.pop(key, default)
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            raise ConfigError(f"{self._where}: {key} must be a number, not {value!r}")
+        return value  # type: ignore[no-any-return]
+
     def strings(self, key: str) -> list[str] | None:
         values = self.take(key, list)
         if values is not None and not all(isinstance(value, str) for value in values):
@@ -234,6 +262,7 @@ def read_file(path: Path, config: Config) -> None:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
     _read_server(_Table(f"{path}: [server]", _table(path, document, "server")), config)
+    _read_limits(_Table(f"{path}: [limits]", _table(path, document, "limits")), config.settings)
     for entry in _tables(path, document, "share"):
         _read_share(_Table(f"{path}: [[share]]", entry), config)
     for entry in _tables(path, document, "user"):
@@ -273,7 +302,9 @@ def _read_server(table: _Table, config: Config) -> None:
     settings.keytab = table.take("keytab", str, settings.keytab)
     settings.multichannel = table.take("multichannel", bool, settings.multichannel)
     settings.leases = table.take("leases", bool, settings.leases)
-    settings.max_connections = table.take("max_connections", int, settings.max_connections)
+    settings.directory_leases = table.take("directory_leases", bool, settings.directory_leases)
+    settings.ciphers = _chosen(table, "ciphers", CIPHERS, settings.ciphers)
+    settings.signing_algorithms = _chosen(table, "signing_algorithms", SIGNING, settings.signing_algorithms)
     for key, attribute in (("min_dialect", "min_dialect"), ("max_dialect", "max_dialect")):
         text = table.take(key, str)
         if text is not None:
@@ -335,6 +366,28 @@ def _check_cluster(config: Config) -> None:
         raise ConfigError("[[service]]: every name only once")
 
 
+def _chosen(table: _Table, key: str, names: Mapping[str, int], default: tuple[int, ...]) -> tuple[int, ...]:
+    """A list of names as the values they stand for."""
+    chosen = table.strings(key)
+    if chosen is None:
+        return default
+    if unknown := [name for name in chosen if name not in names]:
+        raise ConfigError(f"{key}: {unknown[0]} is not one of {', '.join(names)}")
+    return tuple(names[name] for name in chosen)
+
+
+def _read_limits(table: _Table, settings: Settings) -> None:
+    """Numbers of ``Settings`` by their own names."""
+    for name in LIMITS:
+        default = getattr(settings, name)
+        kinds: tuple[type[Any], ...] = (int,) if isinstance(default, int) else (int, float)
+        value = table.number(name, kinds, default)
+        if value < 0 or (isinstance(default, int) and value == 0):
+            raise ConfigError(f"[limits]: {name} must be greater than 0, not {value}")
+        setattr(settings, name, type(default)(value))
+    table.finish()
+
+
 def _port(value: int | None) -> int | None:
     if value is not None and not 0 <= value <= 65535:
         raise ConfigError(f"port {value} is not within 0..65535")
@@ -386,7 +439,7 @@ def unix_user(what: str, name: str | None) -> User | None:
 
 def _read_user(table: _Table, config: Config) -> None:
     name, password, digest = table.take("name", str), table.take("password", str), table.take("nt_hash", str)
-    unix_user(f"user {name}: unix_user", table.take("unix_user", str))
+    user = unix_user(f"user {name}: unix_user", table.take("unix_user", str))
     table.finish()
     if not name or (password is None) == (digest is None):
         raise ConfigError("[[user]]: name and either password or nt_hash are needed")

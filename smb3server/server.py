@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import secrets
+import sys
 import time
 import uuid
 from collections import Counter
@@ -55,6 +56,8 @@ class Server:
         self.global_session_table: dict[int, Session] = {}
         self.global_open_table: dict[int, Open] = {}
         """Keyed by the persistent half of the FileId."""
+        self.max_opens = sys.maxsize
+        """Of all clients: what the process has descriptors for."""
         self.replays = Replays()
         self.persistent_opens: dict[tuple[bytes, bytes], Open] = {}
         """By (ClientGuid, CreateGuid)."""
@@ -226,7 +229,7 @@ class Server:
         previous = self.global_session_table.get(session_id)
         if previous is None or previous.identity is None or previous.state is SessionState.IN_PROGRESS:
             return
-        if previous.identity.name.casefold() == identity.name.casefold():
+        if previous.identity.same_user(identity):
             log.info("session of %s superseded", previous.identity)
             self.remove_session(previous)
 

@@ -6,11 +6,13 @@ import errno
 import ipaddress
 import logging
 import os
+import resource
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smb3server.admin import AdminSocket, Command, socket_path
+from smb3server.auth.acceptor import kerberos_available, keytab_problem
 from smb3server.auth.users import UserDatabase
 from smb3server.backends.local import LocalBackend, LocalOptions
 from smb3server.config import Config, ConfigError, ShareConfig, WitnessConfig
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DEFAULT_PORT, UNPRIVILEGED_PORT = 445, 1445
+MAX_DESCRIPTORS = 1 << 17
+DESCRIPTORS_PER_OPEN = 2
+"""A directory that is being listed has one more."""
 _GUID_FILE = "server-guid"
 _STORE_FILE = "handles.db"
 
@@ -64,6 +69,8 @@ class Service:
 
     async def start(self) -> None:
         """Raises ``ConfigError``, ``OSError`` or ``ProviderError``."""
+        self._check_kerberos()
+        self._raise_descriptor_limit()
         self._state()
         self._shares()
         await self._persistent_opens()
@@ -100,6 +107,26 @@ class Service:
             for share in server.share_list.values():
                 if share.type == ShareType.DISK:
                     share.capabilities |= ShareCapabilities.CLUSTER
+
+    def _raise_descriptor_limit(self) -> None:
+        """As many descriptors as the process may have, and no more opens than leave some for connections."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+        if soft != resource.RLIM_INFINITY:
+            spare = min(self.config.settings.max_connections + 256, soft // 2)
+            self.server.max_opens = (soft - spare) // DESCRIPTORS_PER_OPEN
+
+    def _check_kerberos(self) -> None:
+        """A keytab that cannot be used is an error now, not at every logon."""
+        keytab = self.config.settings.keytab
+        if not keytab:
+            return
+        problem = kerberos_available() or keytab_problem(keytab)
+        if problem is not None:
+            raise ConfigError(f"keytab {keytab}: {problem}")
 
     async def _open_admin(self) -> None:
         """A server that nobody can ask still serves."""

@@ -51,7 +51,8 @@ def create(request: Request) -> Response | Pending:
     tree, session = request.tree, request.session
     if tree is None or session is None:
         raise StatusError(NtStatus.NETWORK_NAME_DELETED)
-    if len(session.open_table) >= request.connection.server.settings.max_opens:
+    server = request.connection.server
+    if len(session.open_table) >= server.settings.max_opens or len(server.global_open_table) >= server.max_opens:
         raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
     if tree.share.type == ShareType.PIPE:
         return _open_pipe(request, record, name)
