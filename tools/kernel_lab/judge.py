@@ -219,6 +219,12 @@ def _steady(folder: Path) -> list[str]:
     return found
 
 
+def met_client_defect(case: Case, folder: Path) -> bool:
+    """Whether the client's kernel logged what ``case.client_defect`` says."""
+    path = folder / "dmesg.txt"
+    return bool(case.client_defect) and path.exists() and case.client_defect in path.read_text(errors="replace")
+
+
 def judge(case: Case, folder: Path, counted: bool = False) -> list[str]:
     """Everything that is wrong with a case whose results lie in ``folder``; empty when it passed. ``counted``: the
     server was asked for its counters, too."""
