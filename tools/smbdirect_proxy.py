@@ -7,9 +7,10 @@ For each TCP connection it opens one over SMB Direct and passes whole messages b
 encryption are the client's and the server's own. With ``loopback`` the server, whose options follow ``--``, runs in the
 same process. It says ``ready tcp HOST:PORT`` once clients can connect.
 
-READ and WRITE travel in messages, since the client describes no buffers. The server offers a MaxReadSize that fits what
-the proxy reassembles (16 MiB, the most that direct TCP frames); a request longer than the server reassembles ends the
-connection, and the proxy says so.
+The data of READ and WRITE travels by RDMA from 4 KiB on, by buffers that the proxy describes in the client's place
+(``tools.smbdirect_offload``), unless the client signs or encrypts or ``--inline`` is given. The server offers a
+MaxReadSize that fits what the proxy reassembles (16 MiB, the most that direct TCP frames); a message longer than the
+server reassembles ends the connection, and the proxy says so.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import contextlib
 import logging
 import signal
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from smb3server.buffers import BufferPool as TcpBufferPool
@@ -33,13 +35,15 @@ from smbdirect.errors import ConnectionLost, ProtocolError, ProviderError
 from smbdirect.message_transport import InboundMessage, MessageTransport
 from smbdirect.providers.base import Provider
 from smbdirect.providers.loopback import LoopbackProvider
+from smbdirect.pump import SmbDirectTransport
 from smbdirect.settings import Settings
 from smbdirect.transport import connect, listen
+from tools.smbdirect_offload import Offload, Outgoing
 
 log = logging.getLogger(__name__)
 
 FABRICS = ("iwarp", "roce", "loopback")
-HIGH_WATER = 4 << 20
+HIGH_WATER = 64 << 20
 """Bytes waiting for one side at which the other is not read any more, until half of them are gone."""
 CONNECT_TIMEOUT = 10.0
 _LOOPBACK = ("loopback", 5445)
@@ -49,62 +53,122 @@ SETTINGS = Settings(max_fragmented_receive_size=MAX_MESSAGE)
 class _Direction:
     """Messages from ``source`` to ``target``."""
 
-    def __init__(self, source: MessageTransport, target: MessageTransport, on_closed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        source: MessageTransport,
+        target: MessageTransport,
+        translate: Callable[[InboundMessage], Outgoing],
+        waiting: Callable[[], int],
+    ) -> None:
+        self.on_closed: Callable[[BaseException | None], None] = lambda error: None
         self._source = source
         self._target = target
-        self._on_closed = on_closed
+        self._translate = translate
+        self._waiting = waiting
+        """Bytes that the target has yet to take."""
         self._paused = False
 
     def start(self) -> None:
-        self._source.start(self._forward, self._closed)
+        self._source.start(self._forward, self.on_closed)
 
     def _forward(self, message: InboundMessage) -> None:
-        limit = self._target.max_outbound_message_size
-        if len(message.view) > limit:
+        segments, on_sent = self._translate(message)
+        length, limit = sum(map(len, segments)), self._target.max_outbound_message_size
+        if length > limit:
             log.warning(
-                "%s: a message of %d bytes, and the other side takes %d: connection ended",
-                self._source.peer_address,
-                len(message.view),
-                limit,
+                "%s: a message of %d bytes, and %s takes %d: connection ended",
+                *(self._source.peer_address, length, self._target.peer_address, limit),
             )
-            message.release()
+            on_sent()
             self._source.abort("message too long")
             self._target.abort("message too long")
             return
-        self._target.send([message.view], None, lambda: self._sent(message))
-        if not self._paused and self._target.pending_send_bytes > HIGH_WATER:
+
+        def sent() -> None:
+            on_sent()
+            self.check()
+
+        self._target.send(segments, None, sent)
+        if not self._paused and self._waiting() > HIGH_WATER:
             self._paused = True
             self._source.pause_reading()
 
-    def _sent(self, message: InboundMessage) -> None:
-        message.release()
-        if self._paused and self._target.pending_send_bytes <= HIGH_WATER // 2:
+    def check(self) -> None:
+        """Read again once enough is gone."""
+        if self._paused and self._waiting() <= HIGH_WATER // 2:
             self._paused = False
             self._source.resume_reading()
 
-    def _closed(self, error: BaseException | None) -> None:
-        """What was queued for the target still reaches it after a clean end, and only then."""
-        if error is None:
-            self._target.close("the other side closed")
+
+class _Pair:
+    """A client's connection and ours to the server."""
+
+    def __init__(self, client: MessageTransport, server: SmbDirectTransport, inline: bool) -> None:
+        self.client = client
+        self.server = server
+        self.on_ended: Callable[[], None] = _ignore
+        self._offload = None if inline else Offload(server)
+        self._open = 2
+        if self._offload is None:
+            self._up = _Direction(client, server, _as_it_is, lambda: server.pending_send_bytes)
+            self._down = _Direction(server, client, _as_it_is, lambda: client.pending_send_bytes)
         else:
-            log.info("%s: %s", self._source.peer_address, error)
-            self._target.abort("the other side was lost")
-        self._on_closed()
+            self._up = _Direction(client, server, self._offload.request, self._waiting_for_server)
+            self._down = _Direction(server, client, self._response, lambda: client.pending_send_bytes)
+        self._up.on_closed = lambda error: self._ended(client, server, error)
+        self._down.on_closed = lambda error: self._ended(server, client, error)
+
+    def start(self) -> None:
+        self._down.start()
+        self._up.start()
+
+    def abort(self, reason: str) -> None:
+        self.client.abort(reason)
+        self.server.abort(reason)
+
+    def _waiting_for_server(self) -> int:
+        assert self._offload is not None
+        return self.server.pending_send_bytes + self._offload.held_bytes
+
+    def _response(self, message: InboundMessage) -> Outgoing:
+        assert self._offload is not None
+        outgoing = self._offload.response(message)
+        self._up.check()
+        return outgoing
+
+    def _ended(self, side: MessageTransport, other: MessageTransport, error: BaseException | None) -> None:
+        """What was queued for the other side still reaches it after a clean end, and only then."""
+        if error is None:
+            other.close("the other side closed")
+        else:
+            log.info("%s: %s", side.peer_address, error)
+            other.abort("the other side was lost")
+        if side is self.server and self._offload is not None:
+            self._offload.close()
+        self._open -= 1
+        if not self._open:
+            self.on_ended()
+
+
+def _ignore() -> None:
+    """Nobody wants to know."""
+
+
+def _as_it_is(message: InboundMessage) -> Outgoing:
+    return Outgoing([message.view], message.release)
 
 
 class Proxy:
     """Listens on direct TCP for the SMB Direct server at ``server``."""
 
-    def __init__(self, provider: Provider, server: tuple[str, int], settings: Settings = SETTINGS) -> None:
+    def __init__(self, provider: Provider, server: tuple[str, int], *, inline: bool = False) -> None:
         self.address: tuple[str, int] = ("", 0)
-        self.connections = 0
-        """Open pairs."""
         self._provider = provider
         self._server = server
-        self._settings = settings
+        self._inline = inline
         self._pool = BufferPool()
         self._listener: TcpListener | None = None
-        self._pairs: set[tuple[MessageTransport, MessageTransport]] = set()
+        self._pairs: set[_Pair] = set()
         self._connecting: set[asyncio.Task[None]] = set()
 
     def listen(self, host: str, port: int) -> None:
@@ -120,9 +184,7 @@ class Proxy:
     async def _connect(self, client: MessageTransport) -> None:
         """The client is not read before the server is there to hear it."""
         try:
-            server = await connect(
-                self._provider, *self._server, self._settings, pool=self._pool, timeout=CONNECT_TIMEOUT
-            )
+            server = await connect(self._provider, *self._server, SETTINGS, pool=self._pool, timeout=CONNECT_TIMEOUT)
         except (ConnectionLost, ProtocolError, ProviderError, OSError) as error:
             log.warning("%s:%d: no SMB Direct connection: %s", *self._server, error)
             client.abort("no connection to the server")
@@ -130,20 +192,23 @@ class Proxy:
         except asyncio.CancelledError:
             client.abort("the proxy stops")
             raise
-        pair = (client, server)
+        pair = _Pair(client, server, self._inline)
         self._pairs.add(pair)
-        self.connections += 1
-        ended = 0
+        pair.on_ended = lambda: self._pairs.discard(pair)
+        pair.start()
 
-        def one_ended() -> None:
-            nonlocal ended
-            ended += 1
-            if ended == 2:
-                self._pairs.discard(pair)
-                self.connections -= 1
+    @property
+    def connections(self) -> int:
+        """Clients that are connected to the server."""
+        return len(self._pairs)
 
-        _Direction(server, client, one_ended).start()
-        _Direction(client, server, one_ended).start()
+    @property
+    def counters(self) -> dict[str, int]:
+        """Of SMB Direct, summed over the connections that are open."""
+        total: Counter[str] = Counter()
+        for pair in self._pairs:
+            total.update(pair.server.counters)
+        return dict(total)
 
     async def close(self) -> None:
         """Stop listening and end all connections."""
@@ -152,9 +217,8 @@ class Proxy:
         for task in tuple(self._connecting):
             task.cancel()
         await asyncio.gather(*self._connecting, return_exceptions=True)
-        for client, server in tuple(self._pairs):
-            client.abort("the proxy stops")
-            server.abort("the proxy stops")
+        for pair in tuple(self._pairs):
+            pair.abort("the proxy stops")
 
 
 @contextlib.asynccontextmanager
@@ -186,6 +250,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--fabric", choices=FABRICS, default="iwarp")
     parser.add_argument("--listen", type=_address, default=("127.0.0.1", 0), metavar="HOST:PORT")
     parser.add_argument("--server", type=_address, metavar="HOST:PORT", help="where SMB Direct is (not for loopback)")
+    parser.add_argument("--inline", action="store_true", help="leave the data of READ and WRITE in the messages")
     parser.add_argument("options", nargs="*", metavar="OPTION", help="of the server, after --, for loopback")
     options = parser.parse_args(arguments)
     if (options.fabric == "loopback") != (options.server is None):
@@ -208,7 +273,7 @@ async def run(options: argparse.Namespace) -> int:
                 await stack.enter_async_context(server_in_process(options.options, provider))
             else:
                 provider = make_provider(options.fabric)
-            proxy = Proxy(provider, options.server or _LOOPBACK)
+            proxy = Proxy(provider, options.server or _LOOPBACK, inline=options.inline)
             proxy.listen(*options.listen)
         except (ConfigError, OSError, ProviderError) as error:
             print(f"smbdirect_proxy: {error}", file=sys.stderr)

@@ -4,6 +4,7 @@ become invalid while somebody uses them."""
 from __future__ import annotations
 
 import asyncio
+import itertools
 import mmap
 import os
 from typing import Any
@@ -40,7 +41,7 @@ async def placed(pair: Pair) -> None:
 def scattered(data: bytes, pieces: int) -> list[memoryview]:
     """``data`` in ``pieces`` segments of its own memory each, of uneven sizes, some of them empty."""
     cuts = [0, *(len(data) * (i * i + i) // (pieces * pieces + pieces) for i in range(1, pieces)), len(data)]
-    return [memoryview(bytearray(data[a:b])) for a, b in zip(cuts, cuts[1:], strict=False)]
+    return [memoryview(bytearray(data[a:b])) for a, b in itertools.pairwise(cuts)]
 
 
 # -- sizes -------------------------------------------------------------------------------------------------------------

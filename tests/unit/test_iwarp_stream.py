@@ -190,6 +190,41 @@ REFUSED: dict[str, tuple[Any, Fault]] = {
 }
 
 
+# Layer and error type, error code: RFC 5040 section 4.8 (RDMAP and DDP), RFC 5044 section 8 (MPA).
+ON_THE_WIRE = {
+    Fault.INVALID_STAG: "0100",
+    Fault.BOUNDS: "0101",
+    Fault.ACCESS_RIGHTS: "0102",
+    Fault.OFFSET_WRAP: "0104",
+    Fault.CANNOT_INVALIDATE: "0109",
+    Fault.RDMAP_VERSION: "0205",
+    Fault.UNEXPECTED_OPCODE: "0206",
+    Fault.UNSPECIFIED_OPERATION: "02ff",
+    Fault.TAGGED_INVALID_STAG: "1100",
+    Fault.TAGGED_BOUNDS: "1101",
+    Fault.TAGGED_OFFSET_WRAP: "1103",
+    Fault.TAGGED_VERSION: "1104",
+    Fault.INVALID_QUEUE: "1201",
+    Fault.NO_BUFFER: "1202",
+    Fault.MSN_RANGE: "1203",
+    Fault.MESSAGE_OFFSET: "1204",
+    Fault.MESSAGE_TOO_LONG: "1205",
+    Fault.UNTAGGED_VERSION: "1206",
+    Fault.CRC: "2002",
+    Fault.ULPDU_LENGTH: "2003",
+}
+
+
+@pytest.mark.parametrize("fault", Fault)
+def test_terminate_codes(fault: Fault) -> None:
+    assert TerminateError(fault).message[:2].hex() == ON_THE_WIRE[fault]
+
+
+def test_every_kind_of_fault_is_provoked_somewhere_here() -> None:
+    elsewhere = {Fault.NO_BUFFER, Fault.ACCESS_RIGHTS, Fault.CRC}  # they need another set-up than ``REFUSED`` has
+    assert {fault for _, fault in REFUSED.values()} | elsewhere == set(Fault)
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name: str) -> None:
     make, fault = REFUSED[name]

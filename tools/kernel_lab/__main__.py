@@ -25,6 +25,8 @@ REPETITIONS = 3
 GUEST_ADDRESS = "10.0.2.15"
 SLIRP_HOST = "10.0.2.2"
 """The host's 127.0.0.1 as a guest on QEMU's user network sees it."""
+CONSOLE = "console.log"
+"""As run.sh leaves it."""
 _SHOWN = ("=== ", "TIME ")
 
 
@@ -53,10 +55,19 @@ class Host(NamedTuple):
     """The command that starts QEMU where the server is."""
 
 
+def compile_program(name: str, out: Path) -> None:
+    """Into ``out``, statically linked, where the guest sees it."""
+    source = HERE / "guest" / f"{name}.c"
+    subprocess.run(["cc", "-O2", "-static", "-o", str(out / name), str(source)], check=True, stdin=subprocess.DEVNULL)
+
+
 def boot(cases: list[Case], out: Path, host: Host, options: argparse.Namespace) -> None:
-    """Run ``cases``, which can share a boot, in one guest; results are in ``out``, console in console.log."""
+    """Run ``cases``, which can share a boot, in one guest; results are in ``out``, console in console-CASE.log."""
     limit = BOOT_SECONDS + len(cases) * (options.case_timeout + 15)
-    settings = f"BULK_MIB={options.bulk} CASE_TIMEOUT={options.case_timeout}"
+    settings = f"BULK_MIB={options.bulk} CASE_TIMEOUT={options.case_timeout} STRESS_SECONDS={options.stress}"
+    for case in cases:
+        if case.program:
+            compile_program(case.program, out)
     environment = os.environ | {"OUT": str(out), "TIMEOUT": str(limit), "MEM": "2048"}
     if cases[0].verbs:
         settings += f" WORKOUT=verbs-workout.sh TREE={HERE.parent.parent} PYTHON={sys.executable}"
@@ -82,6 +93,8 @@ def boot(cases: list[Case], out: Path, host: Host, options: argparse.Namespace) 
         for line in process.stdout:
             if line.startswith(_SHOWN) or "FAIL(" in line or options.verbose:
                 print("  " + line.rstrip(), flush=True)
+    if (console := out / CONSOLE).exists():
+        console.rename(out / f"console-{cases[0].name}.log")
 
 
 def run_all(cases: list[Case], out: Path, host: Host, options: argparse.Namespace) -> None:
@@ -147,6 +160,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="where captures and logs go (default: a new temporary folder)")
     parser.add_argument("--bulk", type=int, default=64, metavar="MIB", help="size of each bulk transfer (default 64)")
     parser.add_argument("--case-timeout", type=int, default=400, metavar="S", help="limit of one case in the guest")
+    parser.add_argument(
+        "--stress", type=int, default=20, metavar="S", help="seconds of load in case stress; 300 is long"
+    )
     parser.add_argument("--verbose", action="store_true", help="show the guest's whole console")
     return parser.parse_args(arguments)
 
@@ -191,9 +207,8 @@ def main(arguments: list[str] | None = None) -> int:
     for complaint in general:
         print(f"  FAIL {complaint}")
     if failed:
-        tail(out / "console.log")
-        for log in logs:
-            tail(log, 40)
+        for log in [*sorted(out.glob("console-*.log")), *logs]:
+            tail(log)
     return 1 if failed else 0
 
 

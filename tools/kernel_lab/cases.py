@@ -31,6 +31,10 @@ class Case(NamedTuple):
     """What the client's own defect looks like that spoils the case now and then; it is run again then."""
     rxe_retry: bool = False
     """The guest's rxe repeats its send queue correctly after a packet loss (docs/rocev2.md)."""
+    captured: bool = True
+    """A session of the case is captured; load is not."""
+    program: str = ""
+    """A C program of guest/ that the case's script runs."""
 
     @property
     def argument(self) -> str:
@@ -38,9 +42,9 @@ class Case(NamedTuple):
         return f"{self.name}:{self.protocol}:{self.credits}:{self.mtu}:{self.netem}:{self.mount_options}"
 
     @property
-    def boot(self) -> tuple[bool, bool, bool]:
+    def boot(self) -> tuple[bool, bool, bool, int]:
         """Cases with the same value can share a boot of the guest."""
-        return self.verbs, self.tap, self.rxe_retry
+        return self.verbs, self.tap, self.rxe_retry, self.mtu
 
 
 CASES = (
@@ -53,6 +57,8 @@ CASES = (
     Case("siw-vers-3.0.2", "siw", "vers=3.0.2", rdma_transfers=True, invalidation=True),
     Case("tcp-sign", "tcp", "sign"),
     Case("tcp-seal", "tcp", "seal", encrypted=True),
+    Case("two-clients", "siw", rdma_transfers=True, invalidation=True),
+    Case("stress", "siw", captured=False, program="stress"),
     Case("rxe", "rxe", rdma_transfers=True, invalidation=True, tap=True),
     Case("rxe-mtu9000", "rxe", rdma_transfers=True, invalidation=True, tap=True, mtu=9000),
     Case("rxe-netem", "rxe", rdma_transfers=True, invalidation=True, tap=True, netem=DISORDER),

@@ -60,7 +60,8 @@ def _start(stack: contextlib.ExitStack, options: argparse.Namespace, plan: Plan,
     paths: dict[str, Path] = {}
     settings: dict[str, dict[str, Any]] = {}
     members: dict[str, list[str]] = {}
-    for name, given in {**{name: {} for name in MAIN_SHARES}, **plan.shares}.items():
+    wanted = {name: given for name, given in plan.shares.items() if name in plan.used_shares()}
+    for name, given in {**{name: {} for name in MAIN_SHARES}, **wanted}.items():
         settings[name] = dict(given)
         kind = settings[name].pop("volume", "ext4")
         members.setdefault(settings[name].pop("server", MAIN_SERVER), []).append(name)

@@ -85,9 +85,9 @@ def markdown(results: dict[str, list[Outcome]], plain: Path) -> str:
     lines = [
         "# smbtorture under other conditions",
         "",
-        "Written by `python -m tools.torture --update` with `--signing required`, `--encryption required` or `--fabric`:",
-        "the tests of [smbtorture.md](smbtorture.md), with both sides requiring signing or encryption, or over SMB",
-        "Direct through `tools/smbdirect_proxy.py`.",
+        "Written by `python -m tools.torture --update` with `--signing required`, `--encryption required` or",
+        "`--fabric`: the tests of [smbtorture.md](smbtorture.md), with both sides requiring signing or encryption, or",
+        "over SMB Direct through `tools/smbdirect_proxy.py`.",
     ]
     for name, outcomes in sorted(results.items()):
         why = reasons(name)

@@ -126,6 +126,13 @@ class IwarpEndpoint:
 
     # -- set-up -------------------------------------------------------------------------------------------------
 
+    def use_socket(self, sock: socket.socket) -> None:
+        """Another TCP connection, before ``establish``; the one so far is closed."""
+        self._sock.close()
+        self._sock = sock
+        self.local_address = sock.getsockname()[:2]
+        self.peer_address = sock.getpeername()[:2]
+
     def establish(self, parameters: Parameters, initiator: bool) -> None:
         """MPA is done: data may flow. An acceptor stays silent until the first FPDU has arrived, since Linux siw (and
         RFC 5044 section 7.1.2) treats an earlier one as an error."""

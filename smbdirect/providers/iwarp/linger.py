@@ -22,7 +22,7 @@ class Linger:
         self._loop = loop
         self._sock = sock
         self._farewell = memoryview(farewell)
-        # An event loop that ends first leaves no open socket behind. Not ``__del__``: in a cycle the socket's may be first.
+        # An event loop that ends first leaves no open socket behind. Not ``__del__``: the socket's may run first.
         self._close_socket = weakref.finalize(self, sock.close)
         self._close_socket.atexit = False
         self._timer = loop.call_later(LINGER_TIMEOUT, self.close)
