@@ -118,7 +118,7 @@ def repeat(case: Case, out: Path, host: Host, options: argparse.Namespace) -> No
             return
         if not met_client_defect(case, folder):
             return
-        print(f"  {case.name}: {case.client_defect}: once more", flush=True)
+        print(f"  {case.name}: the client met its known defect ({case.client_defect}): once more", flush=True)
         folder.rename(out / f"{case.name}-{attempt}")
         run_all([case], out, host, options)
 
