@@ -272,6 +272,10 @@ class Backend(ABC):
     """Bytes; writes beyond are INVALID_PARAMETER rather than what the store says."""
     volume_serial: int
     volume_created: int
+    opens: int = 0
+    """Handles made so far."""
+    path_lookups: int = 0
+    """Paths resolved so far. Neither grows while clients read and write what they opened."""
 
     @abstractmethod
     def open(self, request: OpenRequest) -> Handle:

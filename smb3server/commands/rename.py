@@ -71,9 +71,10 @@ class _NameChange:
         raise NotImplementedError
 
     def target_path(self) -> Path:
-        """The new name, from the share's root; a full path as MS-FSCC 2.4.42.2 wants it for SMB2."""
+        """The new name, from the share's root; a full path as MS-FSCC 2.4.42.2 wants it for SMB2. It may begin with a
+        backslash (MS-FSA 2.1.5.15.6, 2.1.5.15.12): smbclient's hardlink sends one."""
         try:
-            path, stream, _ = split_path(self.info.name)
+            path, stream, _ = split_path(self.info.name.removeprefix("\\"))
         except OSError:
             raise StatusError(NtStatus.OBJECT_NAME_INVALID) from None
         if stream:
