@@ -19,6 +19,13 @@ def test_content_is_what_was_written(tmp_path: Path, seed: int) -> None:
     assert {"read", "write", "rename", "copy"} <= set(ground.done)
 
 
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_content_is_what_was_written_for_minutes(tmp_path: Path) -> None:
+    ground = asyncio.run(load(tmp_path, clients=6, operations=1 << 62, seconds=300, seed=4))
+    assert sum(ground.done.values()) > 10_000
+
+
 def test_a_lost_write_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def pretend(self: Worker, name: str) -> None:
         await self.open(name)
