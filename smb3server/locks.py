@@ -84,6 +84,11 @@ class LockTable:
     def locks_of(self, owner: object) -> list[Lock]:
         return [lock for lock in self.locks if lock.owner is owner]
 
+    def count_of(self, owner: object) -> int:
+        """Locks held and waited for."""
+        waiting = sum(waiter.lock.owner is owner for waiter in self.waiters)
+        return waiting + sum(lock.owner is owner for lock in self.locks)
+
     def release(self, owner: object, offset: int, length: int) -> Lock | None:
         """Unlock exactly one lock of exactly this range; of several the exclusive one goes first.
         None if there is none."""

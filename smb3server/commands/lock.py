@@ -26,8 +26,6 @@ _MULTI_CHANNEL = 0x00000008
 _HOST_POLL = 0.1
 """Seconds between attempts at a range that a program of the host has locked."""
 MAX_SEQUENCE_INDEX = 64
-MAX_LOCKS_PER_FILE = 65536
-"""Beyond it: INSUFFICIENT_RESOURCES."""
 
 
 @handles(Command.LOCK)
@@ -127,7 +125,9 @@ def _lock(
     for element in elements:
         if element.flags not in _VALID_LOCKS or (len(elements) > 1 and not element.flags & _FAIL):
             raise StatusError(NtStatus.INVALID_PARAMETER)
-    if len(file.locks.locks) + len(file.locks.waiters) + len(elements) > MAX_LOCKS_PER_FILE:
+    limit = request.connection.server.settings.max_locks - len(elements)
+    # The open's own locks are counted only where they can be too many.
+    if len(file.locks.locks) + len(file.locks.waiters) > limit and file.locks.count_of(found) > limit:
         raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
     file.data_changes(found)
     taken: list[LockElement] = []
