@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, cast
 
-from smb3server.durable import close_if_disconnected
+from smb3server.durable import close_if_disconnected, may_come_back
 from smb3server.leases import Holder, Lease, Oplock, Timer
 from smb3server.wire.oplock_break import (
     ACK_REQUIRED,
@@ -30,7 +30,7 @@ the session's other connections)."""
 def live_connection(session: Session) -> Connection | None:
     """A connection of the session that still works: the one it was made on, or another channel."""
     candidates = [session.connection, *session.channel_list]
-    return _best(connection for connection in candidates if not connection.closed)
+    return _best(connection for connection in candidates if connection is not None and not connection.closed)
 
 
 def _best(candidates: Iterable[Connection]) -> Connection | None:
@@ -61,7 +61,7 @@ class BreakNotifications:
     def call_later(self, delay: float, callback: Callable[[], None]) -> Timer:
         return asyncio.get_running_loop().call_later(delay, callback)
 
-    def notify_lease(self, lease: Lease, current: int, new: int, ack_required: bool) -> bool:
+    def notify_lease(self, lease: Lease, current: int, new: int, ack_required: bool) -> bool | None:
         """The client knows the lease by its key alone, so any of its connections will do; Windows takes the oldest."""
         body = LEASE_BREAK_NOTIFICATION.pack(
             LeaseBreakNotification(
@@ -82,11 +82,12 @@ class BreakNotifications:
                 connection.notify(own, [body])
                 self._watch(connection, lambda: self.notify_lease(lease, current, new, ack_required), lease, new)
                 return True
-        for entry in list(lease.opens):
-            close_if_disconnected(cast("Open", entry))
-        return False
+        opens = [cast("Open", entry) for entry in lease.opens]
+        for opened in opens:
+            close_if_disconnected(opened)
+        return None if any(may_come_back(opened) for opened in opens) else False
 
-    def notify_oplock(self, oplock: Oplock, level: int) -> bool:
+    def notify_oplock(self, oplock: Oplock, level: int) -> bool | None:
         entry = cast("Open", oplock.open)
         body = OPLOCK_BREAK.pack(
             OplockBreak(oplock_level=level, persistent=entry.file_id[0], volatile=entry.file_id[1])
@@ -97,7 +98,16 @@ class BreakNotifications:
             self._watch(connection, lambda: self.notify_oplock(oplock, level), oplock, oplock.requested)
             return True
         close_if_disconnected(entry)
-        return False
+        return None if may_come_back(entry) else False
+
+    def changed(self, holder: Holder) -> None:
+        """Persistent opens are stored with their caching rights."""
+        opens = holder.opens if isinstance(holder, Lease) else [holder.open] if isinstance(holder, Oplock) else []
+        for opened in opens:
+            entry = cast("Open", opened)
+            persistence = entry.session.server.persistence
+            if persistence is not None:
+                persistence.changed(entry)
 
     def _watch(self, connection: Connection, again: Callable[[], object], holder: Holder, requested: int) -> None:
         """Say it again on another channel if this connection turns out to have lost its peer."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from smbdirect.buffers import Allowance
+
 SMALLEST = 1 << 12
 LARGEST = 1 << 24
 """Bytes; larger buffers are made to measure and not kept."""
@@ -32,6 +34,7 @@ class BufferPool:
         self.idle_bytes = 0
         self.allocations = 0
         self.in_use = 0
+        self.strangers = Allowance()
         self._free: dict[int, list[bytearray]] = {}
 
     def get(self, size: int) -> Buffer:

@@ -63,6 +63,8 @@ class Connection:
         """Those whose client was told STATUS_PENDING, by AsyncId."""
         self.is_authenticated = False
         """A session was valid on it once."""
+        self.deadlines: list[asyncio.TimerHandle] = []
+        """By which it must have negotiated and authenticated; they would keep a closed connection in memory."""
         self.closed = False
         self.forced_stall = False
         """For tests: the peer counts as one that acknowledges nothing."""
@@ -124,9 +126,15 @@ class Connection:
         """A session is valid: trust the client with full-sized messages and credits."""
         if not self.is_authenticated:
             self.is_authenticated = True
+            self._drop_deadlines()
             self.server.connection_authenticated(self)
         self.credit_limit = self.server.settings.max_credits
         self.transport.max_message_size = self.server.settings.max_message_size
+
+    def _drop_deadlines(self) -> None:
+        for timer in self.deadlines:
+            timer.cancel()
+        self.deadlines.clear()
 
     def cancel_waiting(self) -> None:
         """Cancel everything that was told to wait; what is about to finish may finish."""
@@ -154,6 +162,7 @@ class Connection:
         if self.closed:
             return
         self.closed = True
+        self._drop_deadlines()
         if self.transport.rdma is not None and self.negotiated:
             self.server.rdma_lost(self.client_guid, self.ended_by or str(error or "closed by the client"))
         if error is not None:

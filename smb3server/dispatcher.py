@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from smb3server import checks, replay
 from smb3server.errors import as_status_error
@@ -26,13 +26,14 @@ from smb3server.request import (
     Response,
 )
 from smb3server.security.encryption import ENCRYPTED, TRANSFORM, TRANSFORM_PROTOCOL_ID, TRANSFORM_SIZE
-from smb3server.session import SessionState
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, Command, Header, HeaderFlags
 from smbdirect.errors import DecodeError
 
 if TYPE_CHECKING:
     from smb3server.connection import Connection
+    from smb3server.ha.persistence import Persistence
+    from smb3server.ha.store import StoreError
     from smb3server.session import Session
     from smbdirect.message_transport import InboundMessage
 
@@ -51,8 +52,8 @@ _SESSIONLESS = frozenset((_NEGOTIATE, _SESSION_SETUP))
 _ERROR = 0xC0000000
 _MESSAGE_OVERHEAD = 128
 """Transform header and tag."""
-_TOO_MANY = "too many"
-"""Marks a request that may not wait because too many do (3.3.4.2)."""
+_INSTEAD = "instead"
+"""Marks a request that may not wait (3.3.4.2): the status it fails with instead of CANCELLED."""
 
 
 class Disconnect(Exception):
@@ -67,6 +68,7 @@ class Chain(CompoundState):
         "executing",
         "inbound",
         "last_command_seen",
+        "no_session",
         "offset",
         "pending",
         "replies",
@@ -85,6 +87,8 @@ class Chain(CompoundState):
         """Of the next command; -1 after the last."""
         self.last_command_seen = False
         """A command came before: only then can one be related."""
+        self.no_session = False
+        """The last command named a session that does not exist: none can be related to it."""
         self.replies: list[Reply] = []
         self.size = 0
         """Bytes of ``replies``."""
@@ -92,6 +96,15 @@ class Chain(CompoundState):
         """A handler is on the stack: what it completes at once waits in ``result``."""
         self.result: Response | StatusError | None = None
         self.pending: Request | None = None
+
+
+def _unless_failed(result: Response | StatusError, error: StoreError | None) -> Response | StatusError:
+    """The result, or what became of it because it could not be stored."""
+    if error is None or isinstance(result, StatusError):
+        return result
+    if result.on_sent is not None:
+        result.on_sent()
+    return StatusError(error.status)
 
 
 class Dispatcher:
@@ -109,6 +122,12 @@ class Dispatcher:
 
     def receive(self, inbound: InboundMessage) -> None:
         """3.3.5.2, for one message of the transport."""
+        fence = self.connection.server.fence
+        if fence is not None and fence.expired():
+            # Not even done: somebody else may be doing it by now.
+            inbound.release()
+            self.connection.disconnect("this node is fenced")
+            return
         try:
             self._receive(inbound)
         except Disconnect as reason:
@@ -213,6 +232,8 @@ class Dispatcher:
 
     def _run(self, request: Request, chain: Chain) -> Response | StatusError | Pending:
         """Check a command and call its handler; whatever it raises becomes its status."""
+        persistence = self.connection.server.persistence
+        touches = persistence.touches if persistence is not None else 0
         try:
             self._check(request, chain)
             handler = HANDLERS.get(request.header.command)
@@ -235,10 +256,32 @@ class Dispatcher:
             chain.executing = False
         early, chain.result = chain.result, None
         if isinstance(result, Pending):
-            return early if early is not None else result
-        if request.pending is not None:
+            if early is None:
+                return result
+            result = early
+        elif request.pending is not None:
             request.pending.drop()
+        if persistence is not None and persistence.touches != touches:
+            return self._hold(request, result, persistence, touches)
         return result
+
+    def _hold(
+        self, request: Request, result: Response | StatusError, persistence: Persistence, touches: int
+    ) -> Pending:
+        """What the command changed of persistent opens is stored before its reply leaves. Not to be cancelled."""
+        pending = request.pend(Interim.DELAYED, lambda: None)
+
+        def stored(error: StoreError | None) -> None:
+            outcome = _unless_failed(result, error)
+            if isinstance(outcome, Response):
+                pending.complete(outcome)
+            else:
+                pending.fail(outcome)
+
+        # Not from within the handler's frame: a request that completes at once must not look like one that waits.
+        self.connection.loop.call_soon(persistence.when_stored, touches, stored)
+        persistence.flush()
+        return pending
 
     def _check(self, request: Request, chain: Chain) -> None:
         """Everything that is the same for all commands: 3.3.5.2.4 to 3.3.5.2.11 in their order."""
@@ -246,7 +289,7 @@ class Dispatcher:
         command = header.command
         related = header.flags & _RELATED
         if related:
-            if not chain.last_command_seen:
+            if not chain.last_command_seen or chain.no_session:
                 raise StatusError(NtStatus.INVALID_PARAMETER)
             session_id, tree_id = chain.session_id, chain.tree_id
         else:
@@ -254,6 +297,7 @@ class Dispatcher:
             chain.session_id, chain.tree_id = session_id, tree_id
             chain.file_id = None
             chain.status = NtStatus.SUCCESS
+            chain.no_session = False
         chain.last_command_seen = True
         connection = self.connection
         session = connection.session_table.get(session_id) if session_id else None
@@ -265,6 +309,7 @@ class Dispatcher:
         checks.check_body(request)
         if session is None:
             if session_id or (command != Command.ECHO and not checks.is_test_request(request)):
+                chain.no_session = True
                 raise StatusError(NtStatus.USER_SESSION_DELETED)
             return
         if chain.cipher_session is not None:
@@ -273,7 +318,7 @@ class Dispatcher:
         else:
             if session.signing_required and not request.signed:
                 raise StatusError(NtStatus.ACCESS_DENIED)
-            if session.encrypt_data and session.state is SessionState.VALID:
+            if session.encrypt_data:
                 raise StatusError(NtStatus.ACCESS_DENIED)
         checks.check_session(session, command)
         if command in checks.TREE_COMMANDS:
@@ -340,9 +385,11 @@ class Dispatcher:
         connection = self.connection
         replay.begin(request)
         if len(connection.request_list) >= connection.server.settings.max_async_requests:
-            connection.request_list[request.header.message_id] = request
-            request.extra[_TOO_MANY] = True
-            pending.cancel()
+            self._refuse(request, pending, NtStatus.INSUFFICIENT_RESOURCES)
+            return
+        if request.header.command == Command.CHANGE_NOTIFY and chain.offset >= 0:
+            # What follows would wait for it for ever. Windows, too, answers so what must not wait within a compound.
+            self._refuse(request, pending, NtStatus.INTERNAL_ERROR)
             return
         connection.request_list[request.header.message_id] = request
         if pending.interim is Interim.AT_ONCE and chain.offset < 0:
@@ -353,6 +400,12 @@ class Dispatcher:
             if not self._timer_running:
                 self._timer_running = True
                 connection.loop.call_later(delay, self._on_timer)
+
+    def _refuse(self, request: Request, pending: Pending, status: NtStatus) -> None:
+        """End what a handler left pending, with ``status``."""
+        self.connection.request_list[request.header.message_id] = request
+        request.extra[_INSTEAD] = status
+        pending.cancel()
 
     def _on_timer(self) -> None:
         """Send the interim replies that are due."""
@@ -389,14 +442,24 @@ class Dispatcher:
         if chain.executing:
             chain.result = result
             return
+        persistence = self.connection.server.persistence
+        if persistence is None or not persistence.dirty:
+            self._finish(request, chain, result)
+            return
+        # The caller changed something just now: most likely this request's own doing.
+        persistence.when_stored(
+            persistence.touches - 1, lambda error: self._finish(request, chain, _unless_failed(result, error))
+        )
+
+    def _finish(self, request: Request, chain: Chain, result: Response | StatusError) -> None:
         connection = self.connection
         replay.end(request)
         connection.request_list.pop(request.header.message_id, None)
         if request.async_id:
             connection.async_command_list.pop(request.async_id, None)
         chain.pending = None
-        if _TOO_MANY in request.extra and isinstance(result, StatusError):
-            result = StatusError(NtStatus.INSUFFICIENT_RESOURCES)
+        if _INSTEAD in request.extra and isinstance(result, StatusError):
+            result = StatusError(cast("int", request.extra[_INSTEAD]))
         if connection.closed:
             if isinstance(result, Response) and result.on_sent is not None:
                 result.on_sent()
@@ -422,7 +485,10 @@ class Dispatcher:
                 self._verify(request, session)
             except StatusError:
                 return
-        if session is not None and session.signing_required and not (request.signed or request.encrypted):
+        if session is not None and not request.encrypted:
+            if session.encrypt_data or (session.signing_required and not request.signed):
+                return
+        elif session is not None and chain.cipher_session is not session:
             return
         if header.flags & HeaderFlags.ASYNC_COMMAND:
             target = connection.async_command_list.get(header.async_id)

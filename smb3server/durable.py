@@ -1,7 +1,8 @@
-"""Durable opens: they outlive their connection for a while, so that a client may come back to them.
+"""Durable, resilient and persistent opens: they outlive their connection, so that a client may come back to them.
 
-MS-SMB2 3.3.5.9.6 and 3.3.5.9.10 (request), 3.3.5.9.7 and 3.3.5.9.12 (reconnect), 3.3.7.1 (loss of the connection),
-3.3.2.4 (time-out). Within one run of the server: nothing is stored.
+MS-SMB2 3.3.5.9.6 and 3.3.5.9.10 (request), 3.3.5.15.9 (resiliency), 3.3.5.9.7 and 3.3.5.9.12 (reconnect), 3.3.7.1 (loss
+of the connection), 3.3.2.2 to 3.3.2.4 (time-outs). Durable ones give way to other openers while their client is away,
+resilient and persistent ones do not; persistent ones also outlive the server (``ha.persistence``).
 """
 
 from __future__ import annotations
@@ -9,20 +10,27 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from smb3server import replay
 from smb3server.leases import HANDLE, Lease, Oplock, Timer
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire import create_contexts as contexts
+from smb3server.wire.header import HeaderFlags
+from smb3server.wire.negotiate import Capability
 from smb3server.wire.oplock_break import OplockLevel
 
 if TYPE_CHECKING:
     from smb3server.open import Open
     from smb3server.opening import Opening
     from smb3server.request import Request
+    from smb3server.session import Session
+    from smb3server.tree import TreeConnect
 
 DEFAULT_TIMEOUT = 60.0
 MAX_TIMEOUT = 300.0
 """Seconds; what a client asks for is cut to it."""
 VERSION_1_TIMEOUT = 300.0
+RESILIENCY_TIMEOUT = 120.0
+MAX_RESILIENCY_TIMEOUT = 300.0
 
 _REQUESTS = (contexts.DURABLE_REQUEST, contexts.DURABLE_REQUEST_V2)
 _RECONNECTS = (contexts.DURABLE_RECONNECT, contexts.DURABLE_RECONNECT_V2)
@@ -31,7 +39,18 @@ _RECONNECTS = (contexts.DURABLE_RECONNECT, contexts.DURABLE_RECONNECT_V2)
 class Durability:
     """What makes one open durable (Open.IsDurable, DurableOpenTimeout, CreateGuid, DurableOwner)."""
 
-    __slots__ = ("client_guid", "create_guid", "disconnected", "open", "owner", "timeout", "timer")
+    __slots__ = (
+        "abandoned",
+        "client_guid",
+        "create_guid",
+        "disconnected",
+        "open",
+        "owner",
+        "persistent",
+        "resilient",
+        "timeout",
+        "timer",
+    )
 
     def __init__(self, entry: Open, client_guid: bytes, create_guid: bytes | None, timeout: float) -> None:
         self.open = entry
@@ -41,24 +60,47 @@ class Durability:
         self.timeout = timeout
         self.owner = owner_of(entry)
         self.disconnected = False
+        self.persistent = False
+        self.abandoned = False
+        """What is stored of it stays, for the next who serves it."""
+        self.resilient = False
         self.timer: Timer | None = None
 
+    def persist(self) -> None:
+        """Open.IsPersistent: it also outlives the server, and so does what is written through it."""
+        self.persistent = self.open.write_through = True
+        if self.create_guid is not None:
+            self.open.session.server.persistent_opens[self.client_guid, self.create_guid] = self.open
+
     def disconnect(self) -> bool:
-        """The connection is lost: keep the open if its caching rights still cover it, and start the clock."""
+        """The connection is lost: keep a durable open if its caching rights still cover it, others in any case; and
+        start the clock."""
         entry = self.open
-        if entry.delete_on_close or not covers(entry.caching):
+        if not (self.persistent or self.resilient) and (entry.delete_on_close or not covers(entry.caching)):
             return False
         self.disconnected = True
+        self._stop_timer()
         self.timer = asyncio.get_running_loop().call_later(self.timeout, entry.close)
         return True
 
     def reconnect(self) -> None:
         self.disconnected = False
         self._stop_timer()
+        holder = self.open.caching
+        if holder is not None and holder.breaking:
+            # Behind the response: only that tells the client the open's new FileId.
+            asyncio.get_running_loop().call_soon(holder.resend)
 
     def forget(self) -> None:
         """The open is closed."""
         self._stop_timer()
+        if not self.persistent:
+            return
+        server = self.open.session.server
+        if self.create_guid is not None:
+            server.persistent_opens.pop((self.client_guid, self.create_guid), None)
+        if server.persistence is not None and not self.abandoned:
+            server.persistence.closed(self.open)
 
     def _stop_timer(self) -> None:
         timer, self.timer = self.timer, None
@@ -67,12 +109,31 @@ class Durability:
 
 
 def owner_of(entry: Open) -> str:
-    return str(entry.session.identity).casefold()
+    identity = entry.session.identity
+    return identity.owner if identity is not None else ""
+
+
+def _owned_by(session: Session) -> str:
+    return session.identity.owner if session.identity is not None else ""
 
 
 def covers(holder: Oplock | Lease | None) -> bool:
     """A batch oplock or handle caching: without it nobody would be told to let go of the open."""
     return holder is not None and not holder.breaking and bool(holder.state & HANDLE)
+
+
+def may_come_back(entry: Open) -> bool:
+    """Its client is away, and nobody takes the open from it until it comes back or its time is up."""
+    durable = entry.durable
+    return durable is not None and durable.disconnected and (durable.persistent or durable.resilient)
+
+
+def held_for_owner(entry: Open) -> bool:
+    """3.3.5.9: a persistent open whose client is away, with no right that could be taken back from it."""
+    durable = entry.durable
+    if durable is None or not durable.persistent or not durable.disconnected:
+        return False
+    return entry.caching is None or not entry.caching.state & HANDLE
 
 
 def check_contexts(found: dict[bytes, Any], dialect: int) -> None:
@@ -91,25 +152,53 @@ def check_contexts(found: dict[bytes, Any], dialect: int) -> None:
 def grant(opening: Opening, entry: Open) -> contexts.RawContext | None:
     """Make a new open durable if it was asked for and may be; the response's context."""
     found = opening.asked
-    if entry.is_directory or not covers(entry.caching):
+    entry.create_action = opening.action
+    if entry.is_directory:
+        return None
+    wanted: contexts.DurableRequestV2 | None = found.get(contexts.DURABLE_REQUEST_V2)
+    persistent = wanted is not None and may_be_persistent(opening.request, wanted.flags)
+    if not persistent and not covers(entry.caching):
         return None
     client_guid = opening.request.connection.client_guid
     if contexts.DURABLE_REQUEST in found:
         entry.durable = Durability(entry, client_guid, None, VERSION_1_TIMEOUT)
         data = contexts.DURABLE_RESPONSE_CODEC.pack(contexts.DurableResponse())
         return contexts.RawContext(contexts.DURABLE_REQUEST, data)
-    wanted: contexts.DurableRequestV2 | None = found.get(contexts.DURABLE_REQUEST_V2)
     if wanted is None:
         return None
     timeout = min(wanted.timeout / 1000, MAX_TIMEOUT) if wanted.timeout else DEFAULT_TIMEOUT
     entry.durable = Durability(entry, client_guid, wanted.create_guid, timeout)
+    if persistent:
+        entry.durable.persist()
     return response_v2(entry.durable)
 
 
 def response_v2(durable: Durability) -> contexts.RawContext:
     """What a response says about a durable open of version 2."""
-    answer = contexts.DurableResponseV2(timeout=int(durable.timeout * 1000))
+    flags = contexts.PERSISTENT if durable.persistent else 0
+    answer = contexts.DurableResponseV2(timeout=int(durable.timeout * 1000), flags=flags)
     return contexts.RawContext(contexts.DURABLE_REQUEST_V2, contexts.DURABLE_RESPONSE_V2_CODEC.pack(answer))
+
+
+def may_be_persistent(request: Request, flags: int) -> bool:
+    """3.3.5.9.10: asked for, on such a share, by a client that knows what it is."""
+    return bool(
+        flags & contexts.PERSISTENT
+        and request.tree is not None
+        and request.tree.share.domain is not None
+        and request.connection.server_capabilities & Capability.PERSISTENT_HANDLES
+    )
+
+
+def make_resilient(entry: Open, client_guid: bytes, timeout: float) -> None:
+    """3.3.5.15.9. ``timeout`` 0: the default. A persistent open stays one."""
+    durable = entry.durable
+    if durable is None:
+        create_guid = entry.replayable.key[1] if entry.replayable is not None else None
+        durable = entry.durable = Durability(entry, client_guid, create_guid, timeout)
+    durable.resilient = True
+    if not durable.persistent:
+        durable.timeout = timeout or RESILIENCY_TIMEOUT
 
 
 def wants_reconnect(found: dict[bytes, Any]) -> bool:
@@ -125,15 +214,23 @@ def reconnect(request: Request, found: dict[bytes, Any], path: tuple[str, ...], 
     wanted: contexts.DurableReconnect | contexts.DurableReconnectV2
     wanted = found.get(contexts.DURABLE_RECONNECT) or found[contexts.DURABLE_RECONNECT_V2]
     server = request.connection.server
+    flags = wanted.flags if isinstance(wanted, contexts.DurableReconnectV2) else 0
     entry = server.global_open_table.get(wanted.persistent)
+    if entry is None and isinstance(wanted, contexts.DurableReconnectV2) and may_be_persistent(request, flags):
+        # A client that never saw the response to its CREATE knows the open by its CreateGuid only.
+        entry = server.persistent_opens.get((request.connection.client_guid, wanted.create_guid))
     durable = entry.durable if entry is not None else None
     if entry is None or durable is None or not durable.disconnected:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
     # Open.CreateGuid is zero for a version 1 open, and version 1 reconnects do not ask for it.
     if isinstance(wanted, contexts.DurableReconnectV2) and wanted.create_guid != (durable.create_guid or bytes(16)):
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
+    if durable.persistent and not flags & contexts.PERSISTENT:
+        raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
     _check_lease(request, found, entry, leased)
-    if durable.owner != str(session.identity).casefold():
+    if flags & contexts.PERSISTENT and not durable.persistent:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    if durable.owner != _owned_by(session):
         raise StatusError(NtStatus.ACCESS_DENIED)
     if tree.share is not entry.tree.share:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
@@ -141,11 +238,15 @@ def reconnect(request: Request, found: dict[bytes, Any], path: tuple[str, ...], 
         part.upper() for part in _current_path(entry)
     ]:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    durable.reconnect()
-    entry.session, entry.tree = session, tree
-    entry.file_id = (entry.file_id[0], server.new_file_id()[1])
-    session.open_table[entry.file_id[1]] = entry
+    _attach(entry, durable, session, tree)
     return entry
+
+
+def _attach(entry: Open, durable: Durability, session: Session, tree: TreeConnect) -> None:
+    entry.session, entry.tree = session, tree
+    entry.file_id = (entry.file_id[0], session.server.new_file_id()[1])
+    session.open_table[entry.file_id[1]] = entry
+    durable.reconnect()
 
 
 def _current_path(entry: Open) -> tuple[str, ...]:
@@ -175,8 +276,32 @@ def _check_lease(request: Request, found: dict[bytes, Any], entry: Open, leased:
 
 def close_if_disconnected(entry: Open) -> None:
     """3.3.4.6, 3.3.4.7: an oplock break that nobody can be told of ends what it covered."""
-    if entry.durable is not None and entry.durable.disconnected:
+    if entry.durable is not None and entry.durable.disconnected and not may_come_back(entry):
         entry.close()
+
+
+def revived(request: Request, found: dict[bytes, Any]) -> Open | None:
+    """3.3.5.9.10: a CREATE comes again whose response got lost, with its connection or with the server; the persistent
+    open that it made, now of this session."""
+    key = replay.key_of(request, found)
+    entry = request.connection.server.persistent_opens.get(key) if key is not None else None
+    if entry is None or entry.durable is None or not entry.durable.disconnected:
+        return None
+    if not request.header.flags & HeaderFlags.REPLAY_OPERATION:
+        raise StatusError(NtStatus.DUPLICATE_OBJECTID)
+    session, tree = request.session, request.tree
+    asked = found.get(contexts.REQUEST_LEASE)
+    lease = entry.caching if isinstance(entry.caching, Lease) else None
+    if (
+        session is None
+        or tree is None
+        or tree.share is not entry.tree.share
+        or entry.durable.owner != _owned_by(session)
+        or (asked.lease_key if asked is not None else None) != (lease.key if lease is not None else None)
+    ):
+        raise StatusError(NtStatus.ACCESS_DENIED)
+    _attach(entry, entry.durable, session, tree)
+    return entry
 
 
 def oplock_level(entry: Open) -> int:

@@ -22,7 +22,9 @@ def grant(opening: Opening, opened: Open) -> tuple[int, contexts.RawContext | No
     level = opening.record.requested_oplock_level
     if level not in (OplockLevel.II, OplockLevel.EXCLUSIVE, OplockLevel.BATCH) or opened.is_directory:
         return OplockLevel.NONE, None
-    oplock = file.caching.grant_oplock(opened, level, file.other_opens(opened, None), bool(file.locks.locks))
+    oplock = file.caching.grant_oplock(
+        opened, level, file.other_opens(opened, None), bool(file.locks.locks), opened.tree.share.level2_oplocks
+    )
     opened.caching = oplock
     if oplock is not None:
         opening.request.connection.server.host_changes.cover(opened)

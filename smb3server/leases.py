@@ -33,11 +33,16 @@ class Breaks(Protocol):
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> Timer: ...
 
-    def notify_lease(self, lease: Lease, current: int, new: int, ack_required: bool) -> bool:
-        """Send a lease break notification; False when no connection could take it."""
+    def notify_lease(self, lease: Lease, current: int, new: int, ack_required: bool) -> bool | None:
+        """Send a lease break notification; False when no connection could take it, None when its client is away but
+        may come back: ``Holder.resend`` then."""
         ...
 
-    def notify_oplock(self, oplock: Oplock, level: int) -> bool: ...
+    def notify_oplock(self, oplock: Oplock, level: int) -> bool | None: ...
+
+    def changed(self, holder: Holder) -> None:
+        """State, or what is to become of it, is not what it was."""
+        ...
 
 
 class Holder:
@@ -60,7 +65,7 @@ class Holder:
         """The nearest state at or below ``state`` that this kind of holder can have."""
         raise NotImplementedError
 
-    def _notify(self, current: int, new: int, ack_required: bool) -> bool:
+    def _notify(self, current: int, new: int, ack_required: bool) -> bool | None:
         raise NotImplementedError
 
     def _count_break(self) -> None:
@@ -87,14 +92,25 @@ class Holder:
         if not further:
             self._count_break()
         delivered = self._notify(current, to, ack)
-        if not ack:
-            self.caching.prune()
-        elif not delivered:
-            # 3.3.4.6/3.3.4.7: a client that cannot be told has lost its caching rights.
-            self.end_break(NONE)
+        self.caching.breaks.changed(self)
+        if ack:
+            self._wait_for_ack(delivered)
         else:
-            self.timer = self.caching.breaks.call_later(self.caching.break_timeout, self.time_out)
+            self.caching.prune()
         return self.breaking
+
+    def _wait_for_ack(self, delivered: bool | None) -> None:
+        """The clock starts with the notification; a client that cannot be told and will not come back has lost its
+        caching rights (3.3.4.6, 3.3.4.7)."""
+        if delivered:
+            self.timer = self.caching.breaks.call_later(self.caching.break_timeout, self.time_out)
+        elif delivered is False and self.breaking:
+            self.end_break(NONE)
+
+    def resend(self) -> None:
+        """The client is back: tell it of the break that began while it was away (3.3.5.9.12)."""
+        if self.breaking and self.timer is None:
+            self._wait_for_ack(self._notify(self.state, self.requested, True))
 
     def acknowledge(self, state: int) -> bool:
         """The client goes down to ``state``; False if that is more than it was told (nothing changes then)."""
@@ -120,6 +136,7 @@ class Holder:
         self._stop_timer()
         self.breaking = False
         self.state = self.requested = self.required = state
+        self.caching.breaks.changed(self)
         self.caching.prune()
         self.caching.finished()
 
@@ -132,20 +149,22 @@ class Holder:
 class Oplock(Holder):
     """An oplock of one open (3.3.1.10: Open.OplockLevel, Open.OplockState)."""
 
-    __slots__ = ("level", "open")
+    __slots__ = ("level", "level2", "open")
 
     def __init__(self, caching: Caching, owner: object, level: int) -> None:
         super().__init__(caching, LEVEL_STATES[level])
         self.open = owner
         self.level = level
+        self.level2 = True
+        """Whether it may go down to level II rather than to nothing."""
 
     def _ack_needed(self) -> bool:
         return bool(self.state & WRITE)
 
     def _limit(self, state: int) -> int:
-        return state & READ
+        return state & READ if self.level2 else NONE
 
-    def _notify(self, current: int, new: int, ack_required: bool) -> bool:
+    def _notify(self, current: int, new: int, ack_required: bool) -> bool | None:
         if not ack_required:
             self.level = OplockLevel.NONE
         return self.caching.breaks.notify_oplock(self, OplockLevel.II if new & READ else OplockLevel.NONE)
@@ -180,7 +199,7 @@ class Lease(Holder):
         if self.version == 2:
             self.epoch = (self.epoch + 1) & 0xFFFF
 
-    def _notify(self, current: int, new: int, ack_required: bool) -> bool:
+    def _notify(self, current: int, new: int, ack_required: bool) -> bool | None:
         return self.caching.breaks.notify_lease(self, current, new, ack_required)
 
 
@@ -273,7 +292,9 @@ class Caching:
                 wait = wait or holder.breaking
         return wait
 
-    def grant_oplock(self, owner: object, level: int, other_opens: bool, locked: bool) -> Oplock | None:
+    def grant_oplock(
+        self, owner: object, level: int, other_opens: bool, locked: bool, level2: bool = True
+    ) -> Oplock | None:
         """The best oplock at or below ``level`` (MS-FSA 2.1.5.18.1); None if that is none."""
         state = LEVEL_STATES.get(level, NONE)
         if any(
@@ -284,9 +305,10 @@ class Caching:
             state, level = READ, OplockLevel.II
         if locked and not state & WRITE:
             state = NONE
-        if not state:
+        if not state or (level == OplockLevel.II and not level2):
             return None
         oplock = Oplock(self, owner, level)
+        oplock.level2 = level2
         self.add(oplock)
         return oplock
 
@@ -310,6 +332,7 @@ class Caching:
             if lease.version == 2:
                 lease.epoch = (lease.epoch + 1) & 0xFFFF
             self.add(lease)
+            self.breaks.changed(lease)
 
 
 class LeaseTables:

@@ -81,8 +81,12 @@ class LockTable:
             return True
         return False
 
-    def release(self, owner: object, offset: int, length: int) -> bool:
-        """Unlock exactly one lock of exactly this range; of several the exclusive one goes first."""
+    def locks_of(self, owner: object) -> list[Lock]:
+        return [lock for lock in self.locks if lock.owner is owner]
+
+    def release(self, owner: object, offset: int, length: int) -> Lock | None:
+        """Unlock exactly one lock of exactly this range; of several the exclusive one goes first.
+        None if there is none."""
         found = None
         for lock in self.locks:
             if lock.owner is owner and lock.offset == offset and lock.length == length:
@@ -91,10 +95,10 @@ class LockTable:
                     break
                 found = found or lock
         if found is None:
-            return False
+            return None
         self.locks.remove(found)
-        self._grant_waiters()
-        return True
+        self.grant_waiters()
+        return found
 
     def release_newest(self, owner: object, offset: int, length: int, exclusive: bool) -> None:
         """Undo an ``acquire`` of a request that failed further on."""
@@ -103,7 +107,7 @@ class LockTable:
             if (lock.owner, lock.offset, lock.length, lock.exclusive) == (owner, offset, length, exclusive):
                 del self.locks[index]
                 break
-        self._grant_waiters()
+        self.grant_waiters()
 
     def release_owner(self, owner: object) -> None:
         """The open is closed: its locks go, its waiters are told (``on_closed``)."""
@@ -116,7 +120,7 @@ class LockTable:
         for waiter in gone:
             waiter.on_closed()
         if released:
-            self._grant_waiters()
+            self.grant_waiters()
 
     def transfer(self, old: object, new: object) -> None:
         """Durable reconnect: the locks now belong to ``new``."""
@@ -124,7 +128,8 @@ class LockTable:
             if lock.owner is old:
                 lock.owner = new
 
-    def _grant_waiters(self) -> None:
+    def grant_waiters(self) -> None:
+        """Give those who wait what has become free."""
         granted: list[Waiter] = []
         waiting: list[Waiter] = []
         for waiter in self.waiters:

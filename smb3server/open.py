@@ -46,8 +46,10 @@ class Open:
         "__dict__",
         "_closing",
         "app_instance_id",
+        "app_instance_version",
         "caching",
         "channel_sequence",
+        "create_action",
         "create_options",
         "delete_on_close",
         "descriptor",
@@ -60,6 +62,7 @@ class Open:
         "in_flight",
         "is_directory",
         "lock_sequences",
+        "max_offset",
         "maximal_access",
         "may_block",
         "next_ea",
@@ -77,6 +80,7 @@ class Open:
         "share_access",
         "tree",
         "watcher",
+        "write_through",
         "wrote",
     )
 
@@ -88,12 +92,15 @@ class Open:
         self.maximal_access = 0
         self.share_access = 0
         self.create_options = 0
+        self.create_action = 0
         self.path: Path = ()
         """As it was opened; ``handle.path`` knows about renames."""
         self.is_directory = False
         self.handle: Handle | None = None
         self.descriptor: int | None = None
         """``handle.fileno()``, for the data path."""
+        self.max_offset = (1 << 63) - 1
+        """Where writes have to end."""
         self.may_block = True
         """Reads may have to wait for a disk."""
         self.wrote = False
@@ -120,6 +127,10 @@ class Open:
         """Pending ones with the current channel sequence, and those with older ones."""
         self.outstanding_pre_requests = 0
         self.app_instance_id: bytes | None = None
+        self.app_instance_version: tuple[int, int] | None = None
+        """ApplicationInstanceVersionHigh and -Low."""
+        self.write_through = False
+        """Acknowledged data must outlive the machine: persistent opens."""
         self.on_close: list[Callable[[], None]] = []
         """Called before the handle is closed (change notification, directory scans)."""
         self.enumeration: Enumeration | None = None
@@ -171,6 +182,18 @@ class Open:
         else:
             self.close()
 
+    def abandon(self) -> None:
+        """The open lives on, elsewhere or in the next run of the server: let go of the file without closing it in the
+        sense of the protocol. Nothing is deleted, neither the file nor what is stored of the open."""
+        durable, persistence = self.durable, self.session.server.persistence
+        if durable is not None and persistence is not None:
+            persistence.abandon(self)
+            durable.abandoned = True
+        self.delete_on_close = False
+        if self.file is not None:
+            self.file.delete_pending = False
+        self.close()
+
     def begin_io(self) -> None:
         """Keep the handle's descriptor from being closed (and its number reused) until ``end_io``."""
         self.in_flight += 1
@@ -187,6 +210,11 @@ class Open:
             handle.close()
         except OSError as error:
             log.warning("close of %s: %s", "/".join(self.path), error)
+
+
+def client_guid_of(entry: Open) -> bytes:
+    """Open.ClientGuid: of the connection it was made on."""
+    return entry.durable.client_guid if entry.durable is not None else entry.session.connection.client_guid
 
 
 def find_open(request: Request, file_id: FileId) -> Open:

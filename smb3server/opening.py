@@ -10,8 +10,9 @@ import errno
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from smb3server import access, notify, tokens
+from smb3server import access, notify, security_info, tokens
 from smb3server.backends.base import Disposition, FileInfo, Handle, Kind, OpenRequest, Path, PathNotFound, User
+from smb3server.durable import held_for_owner
 from smb3server.files import LEASE_STAT_ACCESS, STAT_ACCESS, File, FileTable
 from smb3server.leases import Lease
 from smb3server.open import Open
@@ -20,7 +21,9 @@ from smb3server.status import NtStatus, StatusError
 from smb3server.wire import create_contexts as contexts
 from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import Access, CreateAction, CreateDisposition, CreateOptions, CreateRequest
+from smb3server.wire.negotiate import Dialect
 from smb3server.wire.oplock_break import OplockLevel
+from smb3server.wire.query_info import SecurityInformation
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Backend
@@ -234,6 +237,9 @@ class Opening:
                 if self.desired & Access.MAXIMUM_ALLOWED:
                     granted |= self.maximal
                 self.action = CreateAction.CREATED
+                if self._descriptor is not None and self.user is not None and not self.stream:
+                    dacl = int(SecurityInformation.DACL)
+                    security_info.to_host(handle, security_info.current_descriptor(handle), dacl)
                 self._allocate(handle)
             else:
                 granted = self._check_existing(handle, info, file)
@@ -243,6 +249,11 @@ class Opening:
             return self._register(handle, file, granted)
         finally:
             self._table.release(file)
+
+    def may_read(self, handle: Handle) -> bool:
+        """Does the user's maximal access to an open file include GENERIC_READ?"""
+        wanted = access.GENERIC_MAPPING[int(Access.GENERIC_READ)]
+        return not wanted & ~tokens.maximal_access(handle, handle.info(), self._token, self.user)
 
     def _maximal_access(self, handle: Handle, info: FileInfo) -> int:
         tree = self.request.tree
@@ -324,6 +335,9 @@ class Opening:
     def _share(self, file: File, granted: int, implied: int) -> None:
         """Sharing violations and oplock breaks: MS-FSA 2.1.5.1.2.2, 2.1.4.12."""
         sharing = granted | (int(Access.WRITE_DATA) if self.overwrites else 0)
+        if self.request.connection.dialect >= Dialect.SMB_3_0 and any(held_for_owner(entry) for entry in file.opens):
+            # 3.3.5.9: nobody could be asked to let go of it.
+            raise StatusError(NtStatus.FILE_NOT_AVAILABLE)
         violation = file.share_conflict(sharing, self.record.share_access)
         own = self.own_lease()
         if file.caching.holders:
@@ -365,6 +379,7 @@ class Opening:
         server = request.connection.server
         opened = Open(server.new_file_id(), session, tree)
         opened.granted_access = granted
+        opened.max_offset = self.backend.max_file_size
         opened.channel_sequence = request.header.status & 0xFFFF
         opened.maximal_access = self.maximal
         opened.share_access = record.share_access

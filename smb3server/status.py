@@ -58,6 +58,7 @@ class NtStatus(enum.IntEnum):
     RANGE_NOT_LOCKED = 0xC000007E
     DISK_FULL = 0xC000007F
     INSUFFICIENT_RESOURCES = 0xC000009A
+    FILE_FORCED_CLOSED = 0xC00000B6
     MEDIA_WRITE_PROTECTED = 0xC00000A2
     PIPE_NOT_AVAILABLE = 0xC00000AC
     INVALID_PIPE_STATE = 0xC00000AD
@@ -130,10 +131,12 @@ class NtStatus(enum.IntEnum):
 
 
 class StatusError(Exception):
-    """Ends a command with this status. ``data`` is the error response's ErrorData (MS-SMB2 2.2.2)."""
+    """Ends a command with this status. ``data`` is the error response's ErrorData (MS-SMB2 2.2.2), ``error_id`` the
+    kind of its error context in 3.1.1 (2.2.2.1)."""
 
-    def __init__(self, status: int, data: bytes = b"") -> None:
+    def __init__(self, status: int, data: bytes = b"", error_id: int = 0) -> None:
         super().__init__(status)
+        self.error_id = error_id
         self.status = status
         self.data = data
 

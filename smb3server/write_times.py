@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 WRITE_TIME_DELAY = 2.0
 _RECENT = 0.05
 """Seconds: a write so short before the close has the right time already."""
+_RESOLUTION = 156250
+"""FILETIME units: what is written within a tick of Windows' clock, 1/64 s, does not change the time."""
 FREEZE, THAW = -1, -2
 
 
@@ -94,8 +96,11 @@ class WriteTime:
             self.pinned_by = None
             self.dirty = False
         elif self.pinned_by is None and self.dirty:
-            if asyncio.get_running_loop().time() - self._first > _RECENT:
-                handle.set_times(last_write=filetime.from_ns(time.time_ns()))
+            now = filetime.from_ns(time.time_ns())
+            if self.shown is not None and 0 <= now - self.shown < _RESOLUTION:
+                handle.set_times(last_write=self.shown)
+            elif asyncio.get_running_loop().time() - self._first > _RECENT:
+                handle.set_times(last_write=now)
             self.dirty = False
         if not self.dirty:
             self._stop_timer()

@@ -21,7 +21,32 @@ _PAGE_CLASS = 16
 DEFAULT_RETAINED = 64 << 20
 """Bytes a pool keeps for reuse."""
 
+STRANGER_SIZE = 8192
+"""Bytes of a message up to which a peer that is not trusted needs no allowance."""
+
+STRANGERS_LIMIT = 4 << 20
+"""Bytes of their longer messages, all peers together."""
+
 Counters = dict[str, int]
+
+
+class Allowance:
+    """Bytes that all peers whom nobody trusts yet may make this side hold together, beyond what each has anyway. Most
+    need none: only a long security token in their first messages does."""
+
+    def __init__(self, limit: int = STRANGERS_LIMIT) -> None:
+        self.limit = limit
+        self.taken = 0
+
+    def take(self, size: int) -> bool:
+        """False, and nothing is taken, if that is too much."""
+        if self.taken + size > self.limit:
+            return False
+        self.taken += size
+        return True
+
+    def give_back(self, size: int) -> None:
+        self.taken -= size
 
 
 class PoolBuffer:
@@ -51,6 +76,7 @@ class BufferPool:
         """Bytes on the free lists."""
         self.lent = 0
         """Bytes on loan."""
+        self.strangers = Allowance()
         self._free: dict[int, list[memoryview]] = {}
         self.caches: weakref.WeakSet[RegistrationCache] = weakref.WeakSet()
         """They hear of buffers that are given back to the system."""

@@ -61,11 +61,14 @@ SEND_CREDIT_TIMEOUT = 5.0
 """How long queued messages wait for a peer that grants no credit. Not in spec; Windows ends such a connection after
 five seconds."""
 
-UNAUTHENTICATED_CREDITS = 8
+UNAUTHENTICATED_CREDITS = 4
 """Receives a peer gets before the upper layer trusts it. Not in spec."""
 
 UNAUTHENTICATED_MESSAGE_SIZE = 65_536
-"""Longest message an acceptor takes before the upper layer trusts the peer. Not in spec."""
+"""Longest message an acceptor takes before the upper layer sets its own limit. Not in spec."""
+
+TRUSTED_MESSAGE_SIZE = 131_072
+"""An upper layer that sets a larger limit than this trusts the peer. Not in spec."""
 
 EXTRA_RECEIVES = 8
 """How far the last-credit rule may push the receives beyond ReceiveCreditMax. Not in spec."""

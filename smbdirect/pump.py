@@ -15,7 +15,15 @@ from dataclasses import replace
 from typing import Any
 
 from smbdirect import constants
-from smbdirect.buffers import BufferPool, Counters, PoolBuffer, ReceiveBuffer, ReceivePool, RegistrationCache
+from smbdirect.buffers import (
+    STRANGER_SIZE,
+    BufferPool,
+    Counters,
+    PoolBuffer,
+    ReceiveBuffer,
+    ReceivePool,
+    RegistrationCache,
+)
 from smbdirect.codec import Buffer
 from smbdirect.connection import Connection, Role
 from smbdirect.errors import ConnectionLost, ProtocolError, ProviderError
@@ -142,6 +150,8 @@ class SmbDirectTransport:
         self._closing = False
         self._dead = False
         self._ended = False
+        self._allowed = 0
+        """Bytes taken of the pool's allowance for peers that are not trusted."""
         self._error: BaseException | None = None
         self._end: BaseException | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -167,11 +177,12 @@ class SmbDirectTransport:
 
     @max_message_size.setter
     def max_message_size(self, size: int) -> None:
-        """Raising it beyond the limit for strangers also gives the peer its full number of credits."""
+        """Raising it beyond ``TRUSTED_MESSAGE_SIZE`` also gives the peer its full number of credits."""
         connection = self.connection
         connection.max_message_size = min(size, connection.max_fragmented_receive_size)
-        if size > constants.UNAUTHENTICATED_MESSAGE_SIZE:
+        if size > constants.TRUSTED_MESSAGE_SIZE:
             connection.credits.receive_credit_max = self.settings.receive_credit_max
+            self._give_back_allowance()
             self._wake()
 
     def start(
@@ -304,10 +315,21 @@ class SmbDirectTransport:
     # -- pumping -------------------------------------------------------------------------------------------------
 
     def _allocate(self, size: int) -> PoolBuffer:
+        """A reassembly buffer. Raises ``ProtocolError`` where peers that are not trusted hold too much already."""
+        if size > STRANGER_SIZE and self.connection.max_message_size <= constants.TRUSTED_MESSAGE_SIZE:
+            more = size - self._allowed
+            if more > 0:
+                if not self.pool.strangers.take(more):
+                    raise ProtocolError(f"no memory for a message of {size} bytes from a peer that is not trusted")
+                self._allowed = size
         before = self.pool.allocations
         buffer = self.pool.acquire(size)
         self.counters["allocations"] += self.pool.allocations - before
         return buffer
+
+    def _give_back_allowance(self) -> None:
+        self.pool.strangers.give_back(self._allowed)
+        self._allowed = 0
 
     def receive_released(self) -> None:
         """A receive buffer came back: post it and, if the peer needs it, grant it."""
@@ -570,6 +592,7 @@ class SmbDirectTransport:
         while self._backlog:
             self._backlog.popleft().release()
         self._cache.clear()
+        self._give_back_allowance()
         if self._on_closed is not None:
             self._report_end()
 

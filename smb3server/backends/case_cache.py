@@ -13,6 +13,9 @@ from smb3server.backends import names, syscalls
 
 MAX_NAMES = 262144
 """Names kept over all directories; a directory with more is scanned anew every time."""
+TUNNEL_SECONDS = 15.0
+"""As long as Windows remembers."""
+MAX_TUNNEL = 1024
 RACY_NS = 50_000_000
 """A directory changed less than this before its scan may change again without its time stamps showing it."""
 RACY_SECONDS = 1.0
@@ -20,13 +23,25 @@ RACY_SECONDS = 1.0
 
 
 class _Directory:
-    __slots__ = ("ambiguous", "expires", "names", "stamp")
+    __slots__ = ("ambiguous", "expires", "names", "short", "stamp")
 
     def __init__(self, stamp: tuple[int, int]) -> None:
         self.stamp = stamp
         self.names: dict[str, str] = {}
         self.ambiguous = False
+        self.short: dict[str, str] | None = None
+        """On-disk names by 8.3 name; None until somebody asks for one, and after changes."""
         self.expires: float | None = None
+
+    def find(self, folded: str) -> str | None:
+        found = self.names.get(folded)
+        if found is None and names.may_be_short(folded):
+            if self.short is None:
+                self.short = {}
+                for disk in self.names.values():
+                    self.short.setdefault(names.short_name(names.to_wire(disk)), disk)
+            found = self.short.get(folded)
+        return found
 
 
 class Before(NamedTuple):
@@ -43,11 +58,14 @@ class CaseCache:
         self._max_names = max_names
         self._directories: OrderedDict[tuple[int, int], _Directory] = OrderedDict()
         self._count = 0
+        self._tunnel: OrderedDict[tuple[tuple[int, int], str], tuple[str, float]] = OrderedDict()
+        """Long names gone from a directory by directory and 8.3 name, and when to forget them."""
         self._lock = threading.Lock()
         self.scans = 0
 
     def find(self, directory: int, disk_name: str) -> str | None:
-        """On-disk name of the entry equal to ``disk_name`` but for case (or for the mapping of characters).
+        """On-disk name of the entry equal to ``disk_name`` but for case (or for the mapping of characters), or of the
+        one that has it as its 8.3 name.
 
         Directories one may not read, and ones that vanish meanwhile, match nothing.
         """
@@ -56,7 +74,7 @@ class CaseCache:
         with self._lock:
             entry = self._valid((stat.dev, stat.ino), (stat.mtime, stat.ctime))
             if entry is not None:
-                return entry.names.get(folded)
+                return entry.find(folded)
         try:
             return self._scan(directory, stat, folded)
         except (PermissionError, FileNotFoundError):
@@ -110,7 +128,28 @@ class CaseCache:
                 self._count += len(table)
                 while self._count > self._max_names and len(self._directories) > 1:
                     self._drop(next(iter(self._directories)))
+                return found or entry.find(folded)
         return found
+
+    def _remember(self, directory: tuple[int, int], disk_name: str) -> None:
+        short = names.short_name(names.to_wire(disk_name))
+        if short:
+            with self._lock:
+                self._tunnel[directory, short] = (disk_name, time.monotonic() + TUNNEL_SECONDS)
+                if len(self._tunnel) > MAX_TUNNEL:
+                    self._tunnel.popitem(last=False)
+
+    def tunnelled(self, directory: int, disk_name: str) -> str:
+        """The name under which to create ``disk_name``: if that is the 8.3 name of one removed a moment ago, the long
+        one, as NTFS does it for programs that save by removing and creating again (tunneling,
+        MS-FSA 2.1.1.1)."""
+        folded = names.upcase(disk_name)
+        if not self._tunnel or not names.may_be_short(folded):
+            return disk_name
+        stat = syscalls.statx(directory)
+        with self._lock:
+            long, deadline = self._tunnel.pop(((stat.dev, stat.ino), folded), (disk_name, 0.0))
+        return long if deadline > time.monotonic() else disk_name
 
     def before(self, directory: int) -> Before:
         """Call before a change of ours in ``directory``, and ``after`` when it is done: saves the next scan."""
@@ -120,6 +159,8 @@ class CaseCache:
             return Before(key, self._valid(key, (stat.mtime, stat.ctime)))
 
     def after(self, before: Before, directory: int, added: str | None = None, removed: Sequence[str] = ()) -> None:
+        for name in removed:
+            self._remember(before.key, name)
         entry = before.entry
         if entry is None:
             return
@@ -136,6 +177,7 @@ class CaseCache:
             if added is not None and entry.names.setdefault(names.upcase(names.to_wire(added)), added) != added:
                 entry.ambiguous = True
             self._count += len(entry.names)
+            entry.short = None
             entry.stamp = (stat.mtime, stat.ctime)
             if entry.expires is None:
                 entry.expires = time.monotonic() + RACY_SECONDS

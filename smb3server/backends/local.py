@@ -55,6 +55,10 @@ class LocalOptions:
     file_system_name: str = "NTFS"
 
 
+NTFS_MAX_FILE_SIZE = 0xFFFFFFF0000
+"""Bytes, with clusters of 4 KiB."""
+
+
 class LocalBackend(Backend):
     """Needs Linux with /proc mounted."""
 
@@ -84,6 +88,8 @@ class LocalBackend(Backend):
             self.own = OwnChanges()
             self._watcher = Watcher(self.resolver, self.own)
             self.namespace = Namespace(self.resolver, self.store, self.own, self.read_only)
+            if not self.read_only and self._has_small_files():
+                self.max_file_size = NTFS_MAX_FILE_SIZE
             self.supports_reflink = not self.read_only and self._probe_reflink()
         except BaseException:
             os.close(self._root)
@@ -99,6 +105,20 @@ class LocalBackend(Backend):
 
     def _open_root(self) -> int:
         return os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._root)
+
+    def _has_small_files(self) -> bool:
+        """Whether files end somewhere below 16 TiB, as ext4's do: then clients may as well be told NTFS' own limit."""
+        try:
+            descriptor = os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=self._root)
+        except OSError:
+            return False
+        try:
+            os.ftruncate(descriptor, 1 << 44)
+        except OSError as error:
+            return error.errno == errno.EFBIG
+        finally:
+            os.close(descriptor)
+        return False
 
     def _probe_reflink(self) -> bool:
         """By trying: the file system's name does not tell (XFS may have been made without)."""
@@ -273,6 +293,7 @@ class LocalBackend(Backend):
             try:
                 if names.is_private(name):
                     raise PermissionError(errno.EACCES, "reserved name", name)
+                name = self.resolver.cache.tunnelled(parent, name)
                 before = self.resolver.cache.before(parent)
                 self.own.expect(parent, name, CREATE)
                 try:

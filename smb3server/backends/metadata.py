@@ -29,11 +29,13 @@ from smb3server.backends.base import FileInfo, FileKey, Kind
 from smb3server.backends.sidecar import SideCar
 from smb3server.backends.syscalls import Statx
 
-# version, flags, blobs present, blobs in the side-car, attributes, EaSize, reparse tag, creation time, inode, key,
-# change time, how long it holds
-_LAYOUT = struct.Struct("<BBHHxxIIIqQ16sqq")
-_VERSION = 2
-_HAS_ATTRIBUTES = 1
+# version, flags, blobs present, blobs in the side-car, attributes, EaSize, reparse tag, creation time, inode
+_LAYOUT = struct.Struct("<BBHHxxIIIqQ")
+_CHANGE = struct.Struct("<qq")
+"""Change time and how long it holds. It and the key follow only where there are any: the rest fits into an inode of
+ext4's usual size, where a block of its own for each file would count as allocated."""
+_VERSION = 3
+_HAS_ATTRIBUTES, _HAS_KEY, _HAS_CHANGE = 1, 2, 4
 _NO_KEY = bytes(16)
 _MAX_BLOB = 1 << 17
 _UNSUPPORTED = frozenset((errno.EOPNOTSUPP, errno.ENOSYS))
@@ -41,7 +43,7 @@ _NO_ROOM = frozenset((errno.ENOSPC, errno.E2BIG, errno.ERANGE, errno.EFBIG, errn
 _CAP_SYS_ADMIN = 1 << 21
 
 
-class Blob(enum.IntFlag):
+class Blob(enum.IntEnum):
     DESCRIPTOR = 1
     EA = 2
     REPARSE = 4
@@ -72,9 +74,17 @@ class Metadata:
     change_until: int = 0
 
     def pack(self, inode: int) -> bytes:
-        return _LAYOUT.pack(
+        flags = 0 if self.attributes is None else _HAS_ATTRIBUTES
+        tail = b""
+        if self.key != _NO_KEY:
+            flags |= _HAS_KEY
+            tail = self.key
+        if self.change:
+            flags |= _HAS_CHANGE
+            tail += _CHANGE.pack(self.change, self.change_until)
+        fixed = _LAYOUT.pack(
             _VERSION,
-            0 if self.attributes is None else _HAS_ATTRIBUTES,
+            flags,
             self.present,
             self.beside,
             self.attributes or 0,
@@ -82,17 +92,20 @@ class Metadata:
             self.reparse_tag,
             self.creation,
             inode,
-            self.key,
-            self.change,
-            self.change_until,
         )
+        return fixed + tail
 
 
 def unpack(raw: bytes | None, inode: int) -> Metadata:
     """Anything that is not ours counts as nothing: users of the host may have written it."""
-    if raw is None or len(raw) != _LAYOUT.size or raw[0] != _VERSION:
+    if raw is None or len(raw) < _LAYOUT.size:
         return Metadata()
-    _, flags, present, beside, attributes, ea_size, tag, creation, owner, key, change, until = _LAYOUT.unpack(raw)
+    version, flags, present, beside, attributes, ea_size, tag, creation, owner = _LAYOUT.unpack_from(raw)
+    at, size = _LAYOUT.size, len(raw)
+    if version != _VERSION or size != at + (flags & _HAS_KEY and 16) + (flags & _HAS_CHANGE and _CHANGE.size):
+        return Metadata()
+    key = raw[at : at + 16] if flags & _HAS_KEY else _NO_KEY
+    change, until = _CHANGE.unpack_from(raw, size - _CHANGE.size) if flags & _HAS_CHANGE else (0, 0)
     if owner != inode:
         present &= ~(beside | Blob.STREAMS)
         beside, key = 0, _NO_KEY
@@ -319,7 +332,7 @@ def file_info(stat: Statx, metadata: Metadata, data: Statx | None = None) -> Fil
             creation,
             filetime.EPOCH + stat.atime // 100,
             filetime.EPOCH + stat.mtime // 100,
-            metadata.change if stat.ctime <= metadata.change_until else filetime.EPOCH + stat.ctime // 100,
+            metadata.change if 0 < stat.ctime <= metadata.change_until else filetime.EPOCH + stat.ctime // 100,
             size,
             allocation,
             stat.nlink,

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import errno
 import functools
+import re
+import zlib
 
 from smb3server.backends.base import Path
 
@@ -179,3 +181,39 @@ _PRIVATE_UPCASE = PRIVATE_NAME.upper()
 
 def is_private(name: str) -> bool:
     return len(name) == len(PRIVATE_NAME) and name.upper() == _PRIVATE_UPCASE
+
+
+_SHORT_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-$!#%&@^'(){}`")
+_BASE36 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_SHORT_FORM = re.compile(r"[^~.]{1,6}~[0-9](\.[^~.]{1,3})?")
+
+
+@functools.lru_cache(maxsize=32768)
+def short_name(name: str) -> str:
+    """The 8.3 name (MS-FSCC 2.1.5.2.1) of a long one, the same every time; empty if ``name`` is one already.
+
+    It is made from a hash of the name, as there is nowhere to keep numbers: two names share one with a chance of one in
+    sixty million, and then the first in the directory has it.
+    """
+    upper = name.upper()
+    stem, dot, extension = upper.rpartition(".")
+    if not dot:
+        stem, extension = upper, ""
+    if 1 <= len(stem) <= 8 and len(extension) <= 3 and bool(dot) == bool(extension):
+        if _SHORT_CHARS.issuperset(stem) and _SHORT_CHARS.issuperset(extension):
+            return ""
+        if _SHORT_FORM.fullmatch(upper) and _SHORT_CHARS.issuperset(upper.replace("~", "", 1).replace(".", "", 1)):
+            return ""
+    first = next((char for char in stem if char in _SHORT_CHARS), "_")
+    tail = "".join(char for char in extension if char in _SHORT_CHARS)[:3]
+    number = zlib.crc32(upcase(name).encode("utf-8", "surrogatepass"))
+    digits = ""
+    for _ in range(5):
+        number, digit = divmod(number, 36)
+        digits += _BASE36[digit]
+    return f"{first}{digits}~1.{tail}" if tail else f"{first}{digits}~1"
+
+
+def may_be_short(name: str) -> bool:
+    """Does ``name`` look like what ``short_name`` makes?"""
+    return "~1" in name and _SHORT_FORM.fullmatch(name) is not None

@@ -138,12 +138,21 @@ class Client:
         return self.dialect >= Dialect.SMB_2_1 and bool(self.negotiated.capabilities & Capability.LARGE_MTU)
 
     async def log_on(
-        self, user: str = "", password: str = "", domain: str = "", *, sign: bool = False, encrypt: bool = False
+        self,
+        user: str = "",
+        password: str = "",
+        domain: str = "",
+        *,
+        sign: bool = False,
+        encrypt: bool = False,
+        previous_session_id: int = 0,
     ) -> ClientSession:
         """See ``ClientSession.log_on``."""
         from smb3server.client.session import ClientSession
 
-        return await ClientSession.log_on(self, user, password, domain, sign=sign, encrypt=encrypt)
+        return await ClientSession.log_on(
+            self, user, password, domain, sign=sign, encrypt=encrypt, previous_session_id=previous_session_id
+        )
 
     async def echo(self) -> None:
         """3.2.4.20."""
@@ -166,6 +175,7 @@ class Client:
         payload: int = 0,
         accept: Sequence[int] = (NtStatus.SUCCESS,),
         sign: bool = False,
+        flags: int = 0,
         on_encoded: Callable[[Sequence[Buffer]], None] | None = None,
     ) -> Reply:
         """Send one request and wait for its final response; ``payload`` bytes sent or expected decide the credits.
@@ -173,7 +183,9 @@ class Client:
         Raises ``ServerError`` unless the status is in ``accept``, ``ConnectionLost`` when the connection ends first. A
         cancelled wait sends SMB2 CANCEL.
         """
-        started = await self.start(command, body, session, tree_id, payload=payload, sign=sign, on_encoded=on_encoded)
+        started = await self.start(
+            command, body, session, tree_id, payload=payload, sign=sign, flags=flags, on_encoded=on_encoded
+        )
         return self.check(await self.finish(started), accept)
 
     @staticmethod
@@ -202,9 +214,10 @@ class Client:
         *,
         payload: int = 0,
         sign: bool = False,
+        flags: int = 0,
         on_encoded: Callable[[Sequence[Buffer]], None] | None = None,
     ) -> Call:
-        """Send one request, once there are credits for it."""
+        """Send one request, once there are credits for it. ``flags``: more of the header's (REPLAY_OPERATION)."""
         charge = max(1, (payload - 1) // CREDIT_SIZE + 1) if self.supports_multi_credit else 1
         while self.credits < charge:
             self._raise_if_closed()
@@ -220,7 +233,7 @@ class Client:
             credit_charge=charge if self.dialect > Dialect.SMB_2_0_2 else 0,
             command=command,
             credits=max(charge, self.credits_wanted - self.credits),
-            flags=_SIGNED if signed else 0,
+            flags=flags | (_SIGNED if signed else 0),
             message_id=self._next_message_id,
             tree_id=tree_id,
             session_id=session_id,

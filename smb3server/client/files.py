@@ -10,6 +10,7 @@ from smb3server.status import NtStatus
 from smb3server.wire import change_notify, directory_info, file_info
 from smb3server.wire import create as create_wire
 from smb3server.wire import ioctl as ioctl_wire
+from smb3server.wire import lock as lock_wire
 from smb3server.wire import query_directory as directory_wire
 from smb3server.wire import query_info as query_wire
 from smb3server.wire import read_write as io_wire
@@ -18,7 +19,7 @@ from smb3server.wire.close import CLOSE_REQUEST, CloseRequest
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions, CreateResponse, ShareAccess
 from smb3server.wire.create_contexts import RawContext
 from smb3server.wire.file_info import FileInfoClass
-from smb3server.wire.header import Command
+from smb3server.wire.header import Command, HeaderFlags
 from smb3server.wire.oplock_break import LEASE_BREAK, OPLOCK_BREAK, LeaseBreak, OplockBreak
 from smb3server.wire.query_info import InfoType
 
@@ -53,12 +54,16 @@ class RemoteFile:
 class Tree:
     """A tree connect. All methods raise ``ServerError`` and ``ConnectionLost``."""
 
-    def __init__(self, session: ClientSession, tree_id: int, path: str, maximal_access: int) -> None:
+    def __init__(
+        self, session: ClientSession, tree_id: int, path: str, maximal_access: int, capabilities: int = 0
+    ) -> None:
         self.session = session
         self.client = session.client
         self.tree_id = tree_id
         self.path = path
         self.maximal_access = maximal_access
+        self.capabilities = capabilities
+        """SMB2_SHARE_CAP_*."""
 
     async def call(
         self,
@@ -67,9 +72,12 @@ class Tree:
         *,
         payload: int = 0,
         accept: Sequence[int] = (NtStatus.SUCCESS,),
+        flags: int = 0,
     ) -> Reply:
         """Any command, on this tree."""
-        return await self.client.call(command, body, self.session, self.tree_id, payload=payload, accept=accept)
+        return await self.client.call(
+            command, body, self.session, self.tree_id, payload=payload, accept=accept, flags=flags
+        )
 
     async def disconnect(self) -> None:
         """3.2.4.22."""
@@ -87,8 +95,10 @@ class Tree:
         attributes: int = 0,
         contexts: Sequence[RawContext] = (),
         oplock: int = 0,
+        replay: bool = False,
     ) -> RemoteFile:
-        """3.2.4.3; ``name`` with backslashes, without one in front."""
+        """3.2.4.3; ``name`` with backslashes, without one in front. ``replay``: it was sent before, and the response
+        got lost."""
         record = create_wire.CreateRequest(
             requested_oplock_level=oplock,
             desired_access=access,
@@ -97,7 +107,9 @@ class Tree:
             create_disposition=disposition,
             create_options=options,
         )
-        reply = await self.call(Command.CREATE, [create_wire.pack_request(record, name, contexts)])
+        flags = int(HeaderFlags.REPLAY_OPERATION) if replay else 0
+        body = [create_wire.pack_request(record, name, contexts)]
+        reply = await self.call(Command.CREATE, body, flags=flags)
         response, found = create_wire.parse_response(reply.message)
         reply.release()
         return RemoteFile((response.persistent, response.volatile), response, found)
@@ -106,6 +118,11 @@ class Tree:
         """3.2.4.5."""
         body = CLOSE_REQUEST.pack(CloseRequest(persistent=file.file_id[0], volatile=file.file_id[1]))
         (await self.call(Command.CLOSE, [body])).release()
+
+    async def lock(self, file: RemoteFile, elements: Sequence[lock_wire.LockElement], sequence: int = 0) -> None:
+        """3.2.4.19: lock or unlock. ``sequence``: LockSequenceIndex and -Number, for repeating it; 0: none."""
+        record = lock_wire.LockRequest(lock_sequence=sequence, persistent=file.file_id[0], volatile=file.file_id[1])
+        (await self.call(Command.LOCK, [lock_wire.pack_request(record, elements)])).release()
 
     async def flush(self, file: RemoteFile) -> None:
         """3.2.4.10."""

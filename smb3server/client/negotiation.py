@@ -39,7 +39,11 @@ class Offer:
     )
     require_signing: bool = False
     capabilities: int = int(
-        Capability.LEASING | Capability.LARGE_MTU | Capability.MULTI_CHANNEL | Capability.DIRECTORY_LEASING
+        Capability.LEASING
+        | Capability.LARGE_MTU
+        | Capability.MULTI_CHANNEL
+        | Capability.DIRECTORY_LEASING
+        | Capability.PERSISTENT_HANDLES
     )
 
 

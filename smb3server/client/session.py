@@ -42,6 +42,7 @@ class ClientSession:
     def __init__(self, client: Client) -> None:
         self.client = client
         self.session_id = 0
+        self.previous_session_id = 0
         self.flags = 0
         self.sign = False
         """Whether every request is signed."""
@@ -63,10 +64,13 @@ class ClientSession:
         *,
         sign: bool = False,
         encrypt: bool = False,
+        previous_session_id: int = 0,
     ) -> ClientSession:
-        """3.2.4.2.3. Without ``user`` anonymously. ``sign`` every request, or ``encrypt`` them, beyond what the server
-        demands. Raises ``ServerError``; ``ProtocolError`` if the server is not who it should be."""
+        """3.2.4.2.3. Without ``user`` anonymously. ``previous_session_id``: one whose connection is lost, for the
+        server to end if it did not notice. ``sign`` every request, or ``encrypt`` them, beyond what the server demands.
+        Raises ``ServerError``; ``ProtocolError`` if the server is not who it should be."""
         session = cls(client)
+        session.previous_session_id = previous_session_id
         await session._authenticate(user, password, domain)
         session.sign = sign or client.negotiated.signing_required
         session.encrypt = encrypt or bool(session.flags & SessionFlags.ENCRYPT_DATA)
@@ -118,6 +122,7 @@ class ClientSession:
             security_mode=int(mode),
             security_buffer_offset=HEADER_SIZE + SESSION_SETUP_REQUEST.size,
             security_buffer_length=len(token),
+            previous_session_id=self.previous_session_id,
         )
 
         def hash_message(message: Sequence[Buffer]) -> None:
@@ -172,7 +177,7 @@ class ClientSession:
             if self.cipher is None:
                 raise StatusError(NtStatus.ACCESS_DENIED)
             self._encrypted_trees.add(tree_id)
-        return Tree(self, tree_id, path, response.maximal_access)
+        return Tree(self, tree_id, path, response.maximal_access, response.capabilities)
 
     async def log_off(self) -> None:
         """3.2.4.23."""

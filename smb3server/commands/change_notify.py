@@ -23,6 +23,8 @@ def change_notify(request: Request) -> Pending:
     """3.3.5.19. Answered when something happened, or at once if something has since the last request."""
     wanted = parse_change_notify_request(request.message)
     opened = find_open(request, wanted.file_id)
+    if not opened.tree.share.change_notify:
+        raise StatusError(NtStatus.NOT_IMPLEMENTED)
     if wanted.output_buffer_length > request.connection.max_transact_size:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     if not opened.is_directory or opened.handle is None:

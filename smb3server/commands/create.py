@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from typing import Any
 
@@ -10,7 +11,8 @@ from smb3server.backends import names
 from smb3server.backends.base import FileInfo
 from smb3server.errors import as_status_error
 from smb3server.leases import Lease
-from smb3server.open import Open
+from smb3server.notify import fold
+from smb3server.open import Open, client_guid_of
 from smb3server.opening import MustWait, Opening
 from smb3server.request import Interim, Pending, Request, Response, handles
 from smb3server.status import NtStatus, StatusError
@@ -27,10 +29,14 @@ from smb3server.wire.create import (
     parse_request,
 )
 from smb3server.wire.header import Command
+from smb3server.wire.negotiate import Dialect
 from smb3server.wire.oplock_break import OplockLevel
 
 _DELEGATION = 3
 """The highest impersonation level (2.2.13)."""
+_HOST_POLL = 0.05
+_HOST_LEASE_TIMEOUT = 60.0
+"""Seconds; the kernel's own limit is 45 by default."""
 _VALID_ATTRIBUTES = 0x00007FB7
 _DIRECTORY_ATTRIBUTE, _TEMPORARY_ATTRIBUTE, _NORMAL = 0x10, 0x100, 0x80
 _UNSUPPORTED_OPTIONS = int(
@@ -45,7 +51,8 @@ def create(request: Request) -> Response | Pending:
     tree, session = request.tree, request.session
     if tree is None or session is None:
         raise StatusError(NtStatus.NETWORK_NAME_DELETED)
-    if len(session.open_table) >= request.connection.server.settings.max_opens:
+    server = request.connection.server
+    if len(session.open_table) >= server.settings.max_opens or len(server.global_open_table) >= server.max_opens:
         raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
     if tree.share.type == ShareType.PIPE:
         return _open_pipe(request, record, name)
@@ -53,12 +60,16 @@ def create(request: Request) -> Response | Pending:
     durable.check_contexts(found, request.connection.dialect)
     if durable.wants_reconnect(found):
         return _reconnect(request, record, name, found)
-    earlier = request.connection.server.replays.find(request, found)
+    revived = durable.revived(request, found)
+    earlier = request.connection.server.replays.find(request, found) if revived is None else None
     if earlier is not None:
         return _respond_to_replay(earlier, record)
     _check_fields(record)
     opening = _prepare(request, record, name, found)
-    _close_same_application(request, found)
+    if revived is not None:
+        opening.action = CreateAction(revived.create_action)
+        return _respond_again(opening, revived, replayed=True)
+    _close_same_application(request, found, opening)
     return _attempt(opening)
 
 
@@ -76,20 +87,35 @@ def _reconnect(request: Request, record: CreateRequest, name: str, found: dict[b
     return _respond_again(opening, durable.reconnect(request, found, path, leased))
 
 
-def _close_same_application(request: Request, found: dict[bytes, Any]) -> None:
+def _close_same_application(request: Request, found: dict[bytes, Any], opening: Opening) -> None:
     """3.3.5.9.13: an application that fails over to another client takes its opens from the one before."""
     asked = found.get(contexts.APP_INSTANCE_ID)
-    if asked is None or contexts.DURABLE_REQUEST_V2 not in found:
-        return
     connection = request.connection
+    if asked is None or connection.dialect < Dialect.SMB_3_0:
+        return
+    version = _app_instance_version(request, found)
     for entry in list(connection.server.global_open_table.values()):
         if (
-            entry.app_instance_id == asked.app_instance_id
-            and entry.durable is not None
-            and entry.durable.client_guid != connection.client_guid
-            and entry.tree.share is (request.tree.share if request.tree is not None else None)
+            entry.app_instance_id != asked.app_instance_id
+            or client_guid_of(entry) == connection.client_guid
+            or request.tree is None
+            or entry.tree.share is not request.tree.share
+            or fold(entry.path) != fold(opening.path)
+            or (entry.file is not None and entry.file.stream.upper() != opening.stream.upper())
         ):
+            continue
+        if entry.app_instance_version is not None and (version is None or entry.app_instance_version >= version):
+            raise StatusError(NtStatus.FILE_FORCED_CLOSED)
+        if entry.handle is not None and opening.may_read(entry.handle):
             entry.close()
+
+
+def _app_instance_version(request: Request, found: dict[bytes, Any]) -> tuple[int, int] | None:
+    """2.2.13.2.15: high and low; only dialect 3.1.1 has it."""
+    asked: contexts.AppInstanceVersion | None = found.get(contexts.APP_INSTANCE_VERSION)
+    if asked is None or request.connection.dialect < Dialect.SMB_3_1_1:
+        return None
+    return asked.version_high, asked.version_low
 
 
 def _check_fields(record: CreateRequest) -> None:
@@ -142,6 +168,8 @@ def _prepare(request: Request, record: CreateRequest, name: str, found: dict[byt
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
     if contexts.EA_BUFFER in found and record.create_options & CreateOptions.NO_EA_KNOWLEDGE:
         raise StatusError(NtStatus.ACCESS_DENIED)
+    if ":" in name and not tree.share.streams:
+        raise StatusError(NtStatus.OBJECT_NAME_INVALID)
     trailing = name.endswith("\\")
     # A POSIX name has no slash: like Samba, take it for what the client means.
     name = name.replace("/", "\\")
@@ -188,6 +216,34 @@ def _attempt(opening: Opening) -> Response | Pending:
         return _respond(opening, opening.attempt())
     except MustWait as wait:
         return _wait(opening, wait)
+    except BlockingIOError:
+        return _poll(opening)
+
+
+def _poll(opening: Opening) -> Pending:
+    """A program of the host has a lease on the file (fcntl(2), F_SETLEASE). The kernel has told it to let go, which it
+    does, or is made to, within /proc/sys/fs/lease-break-time; nobody tells us when."""
+    loop = opening.request.connection.loop
+    deadline = loop.time() + _HOST_LEASE_TIMEOUT
+
+    def again() -> None:
+        if pending.done:
+            return
+        try:
+            pending.complete(_respond(opening, opening.attempt()))
+        except (MustWait, BlockingIOError):
+            if loop.time() < deadline:
+                loop.call_later(_HOST_POLL, again)
+            else:
+                pending.fail(StatusError(NtStatus.SHARING_VIOLATION))
+        except StatusError as error:
+            pending.fail(error)
+        except OSError as error:
+            pending.fail(as_status_error(error))
+
+    pending = opening.request.pend(Interim.DELAYED)
+    loop.call_later(_HOST_POLL, again)
+    return pending
 
 
 def _wait(opening: Opening, wait: MustWait) -> Pending:
@@ -234,12 +290,31 @@ def _respond(opening: Opening, opened: Open) -> Response:
     asked = opening.asked.get(contexts.APP_INSTANCE_ID)
     if asked is not None:
         opened.app_instance_id = asked.app_instance_id
+        opened.app_instance_version = _app_instance_version(opening.request, opening.asked)
     more = [context for context in (lease_context, durable.grant(opening, opened)) if context is not None]
+    _store(opening, opened)
     fields, answers = _answers(opening, opened, level)
     key = replay.key_of(opening.request, opening.asked)
     if key is not None:
         opening.request.connection.server.replays.remember(opened, replay.Replayable(key, fields, answers))
     return Response([pack_response(fields, [*answers, *more])], file_id=opened.file_id)
+
+
+def _store(opening: Opening, opened: Open) -> None:
+    """A persistent open is on stable storage, and so is the name of a new file, before the client hears of it."""
+    handle = opened.handle
+    persistence = opening.request.connection.server.persistence
+    if persistence is None or handle is None:
+        return
+    created = opening.action == CreateAction.CREATED
+
+    def undo() -> None:
+        if created and opened.handle is not None:
+            with contextlib.suppress(OSError):
+                handle.unlink()
+        opened.close()
+
+    persistence.changed(opened, undo, handle.flush if created else None)
 
 
 def _respond_to_replay(opened: Open, record: CreateRequest) -> Response:
@@ -251,18 +326,20 @@ def _respond_to_replay(opened: Open, record: CreateRequest) -> Response:
     more = []
     if isinstance(opened.caching, Lease):
         more.append(granting.lease_context(opened.caching))
-    if opened.durable is not None and level in (OplockLevel.BATCH, OplockLevel.LEASE):
+    if opened.durable is not None and (opened.durable.persistent or level in (OplockLevel.BATCH, OplockLevel.LEASE)):
         more.append(durable.response_v2(opened.durable))
     fields = kept.response._replace(oplock_level=level)
     return Response([pack_response(fields, [*kept.answers, *more])], file_id=opened.file_id)
 
 
-def _respond_again(opening: Opening, opened: Open) -> Response:
-    """To a reconnect: the open as it is now."""
+def _respond_again(opening: Opening, opened: Open, replayed: bool = False) -> Response:
+    """To a reconnect, or to the replay of a CREATE that an earlier server did: the open as it is now."""
     if opened.handle is None:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
     opening.info = opened.handle.info()
     more = [granting.lease_context(opened.caching)] if isinstance(opened.caching, Lease) else []
+    if replayed and opened.durable is not None:
+        more.append(durable.response_v2(opened.durable))
     fields, answers = _answers(opening, opened, durable.oplock_level(opened))
     return Response([pack_response(fields, [*answers, *more])], file_id=opened.file_id)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from smb3server import presentation
+from smb3server.backends.names import short_name
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire import file_info as wire
 from smb3server.wire.create import Access, CreateOptions
@@ -51,6 +51,16 @@ def _info(opened: Open) -> FileInfo:
     return presentation.shown(opened, handle_of(opened).info())
 
 
+def store_all(opened: Open, undo: Callable[[], None] | None = None) -> None:
+    """What all opens of a file share changed: the persistent ones among them are stored anew, before the reply."""
+    persistence = opened.session.server.persistence
+    if persistence is None or opened.file is None:
+        return
+    for file in opened.file.table.streams(opened.file.key):
+        for entry in file.opens:
+            persistence.changed(entry, undo)
+
+
 def delete_pending(opened: Open) -> bool:
     return opened.file is not None and bool(opened.file.delete_pending)
 
@@ -74,21 +84,6 @@ def name_of(opened: Open) -> str:
     handle = handle_of(opened)
     name = "\\" + "\\".join(handle.path)
     return f"{name}:{handle.stream}" if handle.stream else name
-
-
-def short_name(name: str) -> str:
-    """An 8.3 name made from a long one, the same every time; ``name`` itself if it is short."""
-    stem, dot, extension = name.rpartition(".")
-    if not dot:
-        stem, extension = extension, ""
-    clean = "".join(char for char in stem.upper() if char.isascii() and (char.isalnum() or char in "_-$~!#%&@"))
-    tail = "".join(char for char in extension.upper() if char.isascii() and char.isalnum())[:3]
-    upper = name.upper()
-    if upper == (f"{clean}.{tail}" if tail else clean) and 1 <= len(clean) <= 8:
-        return upper
-    digest = zlib.crc32(upper.encode("utf-8", "surrogatepass")) & 0xFFFF
-    base = f"{clean[:2]}{digest:04X}~1"
-    return f"{base}.{tail}" if tail else base
 
 
 def _basic(opened: Open) -> bytes:
@@ -190,7 +185,7 @@ def _alternate_name(opened: Open) -> bytes:
     path = handle_of(opened).path
     if not path:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
-    return wire.encode_name_information(short_name(path[-1]))
+    return wire.encode_name_information(short_name(path[-1]) or path[-1].upper())
 
 
 def _streams(opened: Open) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import struct
 
+from smb3server import durable
 from smb3server.commands.ioctl import NO_FILE, Control, fsctl
 from smb3server.commands.negotiate import select_dialect
 from smb3server.dispatcher import Disconnect
@@ -14,6 +15,8 @@ from smb3server.status import NtStatus, StatusError
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.negotiate import Dialect
 
+_RESILIENCY_REQUEST = struct.Struct("<I4x")
+"""Timeout in milliseconds (2.2.31.3)."""
 _VALIDATE_REQUEST = struct.Struct("<I16sHH")
 _VALIDATE_RESPONSE = struct.Struct("<I16sHH")
 
@@ -47,7 +50,7 @@ def validate_negotiate_info(control: Control) -> Buffer:
         raise Disconnect("VALIDATE_NEGOTIATE_INFO does not match the negotiation")
     return _VALIDATE_RESPONSE.pack(
         connection.server_capabilities,
-        connection.server.server_guid,
+        connection.server.guid_for(connection),
         connection.server_security_mode,
         connection.dialect,
     )
@@ -68,6 +71,22 @@ def query_network_interface_info(control: Control) -> Buffer | Response:
     if not output:
         raise StatusError(NtStatus.NOT_SUPPORTED)
     return output
+
+
+@fsctl(Fsctl.LMR_REQUEST_RESILIENCY)
+def request_resiliency(control: Control) -> Buffer:
+    """3.3.5.15.9: from now on the open survives its connection whatever others want of it."""
+    connection = control.request.connection
+    if connection.dialect < Dialect.SMB_2_1:
+        raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
+    opened = control.open()
+    if len(control.data) < _RESILIENCY_REQUEST.size:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    (timeout,) = _RESILIENCY_REQUEST.unpack_from(control.data)
+    if timeout // 1000 > durable.MAX_RESILIENCY_TIMEOUT or opened.file is None:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    durable.make_resilient(opened, connection.client_guid, timeout / 1000)
+    return b""
 
 
 @fsctl(Fsctl.DFS_GET_REFERRALS)

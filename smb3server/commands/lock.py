@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from smb3server import host_locks
 from smb3server.files import File
-from smb3server.locks import Waiter, valid_range
+from smb3server.locks import Lock, Waiter, valid_range
 from smb3server.open import Open, find_open
 from smb3server.request import Interim, Pending, Request, Response, handles
 from smb3server.status import NtStatus, StatusError
@@ -22,6 +23,8 @@ _DATA_ACCESS = int(Access.READ_DATA | Access.WRITE_DATA | Access.APPEND_DATA | A
 _DONE = LOCK_RESPONSE.pack(LockResponse())
 _MULTI_CHANNEL = 0x00000008
 """SMB2_GLOBAL_CAP_MULTI_CHANNEL."""
+_HOST_POLL = 0.1
+"""Seconds between attempts at a range that a program of the host has locked."""
 MAX_SEQUENCE_INDEX = 64
 MAX_LOCKS_PER_FILE = 65536
 """Beyond it: INSUFFICIENT_RESOURCES."""
@@ -39,20 +42,46 @@ def lock(request: Request) -> Response | Pending:
     if _is_replay(request, found, record):
         return Response([_DONE])
     if elements[0].flags == _UNLOCK:
-        _unlock(found, found.file, elements)
+        released: list[Lock] = []
+        try:
+            _unlock(found, found.file, elements, released)
+        finally:
+            _store(request, found, record, [], released)
     else:
         pending = _lock(request, record, found, found.file, elements)
         if pending is not None:
             return pending
+        _store(request, found, record, elements, [])
     _remember(request, found, record)
     return Response([_DONE])
+
+
+def _store(request: Request, found: Open, record: LockRequest, taken: list[LockElement], released: list[Lock]) -> None:
+    """Locks of a persistent open are stored before the client hears of them. Where that fails they are as before."""
+    persistence = request.connection.server.persistence
+    if persistence is None or found.durable is None or not found.durable.persistent:
+        return
+
+    def undo() -> None:
+        if found.file is None or found.handle is None:
+            return
+        found.lock_sequences.pop(_sequence_index(request, found, record), None)
+        for element in taken:
+            _give_back(found, found.file, element)
+        for lock in released:
+            # Somebody else may have it by now: then the client lost it with this failure.
+            kind = _EXCLUSIVE if lock.exclusive else _SHARED
+            _take(found, found.file, LockElement(lock.offset, lock.length, kind))
+
+    persistence.changed(found, undo)
 
 
 def _sequence_index(request: Request, found: Open, record: LockRequest) -> int:
     """The LockSequenceArray's index to use; 0 where sequences do not count (3.3.5.14): dialect 2.0.2, or 2.1 without a
     resilient handle."""
     index = record.lock_sequence >> 4
-    if request.connection.dialect < 0x0300 or index > MAX_SEQUENCE_INDEX:
+    resilient = found.durable is not None and found.durable.resilient
+    if request.connection.dialect < (0x0210 if resilient else 0x0300) or index > MAX_SEQUENCE_INDEX:
         return 0
     if found.durable is None and not request.connection.server_capabilities & _MULTI_CHANNEL:
         return 0
@@ -77,15 +106,18 @@ def _remember(request: Request, found: Open, record: LockRequest) -> None:
         found.lock_sequences[index] = record.lock_sequence & 0xF
 
 
-def _unlock(found: Open, file: File, elements: list[LockElement]) -> None:
+def _unlock(found: Open, file: File, elements: list[LockElement], released: list[Lock]) -> None:
     """What was unlocked before a failing element stays so."""
     for element in elements:
         if element.flags != _UNLOCK:
             raise StatusError(NtStatus.INVALID_PARAMETER)
         if not valid_range(element.offset, element.length):
             raise StatusError(NtStatus.INVALID_LOCK_RANGE)
-        if not file.locks.release(found, element.offset, element.length):
+        lock = file.locks.release(found, element.offset, element.length)
+        if lock is None:
             raise StatusError(NtStatus.RANGE_NOT_LOCKED)
+        host_locks.release(found, file.locks, element.offset, element.length)
+        released.append(lock)
 
 
 def _lock(
@@ -103,7 +135,7 @@ def _lock(
         for element in elements:
             if not valid_range(element.offset, element.length):
                 raise StatusError(NtStatus.INVALID_LOCK_RANGE)
-            if file.locks.acquire(found, element.offset, element.length, bool(element.flags & _EXCLUSIVE)):
+            if _take(found, file, element):
                 taken.append(element)
             elif element.flags & _FAIL:
                 raise StatusError(NtStatus.LOCK_NOT_GRANTED)
@@ -111,9 +143,25 @@ def _lock(
                 return _wait(request, record, found, file, element)
     except StatusError:
         for element in reversed(taken):
-            file.locks.release_newest(found, element.offset, element.length, bool(element.flags & _EXCLUSIVE))
+            _give_back(found, file, element)
         raise
     return None
+
+
+def _take(found: Open, file: File, element: LockElement) -> bool:
+    """From the server's own table, then from the host."""
+    exclusive = bool(element.flags & _EXCLUSIVE)
+    if not file.locks.acquire(found, element.offset, element.length, exclusive):
+        return False
+    if host_locks.take(found, element.offset, element.length, exclusive):
+        return True
+    _give_back(found, file, element)
+    return False
+
+
+def _give_back(found: Open, file: File, element: LockElement) -> None:
+    file.locks.release_newest(found, element.offset, element.length, bool(element.flags & _EXCLUSIVE))
+    host_locks.release(found, file.locks, element.offset, element.length)
 
 
 def _wait(request: Request, record: LockRequest, found: Open, file: File, element: LockElement) -> Pending:
@@ -121,14 +169,32 @@ def _wait(request: Request, record: LockRequest, found: Open, file: File, elemen
     RANGE_NOT_LOCKED."""
 
     def granted() -> None:
-        _remember(request, found, record)
-        pending.complete(Response([_DONE]))
+        if host_locks.take(found, element.offset, element.length, bool(element.flags & _EXCLUSIVE)):
+            _remember(request, found, record)
+            _store(request, found, record, [element], [])
+            pending.complete(Response([_DONE]))
+        else:
+            _give_back(found, file, element)
+            request.connection.loop.call_later(_HOST_POLL, again)
+
+    def queue() -> None:
+        exclusive = bool(element.flags & _EXCLUSIVE)
+        waiting[:] = [file.locks.wait(found, element.offset, element.length, exclusive, granted, closed)]
+
+    def again() -> None:
+        """Nobody tells when a program of the host lets go."""
+        if found.handle is None:
+            closed()
+        elif not pending.done:
+            queue()
+            file.locks.grant_waiters()
 
     def closed() -> None:
         pending.fail(StatusError(NtStatus.RANGE_NOT_LOCKED))
 
     def cancelled() -> None:
-        file.locks.cancel(waiter)
+        for waiter in waiting:
+            file.locks.cancel(waiter)
         if pending.closing:
             # Windows answers a lock whose session or tree connect ends as if it had been granted.
             pending.complete(Response([_DONE]))
@@ -136,7 +202,8 @@ def _wait(request: Request, record: LockRequest, found: Open, file: File, elemen
             pending.fail(StatusError(NtStatus.CANCELLED))
 
     pending = request.pend(Interim.AT_ONCE, cancelled)
-    waiter: Waiter = file.locks.wait(
-        found, element.offset, element.length, bool(element.flags & _EXCLUSIVE), granted, closed
-    )
+    waiting: list[Waiter] = []
+    queue()
+    if found.tree.share.posix_locks:
+        request.connection.loop.call_later(_HOST_POLL, file.locks.grant_waiters)
     return pending

@@ -148,6 +148,8 @@ def _settle(connection: Connection, wanted: NegotiateRequest, dialects: tuple[in
         # Only to those who know what it is: impacket fails at every CREATE where a server offers it.
         if settings.directory_leases and wanted.capabilities & Capability.DIRECTORY_LEASING:
             capabilities |= Capability.DIRECTORY_LEASING
+        if server.has_continuous_availability and wanted.capabilities & Capability.PERSISTENT_HANDLES:
+            capabilities |= Capability.PERSISTENT_HANDLES
         if dialect < Dialect.SMB_3_1_1:
             connection.signing_algorithm_id = SigningAlgorithm.AES_CMAC
             if wanted.capabilities & Capability.ENCRYPTION and Cipher.AES_128_CCM in settings.ciphers:
@@ -167,7 +169,7 @@ def _response(connection: Connection, dialect: int, contexts: list[tuple[int, by
             security_mode=connection.server_security_mode,
             dialect=dialect,
             context_count=len(contexts),
-            server_guid=server.server_guid,
+            server_guid=server.guid_for(connection),
             capabilities=connection.server_capabilities,
             max_transact_size=connection.max_transact_size,
             max_read_size=connection.max_read_size,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from smb3server import tokens
 from smb3server.backends.base import OpenRequest
+from smb3server.backends.names import short_name
 from smb3server.expression import Matcher, compile_expression
 from smb3server.open import Open, find_open
 from smb3server.presentation import Hides, hidden
@@ -153,7 +154,8 @@ def _fill(
         name, info = entry
         if hides is not None and hides(name):
             info = hidden(info)
-        if not packer.add(info, name.encode("utf-16-le", "surrogatepass"), info.key.inode):
+        short = short_name(name).encode("utf-16-le") if packer.has_short_names else b""
+        if not packer.add(info, name.encode("utf-16-le", "surrogatepass"), info.key.inode, short):
             enumeration.held = entry
             return
         entry = None

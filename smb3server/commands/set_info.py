@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from smb3server import notify, write_times
-from smb3server.commands.file_levels import ATTRIBUTE_DIRECTORY, MODE_BITS, handle_of
+from smb3server.commands.file_levels import ATTRIBUTE_DIRECTORY, MODE_BITS, handle_of, store_all
 from smb3server.commands.rename import Link, Rename
 from smb3server.open import Open, find_open
 from smb3server.request import Pending, Request, Response, handles
@@ -152,7 +152,9 @@ def _disposition_ex(request: Request, opened: Open, data: memoryview) -> None:
     if flags & DispositionFlags.ON_CLOSE:
         if not opened.delete_on_close:
             raise StatusError(NtStatus.NOT_SUPPORTED)
+        before = opened.delete_on_close
         opened.delete_on_close = bool(flags & DispositionFlags.DELETE)
+        _store_deletion(opened, before, None)
         return
     _set_disposition(opened, bool(flags & DispositionFlags.DELETE), flags)
 
@@ -163,15 +165,31 @@ def _set_disposition(opened: Open, delete: bool, flags: int) -> None:
     file = opened.file
     if file is None:
         raise StatusError(NtStatus.INVALID_PARAMETER)
+    before = file.delete_pending
     if not delete:
         file.delete_pending = False
+        _store_deletion(opened, None, before)
         return
     check_deletable(opened, bool(flags & DispositionFlags.IGNORE_READONLY_ATTRIBUTE))
     file.caching.break_handles(opened.caching)
     file.delete_pending = True
     file.deleter = opened.parent_lease
+    _store_deletion(opened, None, before)
     if opened.is_directory:
         notify.directory_deleted(opened.tree.share, handle.path)
+
+
+def _store_deletion(opened: Open, on_close: bool | None, pending: bool | None) -> None:
+    """Persistent opens keep their file's end in mind; ``on_close`` and ``pending`` are what was before, None: as is."""
+    file = opened.file
+
+    def undo() -> None:
+        if on_close is not None:
+            opened.delete_on_close = on_close
+        if pending is not None and file is not None:
+            file.delete_pending = pending
+
+    store_all(opened, undo)
 
 
 def check_deletable(opened: Open, ignore_readonly: bool = False) -> None:

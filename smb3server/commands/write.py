@@ -67,7 +67,7 @@ def _check(found: Open, offset: int, length: int) -> None:
     if not found.granted_access & _WRITES:
         raise StatusError(NtStatus.ACCESS_DENIED)
     file = found.file
-    if file is None or offset + length > _MAX_OFFSET:
+    if file is None or offset + length > (found.max_offset if length else _MAX_OFFSET):
         raise StatusError(NtStatus.INVALID_PARAMETER)
     if file.locks.locks and file.locks.denies_write(found, offset, length):
         raise StatusError(NtStatus.FILE_LOCK_CONFLICT)
@@ -96,7 +96,7 @@ def _store(
     if not found.wrote:
         report_write(found)
     found.position = record.offset + count
-    if not (record.flags & _THROUGH or found.create_options & _OPTION_THROUGH):
+    if not (record.flags & _THROUGH or found.create_options & _OPTION_THROUGH or found.write_through):
         return response
     pending = request.pending or request.pend(Interim.DELAYED)
     _flush_then(found, handle.flush, pending, response, remote)

@@ -7,6 +7,7 @@ pooled buffer of its own. Sends gather segments without copying them.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
 import sys
@@ -15,6 +16,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 
 from smb3server.buffers import BufferPool
+from smbdirect.buffers import STRANGER_SIZE
 from smbdirect.codec import Buffer
 from smbdirect.message_transport import InboundMessage, PooledBuffer, RdmaOperations
 from smbdirect.tcp_info import retransmissions
@@ -28,12 +30,18 @@ FIRST_BUFFER = 2048
 """Bytes of the receive buffer of a peer not trusted with more; it grows with what arrives, not with announcements."""
 UNTRUSTED = 1 << 17
 """A ``max_message_size`` up to this marks a peer that has not authenticated."""
+IDLE_BEFORE_PROBE, PROBE_INTERVAL, PROBES = 60, 15, 8
+"""Seconds, seconds, number: TCP keepalives, since a client that lost its network says nothing and may not be asked
+anything."""
+UNACKNOWLEDGED_LIMIT = 180_000
+"""Milliseconds that sent data may go unacknowledged: a network may be away for a minute or two."""
 LARGE_MESSAGE = 16384
 """Bytes from which a message is received into a buffer of its own."""
 MAX_SEGMENTS = 512
 """Segments per sendmsg; IOV_MAX is 1024."""
 HIGH_WATER = 16 << 20
 """Unsent bytes at which reading stops until half of them are gone."""
+HIGH_WATER_UNTRUSTED = 16384
 READS_PER_TURN = 4
 """Receive calls before other connections get their turn."""
 
@@ -66,6 +74,11 @@ class TcpTransport:
     def __init__(self, sock: socket.socket, pool: BufferPool, max_message_size: int) -> None:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, IDLE_BEFORE_PROBE)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_INTERVAL)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_LIMIT)
         self._socket = sock
         self._fd = sock.fileno()
         self._loop = asyncio.get_running_loop()
@@ -80,6 +93,8 @@ class TcpTransport:
         self._receive_view = memoryview(bytearray())
         self._start = 0
         self._end = 0
+        self._allowed = 0
+        """Bytes taken of the pool's allowance for peers that are not trusted."""
         self._large: PooledBuffer | None = None
         self._large_filled = 0
         self._queue: deque[Buffer] = deque()
@@ -104,6 +119,10 @@ class TcpTransport:
             "bytes_sent": self._sent_position,
             "retransmissions": retransmissions(self._socket),
         }
+
+    @property
+    def _high_water(self) -> int:
+        return HIGH_WATER if self.max_message_size > UNTRUSTED else HIGH_WATER_UNTRUSTED
 
     # Life
 
@@ -132,6 +151,7 @@ class TcpTransport:
             self._loop.remove_writer(self._fd)
             self._writing = False
         self._socket.close()
+        self._give_back_allowance()
         self._queue.clear()
         self.pending_send_bytes = 0
         marks, self._marks = self._marks, deque()
@@ -223,12 +243,30 @@ class TcpTransport:
         else:
             self._resize()
 
+    def _allow(self, size: int) -> bool:
+        """Whether a peer that is not trusted may have a receive buffer of ``size`` bytes."""
+        if size <= STRANGER_SIZE:
+            return True
+        more = size - self._allowed
+        if more > 0:
+            if not self._pool.strangers.take(more):
+                return False
+            self._allowed = size
+        return True
+
+    def _give_back_allowance(self) -> None:
+        self._pool.strangers.give_back(self._allowed)
+        self._allowed = 0
+
     def _resize(self) -> None:
         """A receive buffer with room, made with the first byte that comes: who says nothing costs nothing."""
         if self.max_message_size > UNTRUSTED:
             size = RECEIVE_BUFFER
+            self._give_back_allowance()
         else:
             size = min(max(FIRST_BUFFER, 2 * len(self._receive_view)), self.max_message_size + 4)
+            if not self._allow(size):
+                raise OSError(errno.ENOBUFS, "no memory for more from peers that are not trusted")
         rest = self._receive_view[self._start : self._end]
         buffer = bytearray(max(size, len(rest)))
         buffer[: len(rest)] = rest
@@ -317,7 +355,7 @@ class TcpTransport:
         self._marks.append((self._queued_position, on_sent))
         if not self._corked and not self._writing:
             self._flush()
-        if self.pending_send_bytes > HIGH_WATER and not self._throttled:
+        if self.pending_send_bytes > self._high_water and not self._throttled:
             self._throttled = True
             self._update_reading()
 
@@ -341,7 +379,7 @@ class TcpTransport:
         elif not queue and self._writing:
             self._writing = False
             self._loop.remove_writer(self._fd)
-        if self._throttled and self.pending_send_bytes < HIGH_WATER // 2:
+        if self._throttled and self.pending_send_bytes < self._high_water // 2:
             self._throttled = False
             self._update_reading()
             if self._end > self._start:

@@ -162,24 +162,38 @@ LEVELS: dict[int, Level] = {
 }
 
 
+_SHORT = struct.Struct("<BB24s")
+"""ShortNameLength, Reserved, ShortName."""
+_SHORT_AT: dict[int, int] = {
+    FileInfoClass.BOTH_DIRECTORY: 68,
+    FileInfoClass.ID_BOTH_DIRECTORY: 68,
+    FileInfoClass.ID_EXTD_BOTH_DIRECTORY: _ID_EXTD.size,
+}
+
+
 class Packer:
     """Fills one QUERY_DIRECTORY response of at most ``limit`` bytes."""
 
-    __slots__ = ("_encode", "_last", "buffer", "count", "limit")
+    __slots__ = ("_encode", "_last", "_short_at", "buffer", "count", "has_short_names", "limit")
 
     def __init__(self, info_class: int, limit: int) -> None:
         self._encode = LEVELS[info_class].encode
+        self._short_at = _SHORT_AT.get(info_class, 0)
         self.buffer = bytearray()
         self.limit = limit
         self.count = 0
+        self.has_short_names = self._short_at > 0
         self._last = 0
 
-    def add(self, info: FileInfo, name: bytes, file_id: int) -> bool:
-        """Append an entry (``name`` in UTF-16LE); False, with nothing changed, if it does not fit."""
+    def add(self, info: FileInfo, name: bytes, file_id: int, short: bytes = b"") -> bool:
+        """Append an entry, its names in UTF-16LE (``short`` only where the level has it); False, with nothing changed,
+        if it does not fit."""
         buffer = self.buffer
         size = len(buffer)
         start = (size + 7) & ~7
         entry = self._encode(info, name, file_id)
+        if short:
+            entry = entry[: self._short_at] + _SHORT.pack(len(short), 0, short) + entry[self._short_at + _SHORT.size :]
         if start + len(entry) + len(name) > self.limit:
             return False
         if self.count:

@@ -130,3 +130,24 @@ def test_upcase_like_windows() -> None:
     assert names.upcase("äöüß-éÿ-я") == "ÄÖÜß-ÉŸ-Я"
     assert names.upcase("ıſµ") == "ıſµ"
     assert names.upcase("a😀ａ") == "A😀Ａ"
+
+
+@pytest.mark.parametrize("name", ["A", "file.txt", "README.MD", "AB1CDE~1.TXT", "12345678.123"])
+def test_short_names_need_no_other(name: str) -> None:
+    assert names.short_name(name) == ""
+
+
+@pytest.mark.parametrize(
+    "name", ["a long name.text", "x.tar.gz", ".profile", "123456789", "a b", "\u00e4.txt", "a.", "+;="]
+)
+def test_short_names_of_long_ones(name: str) -> None:
+    short = names.short_name(name)
+    stem, _, extension = short.partition(".")
+    assert len(stem) <= 8 and len(extension) <= 3
+    assert names.may_be_short(short)
+    assert names.short_name(short) == ""
+    assert names.short_name(name) == short
+
+
+def test_short_names_differ() -> None:
+    assert len({names.short_name(f"document number {i}.txt") for i in range(3000)}) == 3000

@@ -488,7 +488,7 @@ def test_refused_version_gets_its_response_and_a_graceful_end() -> None:
 def test_silent_connections_are_dropped() -> None:
     async def main() -> None:
         fabric = LoopbackProvider()
-        settings = Settings(negotiation_timeout_passive=0.3)
+        settings = Settings(negotiation_timeout_passive=1.0)
         listener = await listen(fabric, "127.0.0.1", 0, lambda transport: None, settings)
         for _ in range(100):
             await fabric.connect(*listener.address, lambda endpoint: None)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from smb3server.leases import HANDLE, NONE, READ, WRITE, Caching, Lease, Oplock
+from smb3server.leases import HANDLE, NONE, READ, WRITE, Caching, Holder, Lease, Oplock
 from smb3server.wire.oplock_break import OplockLevel
 
 RH, RW, RWH = READ | HANDLE, READ | WRITE, READ | WRITE | HANDLE
@@ -26,6 +26,9 @@ class Recorder:
     def notify_lease(self, lease: Lease, current: int, new: int, ack_required: bool) -> bool:
         self.sent.append((lease.key, current, new, ack_required))
         return self.reachable
+
+    def changed(self, holder: Holder) -> None:
+        pass
 
     def notify_oplock(self, oplock: Oplock, level: int) -> bool:
         self.sent.append((oplock.open, 0, level, False))

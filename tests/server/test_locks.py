@@ -115,7 +115,7 @@ def test_held_locks_never_conflict(operations: list[tuple[object, int, int, bool
             continue
         before = len(table.locks)
         if unlock:
-            assert table.release(owner, offset, length) == (len(table.locks) < before)
+            assert bool(table.release(owner, offset, length)) == (len(table.locks) < before)
         else:
             table.acquire(owner, offset, length, exclusive)
         for lock in table.locks:

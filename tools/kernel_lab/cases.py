@@ -27,8 +27,14 @@ class Case(NamedTuple):
     """Of the guest's interface."""
     netem: str = ""
     """What ``tc`` does to the packets that the guest sends, from the second session on."""
+    client_defect: str = ""
+    """What the client's own defect looks like that spoils the case now and then; it is run again then."""
     rxe_retry: bool = False
     """The guest's rxe repeats its send queue correctly after a packet loss (docs/rocev2.md)."""
+    captured: bool = True
+    """A session of the case is captured; load is not."""
+    program: str = ""
+    """A C program of guest/ that the case's script runs."""
 
     @property
     def argument(self) -> str:
@@ -44,13 +50,15 @@ class Case(NamedTuple):
 CASES = (
     Case("siw", "siw", rdma_transfers=True, invalidation=True),
     Case("tcp", "tcp"),
-    Case("siw-sign", "siw", "sign"),
+    Case("siw-sign", "siw", "sign", client_defect="sign fail"),
     Case("siw-seal", "siw", "seal", encrypted=True),
     Case("siw-16-credits", "siw", credits=16, rdma_transfers=True, invalidation=True),
     Case("siw-vers-3.0", "siw", "vers=3.0", rdma_transfers=True),
     Case("siw-vers-3.0.2", "siw", "vers=3.0.2", rdma_transfers=True, invalidation=True),
     Case("tcp-sign", "tcp", "sign"),
     Case("tcp-seal", "tcp", "seal", encrypted=True),
+    Case("two-clients", "siw", rdma_transfers=True, invalidation=True),
+    Case("stress", "siw", captured=False, program="stress"),
     Case("rxe", "rxe", rdma_transfers=True, invalidation=True, tap=True),
     Case("rxe-mtu9000", "rxe", rdma_transfers=True, invalidation=True, tap=True, mtu=9000),
     Case("rxe-netem", "rxe", rdma_transfers=True, invalidation=True, tap=True, netem=DISORDER),

@@ -22,6 +22,7 @@ class Special:
     """Patterns."""
     share: str | None = None
     arguments: tuple[str, ...] = ()
+    timeout: float | None = None
 
 
 @dataclass(slots=True)
@@ -39,6 +40,11 @@ class Plan:
             if any(fnmatch.fnmatchcase(test, pattern) for pattern in special.tests):
                 return special
         return None
+
+    def used_shares(self) -> set[str]:
+        """Further shares that the planned tests need."""
+        found = (self.special(test) for tests in self.suites.values() for test in tests)
+        return {special.share for special in found if special is not None and special.share is not None}
 
 
 def normal(name: str) -> str:
@@ -62,7 +68,7 @@ def make_plan(wanted: list[str] | None) -> Plan:
             members = [normal(test) for test in tests if test == suite or test.startswith(suite + ".")]
             suites[suite] = list(dict.fromkeys(members))
     specials = [
-        Special(tuple(entry["tests"]), entry.get("share"), tuple(entry.get("arguments", ())))
+        Special(tuple(entry["tests"]), entry.get("share"), tuple(entry.get("arguments", ())), entry.get("timeout"))
         for entry in document.get("run", [])
     ]
     return Plan(suites, document.get("share", {}), document.get("server", {}), specials)

@@ -7,7 +7,7 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tools.torture import subunit
@@ -32,6 +32,8 @@ class Runner:
     suite_timeout: float
     test_timeout: float
     extra: list[str]
+    _processes: set[subprocess.Popen[str]] = field(default_factory=set, init=False)
+    _stopped: bool = field(default=False, init=False)
 
     def run_all(self, shares: list[str]) -> list[Outcome]:
         """On all ``shares`` at once."""
@@ -55,11 +57,20 @@ class Runner:
                     text = ", ".join(f"{count} {result}" for result, count in sorted(counts.items()))
                     print(f"{suite:34s} {time.monotonic() - started:6.1f} s  {text}", flush=True)
 
-        threads = [threading.Thread(target=work, args=(share,)) for share in shares]
+        threads = [threading.Thread(target=work, args=(share,), daemon=True) for share in shares]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        try:
+            for thread in threads:
+                thread.join()
+        except BaseException:
+            # Nobody may use the shares any more when they are unmounted.
+            self._stopped = True
+            for process in list(self._processes):
+                process.terminate()
+            for thread in threads:
+                thread.join()
+            raise
         return outcomes
 
     def repeat(self, outcomes: list[Outcome], tests: set[str]) -> list[Outcome]:
@@ -102,7 +113,8 @@ class Runner:
         share = special.share if special and special.share else share
         arguments = [text.replace("FOLDER", str(self.paths[share])) for text in special.arguments] if special else []
         started = time.monotonic()
-        code, output = self._run(test, share, self.test_timeout, arguments)
+        timeout = special.timeout if special and special.timeout else self.test_timeout
+        code, output = self._run(test, share, timeout, arguments)
         verdicts = list(subunit.parse(output).values())
         if verdicts:
             last = verdicts[-1]
@@ -116,13 +128,23 @@ class Runner:
         command += ["-p", str(port), "-U", f"{USER}%{PASSWORD}", f"--extra-user={SECOND_USER}%{PASSWORD}"]
         command += ["--fullname", "--format=subunit", *self.extra, *(arguments or []), name]
         started = time.monotonic()
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
-        )
+        if self._stopped:
+            return 0, ""
+        with subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        ) as process:
+            self._processes.add(process)
+            output, errors = process.communicate()
+            self._processes.discard(process)
         with (self.raw / f"{name}.txt").open("a", encoding="utf-8") as file:
-            file.write(f"### {' '.join(command)}: exit {done.returncode}, {time.monotonic() - started:.1f} s\n")
-            file.write(done.stdout + done.stderr)
-        return done.returncode, done.stdout
+            file.write(f"### {' '.join(command)}: exit {process.returncode}, {time.monotonic() - started:.1f} s\n")
+            file.write(output + errors)
+        return process.returncode, output
 
 
 def _find(verdicts: dict[str, subunit.Verdict], test: str) -> subunit.Verdict | None:

@@ -1,0 +1,304 @@
+"""Opens that survive their server (MS-SMB2 3.2.4.3.5, 3.2.4.4): reconnect, reclaim, and send again what had no answer.
+
+``PersistentShare`` is one tree connect over connections that come and go; ``PersistentFile`` an open on it. Every
+operation returns once the server has acknowledged it, however many servers that took.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from smb3server.client.connection import Break, Client, ServerError
+from smb3server.client.files import READ_WRITE, SHARE_ALL, RemoteFile, Tree
+from smb3server.status import NtStatus
+from smb3server.wire import create_contexts as contexts
+from smb3server.wire.create import CreateDisposition
+from smb3server.wire.lock import LockElement, LockFlags
+from smb3server.wire.oplock_break import LeaseBreakNotification, OplockLevel
+from smbdirect.errors import ConnectionLost, ProtocolError
+from smbdirect.message_transport import MessageTransport
+
+T = TypeVar("T")
+
+_TRANSIENT = frozenset(
+    [
+        NtStatus.SERVER_UNAVAILABLE,
+        NtStatus.FILE_NOT_AVAILABLE,
+        NtStatus.USER_SESSION_DELETED,
+        NtStatus.NETWORK_SESSION_EXPIRED,
+        NtStatus.NETWORK_NAME_DELETED,
+        NtStatus.FILE_CLOSED,
+    ]
+)
+"""What a server in transition says; the same request is worth another try on a new connection."""
+_RETRY_DELAY = 0.05
+_MAX_DELAY = 0.5
+_MAX_SEQUENCE_INDEX = 64
+
+
+class OpenLost(Exception):
+    """The server does not know the open any more."""
+
+
+class PersistentShare:
+    """``connect`` makes a transport to wherever the share is served now. ``patience``: seconds without success after
+    which an operation gives up with the last error."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[MessageTransport]],
+        share: str,
+        user: str,
+        password: str,
+        patience: float = 60.0,
+    ) -> None:
+        self.client_guid = os.urandom(16)
+        self.patience = patience
+        self.on_reconnected: Callable[[], None] = lambda: None
+        self.tree: Tree | None = None
+        self.generation = 0
+        """Counts connections; what was attached to an earlier one is not to this."""
+        self.files: dict[bytes, PersistentFile] = {}
+        """By lease key."""
+        self._connect = connect
+        self._share, self._user, self._password = share, user, password
+        self._session_id = 0
+        self._lock = asyncio.Lock()
+
+    async def connected(self) -> Tree:
+        """The tree connect of a connection that lives, as far as is known. One attempt."""
+        async with self._lock:
+            if self.tree is not None and self.tree.client.closed is None:
+                return self.tree
+            self.tree = None
+            client = await Client.connect(await self._connect(), client_guid=self.client_guid)
+            client.on_break = self._on_break
+            try:
+                session = await client.log_on(self._user, self._password, previous_session_id=self._session_id)
+                tree = await session.tree_connect(self._share)
+            except BaseException:
+                client.transport.abort("logon failed")
+                raise
+            self._session_id = session.session_id
+            self.generation += 1
+            self.tree = tree
+            if self.generation > 1:
+                self.on_reconnected()
+            return tree
+
+    def drop(self) -> None:
+        """The connection is of no use any more."""
+        tree, self.tree = self.tree, None
+        if tree is not None and tree.client.closed is None:
+            tree.client.transport.abort("connecting anew")
+
+    async def until_done(self, attempt: Callable[[Tree], Awaitable[T]]) -> T:
+        """``attempt`` again and again on fresh connections, while what it fails with is transient."""
+        loop = asyncio.get_running_loop()
+        give_up, delay = loop.time() + self.patience, _RETRY_DELAY
+        while True:
+            try:
+                return await attempt(await self.connected())
+            except ServerError as error:
+                # A node that does not serve the share (yet, or any more) says so; before the first success it is an error.
+                elsewhere = error.status == NtStatus.BAD_NETWORK_NAME and self.patience > 0
+                if (error.status not in _TRANSIENT and not elsewhere) or loop.time() > give_up:
+                    raise
+                if error.status not in (NtStatus.SERVER_UNAVAILABLE, NtStatus.FILE_NOT_AVAILABLE):
+                    self.drop()
+            except (ConnectionLost, ProtocolError, OSError) as error:
+                if loop.time() > give_up:
+                    raise
+                del error
+                self.drop()
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, _MAX_DELAY)
+
+    def _on_break(self, notification: Break) -> None:
+        if isinstance(notification, LeaseBreakNotification):
+            file = self.files.get(notification.lease_key)
+            if file is not None:
+                file.broken(notification)
+
+    async def open(
+        self,
+        name: str,
+        access: int = READ_WRITE,
+        disposition: int = CreateDisposition.OPEN_IF,
+        *,
+        options: int = 0,
+        share: int = SHARE_ALL,
+        lease_state: int = 0,
+        timeout: float = 0.0,
+    ) -> PersistentFile:
+        """``lease_state`` 0: no lease. ``timeout``: seconds the server keeps it without a client; 0: as it likes.
+        ``ProtocolError`` if the server does not grant a persistent handle."""
+        file = PersistentFile(self, name, access, disposition, options, share, lease_state, timeout)
+        await file._open()
+        return file
+
+    async def close(self) -> None:
+        """The connection; opens stay on the server."""
+        tree, self.tree = self.tree, None
+        if tree is not None:
+            await tree.client.close()
+
+
+class PersistentFile:
+    """Make one with ``PersistentShare.open``. Operations may overlap."""
+
+    def __init__(
+        self,
+        owner: PersistentShare,
+        name: str,
+        access: int,
+        disposition: int,
+        options: int,
+        share: int,
+        lease_state: int,
+        timeout: float,
+    ) -> None:
+        self.owner = owner
+        self.name = name
+        self.create_guid = os.urandom(16)
+        self.lease_key = os.urandom(16)
+        self.lease_state = lease_state
+        self._leased = lease_state != 0
+        self.on_broken: Callable[[int], None] = lambda state: None
+        """The lease goes down to this state; it is acknowledged already."""
+        self._create = (access, disposition, options, share)
+        self._timeout = timeout
+        self._file: RemoteFile | None = None
+        self._generation = 0
+        self._attaching = asyncio.Lock()
+        self._sent = False
+        self._index = 0
+        self._numbers = [0] * (_MAX_SEQUENCE_INDEX + 1)
+        self._acknowledging: set[asyncio.Task[None]] = set()
+
+    def _contexts(self, name: bytes, data: bytes) -> list[contexts.RawContext]:
+        found = [contexts.RawContext(name, data)]
+        if self._leased:
+            lease = contexts.LEASE_V2_CODEC.pack(contexts.LeaseV2(self.lease_key, self.lease_state))
+            found.append(contexts.RawContext(contexts.REQUEST_LEASE, lease))
+        return found
+
+    async def _open(self) -> None:
+        self.owner.files[self.lease_key] = self
+        try:
+            await self.owner.until_done(self._send_create)
+        except BaseException:
+            self.owner.files.pop(self.lease_key, None)
+            raise
+
+    async def _send_create(self, tree: Tree) -> None:
+        """The same CREATE again finds the open that an earlier one made (3.2.5.7)."""
+        access, disposition, options, share = self._create
+        wanted = contexts.DurableRequestV2(int(self._timeout * 1000), contexts.PERSISTENT, 0, self.create_guid)
+        asked = self._contexts(contexts.DURABLE_REQUEST_V2, contexts.DURABLE_REQUEST_V2_CODEC.pack(wanted))
+        replay, self._sent = self._sent, True
+        generation = self.owner.generation
+        file = await tree.create(
+            self.name, access, disposition, options, share, contexts=asked, oplock=self._oplock, replay=replay
+        )
+        granted = next((data for name, data in file.contexts if name == contexts.DURABLE_REQUEST_V2), None)
+        if granted is None or not contexts.RESPONSES[contexts.DURABLE_REQUEST_V2](granted).flags & contexts.PERSISTENT:
+            await tree.close(file)
+            raise OpenLost(f"{self.name}: no persistent handle granted")
+        self._file, self._generation = file, generation
+
+    @property
+    def _oplock(self) -> int:
+        return OplockLevel.LEASE if self._leased else OplockLevel.NONE
+
+    async def _attached(self, tree: Tree) -> RemoteFile:
+        """The open on this connection, reclaimed if it was made on another (3.2.4.4)."""
+        async with self._attaching:
+            generation = self.owner.generation
+            if self._file is None:
+                raise OpenLost(f"{self.name} is closed")
+            if self._generation == generation:
+                return self._file
+            data = contexts.DURABLE_RECONNECT_V2_CODEC.pack(
+                contexts.DurableReconnectV2(*self._file.file_id, self.create_guid, contexts.PERSISTENT)
+            )
+            asked = self._contexts(contexts.DURABLE_RECONNECT_V2, data)
+            access, disposition, options, share = self._create
+            try:
+                self._file = await tree.create(
+                    self.name, access, disposition, options, share, contexts=asked, oplock=self._oplock
+                )
+            except ServerError as error:
+                if error.status == NtStatus.OBJECT_NAME_NOT_FOUND:
+                    raise OpenLost(f"{self.name}: the server does not know it any more") from error
+                raise
+            self._generation = generation
+            return self._file
+
+    async def write(self, offset: int, data: bytes) -> int:
+        """Writing the same twice does no harm, so it is simply sent again."""
+
+        async def attempt(tree: Tree) -> int:
+            return await tree.write(await self._attached(tree), offset, data)
+
+        return await self.owner.until_done(attempt)
+
+    async def read(self, offset: int, length: int) -> bytes:
+        async def attempt(tree: Tree) -> bytes:
+            return await tree.read(await self._attached(tree), offset, length)
+
+        return await self.owner.until_done(attempt)
+
+    async def lock(self, offset: int, length: int, exclusive: bool = True) -> None:
+        """Fails at once with LOCK_NOT_GRANTED."""
+        kind = LockFlags.EXCLUSIVE_LOCK if exclusive else LockFlags.SHARED_LOCK
+        await self._locks([LockElement(offset, length, int(kind | LockFlags.FAIL_IMMEDIATELY))])
+
+    async def unlock(self, offset: int, length: int) -> None:
+        await self._locks([LockElement(offset, length, int(LockFlags.UNLOCK))])
+
+    async def _locks(self, elements: Sequence[LockElement]) -> None:
+        """With a sequence number, by which the server knows a request that it has done already (3.2.4.19)."""
+        self._index = self._index % _MAX_SEQUENCE_INDEX + 1
+        number = self._numbers[self._index] = (self._numbers[self._index] + 1) & 0xF
+        sequence = self._index << 4 | number
+
+        async def attempt(tree: Tree) -> None:
+            await tree.lock(await self._attached(tree), elements, sequence)
+
+        await self.owner.until_done(attempt)
+
+    async def close(self) -> None:
+        async def attempt(tree: Tree) -> None:
+            await tree.close(await self._attached(tree))
+
+        try:
+            await self.owner.until_done(attempt)
+        except OpenLost:
+            if self._generation == 0:
+                raise
+            # Closed by the request whose response got lost.
+        self._file = None
+        self.owner.files.pop(self.lease_key, None)
+
+    def broken(self, notification: LeaseBreakNotification) -> None:
+        """Give up what the server wants back, at once."""
+        self.lease_state = notification.new_lease_state
+        if notification.flags & 1:
+            task = asyncio.ensure_future(self._acknowledge(notification.new_lease_state))
+            self._acknowledging.add(task)
+            task.add_done_callback(self._acknowledging.discard)
+        self.on_broken(self.lease_state)
+
+    async def _acknowledge(self, state: int) -> None:
+        tree = self.owner.tree
+        if tree is None:
+            return
+        try:
+            await tree.acknowledge_lease_break(self.lease_key, state)
+        except (ServerError, ConnectionLost):
+            # The server asks again on the next connection.
+            return

@@ -1,0 +1,323 @@
+"""The store of a cluster: etcd, through the JSON gateway of its v3 interface.
+
+Versions are etcd's mod revisions. Batches go out one transaction at a time, in order; batches that wait meanwhile share
+the next one where they touch different keys under the same conditions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, NamedTuple
+
+import aiohttp
+
+from smb3server.ha.store import (
+    MAX_BATCH,
+    Change,
+    Condition,
+    ConditionFailed,
+    Delete,
+    DeletePrefix,
+    Entry,
+    LeaseLost,
+    Operation,
+    Put,
+    Store,
+    StoreError,
+    StoreFull,
+    check_batch,
+    prefix_end,
+)
+
+log = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT = 3.0
+"""Seconds for one request, over all endpoints."""
+_CONNECT_TIMEOUT = 1.0
+_PAGE = 1000
+_WATCH_SILENCE = 5.0
+"""Seconds without a change after which a watch connects anew: it may be talking to nobody."""
+_LINE_LIMIT = 8 << 20
+_LEASE_NOT_FOUND = "requested lease not found"
+_NO_SPACE = "database space exceeded"
+_TOO_LARGE = "request is too large"
+
+Json = dict[str, Any]
+
+
+class _Batch(NamedTuple):
+    operations: tuple[Operation, ...]
+    conditions: tuple[Condition, ...]
+    future: asyncio.Future[int]
+
+
+def _b64(data: str | bytes) -> str:
+    return base64.b64encode(data.encode() if isinstance(data, str) else data).decode()
+
+
+def _key(text: str) -> str:
+    return base64.b64decode(text).decode()
+
+
+def _request_of(operation: Operation) -> Json:
+    if isinstance(operation, Put):
+        put: Json = {"key": _b64(operation.key), "value": _b64(operation.value)}
+        if operation.lease:
+            put["lease"] = str(operation.lease)
+        return {"request_put": put}
+    if isinstance(operation, Delete):
+        return {"request_delete_range": {"key": _b64(operation.key)}}
+    return {"request_delete_range": {"key": _b64(operation.prefix), "range_end": _b64(prefix_end(operation.prefix))}}
+
+
+def _compare_of(condition: Condition) -> Json:
+    return {
+        "key": _b64(condition.key),
+        "target": "MOD",
+        "result": "EQUAL",
+        "mod_revision": str(condition.version),
+    }
+
+
+class EtcdStore(Store):
+    """``endpoints``: base addresses, tried in turn. ``timeout``: seconds for one request."""
+
+    def __init__(self, endpoints: Sequence[str], timeout: float = REQUEST_TIMEOUT) -> None:
+        self.timeout = timeout
+        self._loop = asyncio.get_running_loop()
+        self._endpoints = deque(endpoints)
+        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), read_bufsize=1 << 18)
+        self._batches: deque[_Batch] = deque()
+        self._sender: asyncio.Task[None] | None = None
+        self._last: asyncio.Future[int] | None = None
+        self._closed = False
+        self.transactions = 0
+        """Committed so far: the measure of group commit."""
+
+    # Requests
+
+    async def _call(self, path: str, body: Json) -> Json:
+        """One request and its answer. An endpoint that does not take the connection is passed over; a request that was
+        sent is not sent again, since it may have been done."""
+        if self._closed:
+            raise StoreError("store is closed")
+        failure: Exception | None = None
+        try:
+            async with asyncio.timeout(self.timeout):
+                for _ in range(len(self._endpoints)):
+                    try:
+                        return await self._post(self._endpoints[0] + path, body)
+                    except aiohttp.ClientConnectorError as error:
+                        failure = error
+                    except aiohttp.ConnectionTimeoutError as error:
+                        failure = error
+                    self._endpoints.rotate(-1)
+        except TimeoutError:
+            # The next request goes elsewhere: this one may have lost its leader, or its network.
+            self._endpoints.rotate(-1)
+            raise StoreError(f"no answer from etcd in {self.timeout} s") from None
+        except (aiohttp.ClientError, ValueError) as error:
+            self._endpoints.rotate(-1)
+            raise StoreError(f"etcd: {error}") from error
+        raise StoreError(f"no etcd member can be reached: {failure}")
+
+    async def _post(self, url: str, body: Json) -> Json:
+        limits = aiohttp.ClientTimeout(total=self.timeout, sock_connect=min(_CONNECT_TIMEOUT, self.timeout))
+        async with self._session.post(url, data=json.dumps(body), timeout=limits) as response:
+            answer = json.loads(await response.read())
+        if not isinstance(answer, dict):
+            raise ValueError("not an object")
+        _raise_error(answer)
+        return answer
+
+    # Batches
+
+    def submit(self, operations: Sequence[Operation], conditions: Sequence[Condition] = ()) -> asyncio.Future[int]:
+        check_batch(operations, conditions)
+        future: asyncio.Future[int] = self._loop.create_future()
+        if self._closed:
+            future.set_exception(StoreError("store is closed"))
+            return future
+        self._batches.append(_Batch(tuple(operations), tuple(conditions), future))
+        self._last = future
+        if self._sender is None:
+            self._sender = self._loop.create_task(self._send())
+        return future
+
+    async def _send(self) -> None:
+        while self._batches:
+            group = self._take_group()
+            try:
+                version = await self._transaction(group)
+            except StoreError as error:
+                for batch in group:
+                    if not batch.future.done():
+                        batch.future.set_exception(error)
+            else:
+                for batch in group:
+                    if not batch.future.done():
+                        batch.future.set_result(version)
+        self._sender = None
+
+    def _take_group(self) -> list[_Batch]:
+        """etcd refuses transactions that change a key twice."""
+        first = self._batches.popleft()
+        group, keys = [first], {operation[0] for operation in first.operations}
+        if any(isinstance(operation, DeletePrefix) for operation in first.operations):
+            return group
+        room = MAX_BATCH - len(first.conditions) - len(first.operations)
+        while self._batches:
+            following = self._batches[0]
+            changed = [operation[0] for operation in following.operations]
+            if (
+                following.conditions != first.conditions
+                or len(changed) > room
+                or not keys.isdisjoint(changed)
+                or any(isinstance(operation, DeletePrefix) for operation in following.operations)
+            ):
+                break
+            keys.update(changed)
+            room -= len(changed)
+            group.append(self._batches.popleft())
+        return group
+
+    async def _transaction(self, group: Sequence[_Batch]) -> int:
+        operations = [_request_of(operation) for batch in group for operation in batch.operations]
+        body: Json = {"success": operations}
+        if group[0].conditions:
+            body["compare"] = [_compare_of(condition) for condition in group[0].conditions]
+        answer = await self._call("/v3/kv/txn", body)
+        if not answer.get("succeeded"):
+            raise ConditionFailed(", ".join(condition.key for condition in group[0].conditions))
+        self.transactions += 1
+        return int(answer["header"]["revision"])
+
+    async def _submitted(self) -> None:
+        """Until all batches submitted so far are done, well or badly."""
+        if self._last is not None and not self._last.done():
+            await asyncio.wait([self._last])
+
+    # Reading
+
+    async def get(self, key: str) -> Entry | None:
+        await self._submitted()
+        answer = await self._call("/v3/kv/range", {"key": _b64(key)})
+        return _entry(answer["kvs"][0]) if answer.get("kvs") else None
+
+    async def scan(self, prefix: str) -> list[Entry]:
+        await self._submitted()
+        found: list[Entry] = []
+        start, revision = prefix, "0"
+        while True:
+            body = {"key": _b64(start), "range_end": _b64(prefix_end(prefix)), "limit": str(_PAGE)}
+            answer = await self._call("/v3/kv/range", {**body, "revision": revision})
+            revision = answer["header"]["revision"] if revision == "0" else revision
+            found += [_entry(item) for item in answer.get("kvs", ())]
+            if not answer.get("more"):
+                return found
+            start = found[-1].key + "\0"
+
+    async def version(self) -> int:
+        await self._submitted()
+        answer = await self._call("/v3/kv/range", {"key": _b64("\0"), "count_only": True})
+        return int(answer["header"]["revision"])
+
+    async def watch(self, prefix: str, after: int | None = None) -> AsyncIterator[Change]:
+        """A lost connection is made anew, elsewhere, without a gap; only compaction can lose changes."""
+        if after is None:
+            after = await self.version()
+        while not self._closed:
+            try:
+                async for change in self._watch_once(prefix, after + 1):
+                    yield change
+                    after = max(after, change.version)
+            except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+                log.debug("watch of %s: %s", prefix, error)
+                if not isinstance(error, TimeoutError):
+                    self._endpoints.rotate(-1)
+                    await asyncio.sleep(0.1)
+        raise StoreError("store is closed")
+
+    async def _watch_once(self, prefix: str, start: int) -> AsyncIterator[Change]:
+        body = {
+            "create_request": {
+                "key": _b64(prefix),
+                "range_end": _b64(prefix_end(prefix)),
+                "start_revision": str(start),
+            }
+        }
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT, sock_read=_WATCH_SILENCE)
+        url = self._endpoints[0] + "/v3/watch"
+        pending: list[Change] = []
+        async with self._session.post(url, data=json.dumps(body), timeout=limits) as response:
+            buffer = bytearray()
+            async for chunk in response.content.iter_any():
+                buffer += chunk
+                if len(buffer) > _LINE_LIMIT:
+                    raise StoreError("etcd: watch answer too long")
+                *lines, rest = buffer.split(b"\n")
+                for line in lines:
+                    pending += _changes(json.loads(line)) if line.strip() else ()
+                buffer = bytearray(rest)
+                for change in pending:
+                    yield change
+                pending.clear()
+
+    # Leases
+
+    async def grant(self, ttl: float) -> int:
+        answer = await self._call("/v3/lease/grant", {"TTL": str(max(1, round(ttl)))})
+        return int(answer["ID"])
+
+    async def renew(self, lease: int) -> None:
+        answer = await self._call("/v3/lease/keepalive", {"ID": str(lease)})
+        if int(answer.get("result", {}).get("TTL", 0)) <= 0:
+            raise LeaseLost(f"lease {lease:x}")
+
+    async def revoke(self, lease: int) -> None:
+        try:
+            await self._call("/v3/lease/revoke", {"ID": str(lease)})
+        except LeaseLost:
+            log.debug("lease %x is gone already", lease)
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        await self._submitted()
+        self._closed = True
+        await self._session.close()
+
+
+def _raise_error(answer: Json) -> None:
+    error = answer.get("error")
+    if not error:
+        return
+    text = error if isinstance(error, str) else str(error.get("message", error))
+    if _LEASE_NOT_FOUND in text:
+        raise LeaseLost(text)
+    if _NO_SPACE in text or _TOO_LARGE in text:
+        raise StoreFull(text)
+    raise StoreError(text)
+
+
+def _entry(item: Json) -> Entry:
+    return Entry(_key(item["key"]), base64.b64decode(item.get("value", "")), int(item["mod_revision"]))
+
+
+def _changes(answer: Json) -> list[Change]:
+    _raise_error(answer)
+    result = answer.get("result", {})
+    if result.get("canceled"):
+        raise StoreError(f"watch ended: {result.get('cancel_reason') or 'history is compacted'}")
+    found = []
+    for event in result.get("events", ()):
+        item = event["kv"]
+        deleted = event.get("type") == "DELETE"
+        value = None if deleted else base64.b64decode(item.get("value", ""))
+        found.append(Change(_key(item["key"]), value, int(item["mod_revision"])))
+    return found

@@ -1,0 +1,16 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.ha.etcd import Etcd
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    folder: Path = tmp_path_factory.mktemp("etcd")
+    server = Etcd(folder).start()
+    yield server
+    server.stop()

@@ -1,0 +1,101 @@
+"""The disk under the stored handles fills up: new persistent opens and locks fail cleanly, everything else goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from smb3server.client.connection import ServerError
+from smb3server.client.persistent import PersistentFile
+from smb3server.status import NtStatus
+from smb3server.wire.create import ShareAccess
+from tests.ha.process import ServerProcess
+
+pytestmark = pytest.mark.root
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = (
+        os.geteuid() == 0
+        and not subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], capture_output=True, check=False
+        ).returncode
+    )
+    if not mounted:
+        pytest.skip("needs the right to mount a tmpfs")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError:
+            pass
+
+
+def test_disk_full(tmp_path: Path, small_disk: Path) -> None:
+    server = ServerProcess(tmp_path, small_disk / "state")
+    server.start()
+    ballast = small_disk / "ballast"
+
+    async def body() -> None:
+        client = server.client(patience=10)
+        before = await client.open("before", share=int(ShareAccess.READ))
+        await before.lock(0, 10)
+        kept: list[PersistentFile] = [await client.open(f"kept{number}") for number in range(3)]
+        fill(ballast)
+        failed = 0
+        for number in range(3000):
+            # What was allocated already is used up first.
+            try:
+                kept.append(await client.open(f"f{number}"))
+            except ServerError as error:
+                assert error.status == NtStatus.INSUFFICIENT_RESOURCES
+                assert not (server.share / f"f{number}").exists()
+                failed += 1
+                if failed == 3:
+                    break
+        assert failed == 3
+        with pytest.raises(ServerError) as caught:
+            while True:
+                for start in range(100, 2000, 10):
+                    await before.lock(start, 5)
+        assert caught.value.status == NtStatus.INSUFFICIENT_RESOURCES
+
+        # Others and what is open already take no harm.
+        plain = await server.client("plain").connected()
+        file = await plain.create("plain", disposition=3, access=0x0012019F)
+        await plain.write(file, 0, b"works")
+        await plain.close(file)
+        assert await before.write(0, b"goes on") == 7
+        await kept.pop().close()
+
+        ballast.unlink()
+        last = await client.open("last")
+        await before.lock(5000, 5)
+        await asyncio.sleep(1.5)
+        server.kill()
+        await asyncio.to_thread(server.start)
+        for file in (before, last, *kept):
+            await file.write(0, b"back")
+        await before.unlock(0, 10)
+        await before.unlock(5000, 5)
+        for file in (before, last, *kept):
+            await file.close()
+        await client.close()
+
+    try:
+        asyncio.run(asyncio.wait_for(body(), 90))
+    finally:
+        server.kill()
