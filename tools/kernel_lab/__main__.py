@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -88,11 +89,17 @@ def boot(cases: list[Case], out: Path, host: Host, options: argparse.Namespace) 
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
+        start_new_session=True,
     ) as process:
         assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith(_SHOWN) or "FAIL(" in line or options.verbose:
-                print("  " + line.rstrip(), flush=True)
+        try:
+            for line in process.stdout:
+                if line.startswith(_SHOWN) or "FAIL(" in line or options.verbose:
+                    print("  " + line.rstrip(), flush=True)
+        except BaseException:
+            # Interrupted: neither QEMU nor the shell above it may outlive this.
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
     if (console := out / CONSOLE).exists():
         console.rename(out / f"console-{cases[0].name}.log")
 
@@ -169,6 +176,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
+    # What was made for the run (server, namespace, QEMU) goes with it, also when it is told to end.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         cases = select(options.cases)
     except ValueError as error:
