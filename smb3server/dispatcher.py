@@ -26,7 +26,6 @@ from smb3server.request import (
     Response,
 )
 from smb3server.security.encryption import ENCRYPTED, TRANSFORM, TRANSFORM_PROTOCOL_ID, TRANSFORM_SIZE
-from smb3server.session import SessionState
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, Command, Header, HeaderFlags
 from smbdirect.errors import DecodeError
@@ -123,6 +122,12 @@ class Dispatcher:
 
     def receive(self, inbound: InboundMessage) -> None:
         """3.3.5.2, for one message of the transport."""
+        fence = self.connection.server.fence
+        if fence is not None and fence.expired():
+            # Not even done: somebody else may be doing it by now.
+            inbound.release()
+            self.connection.disconnect("this node is fenced")
+            return
         try:
             self._receive(inbound)
         except Disconnect as reason:
@@ -313,7 +318,7 @@ class Dispatcher:
         else:
             if session.signing_required and not request.signed:
                 raise StatusError(NtStatus.ACCESS_DENIED)
-            if session.encrypt_data and session.state is SessionState.VALID:
+            if session.encrypt_data:
                 raise StatusError(NtStatus.ACCESS_DENIED)
         checks.check_session(session, command)
         if command in checks.TREE_COMMANDS:
@@ -480,7 +485,10 @@ class Dispatcher:
                 self._verify(request, session)
             except StatusError:
                 return
-        if session is not None and session.signing_required and not (request.signed or request.encrypted):
+        if session is not None and not request.encrypted:
+            if session.encrypt_data or (session.signing_required and not request.signed):
+                return
+        elif session is not None and chain.cipher_session is not session:
             return
         if header.flags & HeaderFlags.ASYNC_COMMAND:
             target = connection.async_command_list.get(header.async_id)

@@ -109,7 +109,12 @@ class Durability:
 
 
 def owner_of(entry: Open) -> str:
-    return str(entry.session.identity).casefold()
+    identity = entry.session.identity
+    return identity.owner if identity is not None else ""
+
+
+def _owned_by(session: Session) -> str:
+    return session.identity.owner if session.identity is not None else ""
 
 
 def covers(holder: Oplock | Lease | None) -> bool:
@@ -180,7 +185,7 @@ def may_be_persistent(request: Request, flags: int) -> bool:
     return bool(
         flags & contexts.PERSISTENT
         and request.tree is not None
-        and request.tree.share.continuous_availability
+        and request.tree.share.domain is not None
         and request.connection.server_capabilities & Capability.PERSISTENT_HANDLES
     )
 
@@ -225,7 +230,7 @@ def reconnect(request: Request, found: dict[bytes, Any], path: tuple[str, ...], 
     _check_lease(request, found, entry, leased)
     if flags & contexts.PERSISTENT and not durable.persistent:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    if durable.owner != str(session.identity).casefold():
+    if durable.owner != _owned_by(session):
         raise StatusError(NtStatus.ACCESS_DENIED)
     if tree.share is not entry.tree.share:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
@@ -291,7 +296,7 @@ def revived(request: Request, found: dict[bytes, Any]) -> Open | None:
         session is None
         or tree is None
         or tree.share is not entry.tree.share
-        or entry.durable.owner != str(session.identity).casefold()
+        or entry.durable.owner != _owned_by(session)
         or (asked.lease_key if asked is not None else None) != (lease.key if lease is not None else None)
     ):
         raise StatusError(NtStatus.ACCESS_DENIED)

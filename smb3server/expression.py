@@ -14,10 +14,14 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from smb3server.backends.names import has_wildcards, upcase
+from smb3server.status import NtStatus, StatusError
 
 Matcher = Callable[[str], bool]
 
 _DOS = frozenset('<>"')
+_STARS = re.compile(r"\*{2,}")
+MAX_PATTERN = 1024
+"""Characters, once stars in a row are one. Names have at most 255, so who writes more means no good."""
 
 
 @lru_cache(maxsize=256)
@@ -25,6 +29,9 @@ def compile_expression(pattern: str) -> Matcher:
     """A function that tells whether a name matches."""
     if not pattern.strip("*"):
         return _everything
+    pattern = _STARS.sub("*", pattern)
+    if len(pattern) > MAX_PATTERN:
+        raise StatusError(NtStatus.OBJECT_NAME_INVALID)
     folded = upcase(pattern)
     if not has_wildcards(pattern):
         return lambda name: upcase(name) == folded
@@ -51,38 +58,42 @@ def _plain(pattern: str) -> Matcher:
 
 
 def _automaton(pattern: str) -> Matcher:
-    """Set of reachable pattern positions, one bit each."""
+    """Set of reachable pattern positions, one bit each; all positions move at once."""
     size = len(pattern)
     final = 1 << size
 
-    def closure(states: int, at_dot: bool, at_end: bool) -> int:
-        """Add what is reachable without consuming a character, given what comes next in the name."""
-        for position in range(size):
-            if states >> position & 1:
-                char = pattern[position]
-                if char in "*<" or (char == ">" and (at_dot or at_end)) or (char == '"' and at_end):
-                    states |= 1 << (position + 1)
-        return states
+    def positions(wanted: str) -> int:
+        return sum(1 << position for position, char in enumerate(pattern) if char in wanted)
+
+    stars, dos_stars, marks, dos_dots = positions("*"), positions("<"), positions(">"), positions('"')
+    any_one = positions("?")
+    skipped = stars | dos_stars
+    literal: dict[str, int] = {}
+    for position, char in enumerate(pattern):
+        if char not in '*?<>"':
+            literal[char] = literal.get(char, 0) | 1 << position
+
+    def closure(states: int, free: int) -> int:
+        """Add what is reachable without consuming a character: past all positions of ``free`` in a row (the sum's carry
+        runs through each row)."""
+        return states | ((free + (states & free)) ^ free)
 
     def matches(name: str) -> bool:
         name = upcase(name)
         last_dot = name.rfind(".")
         states = 1
         for index, letter in enumerate(name):
-            dot = letter == "."
-            states = closure(states, dot, False)
-            following = 0
-            for position in range(size):
-                if not states >> position & 1:
-                    continue
-                char = pattern[position]
-                if char == "*" or (char == "<" and index != last_dot):
-                    following |= 1 << position
-                elif char in (letter, "?") or (char == ">" and not dot) or (char == '"' and dot):
-                    following |= 1 << (position + 1)
-            if not following:
+            if letter == ".":
+                states = closure(states, skipped | marks)
+                staying = stars if index == last_dot else skipped
+                moving = any_one | dos_dots | literal.get(letter, 0)
+            else:
+                states = closure(states, skipped)
+                staying = skipped
+                moving = any_one | marks | literal.get(letter, 0)
+            states = (states & staying) | (states & moving) << 1
+            if not states:
                 return False
-            states = following
-        return bool(closure(states, False, True) & final)
+        return bool(closure(states, skipped | marks | dos_dots) & final)
 
     return matches

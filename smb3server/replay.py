@@ -61,7 +61,7 @@ class Replays:
             raise StatusError(NtStatus.DUPLICATE_OBJECTID)
         identity = request.session.identity if request.session is not None else None
         owner = entry.session.identity
-        if identity is None or owner is None or str(identity).casefold() != str(owner).casefold():
+        if identity is None or owner is None or not identity.same_user(owner):
             raise StatusError(NtStatus.ACCESS_DENIED)
         asked = found.get(contexts.REQUEST_LEASE)
         lease = entry.caching if isinstance(entry.caching, Lease) else None

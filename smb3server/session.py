@@ -36,6 +36,21 @@ class Identity:
     user: User | None = None
     """POSIX credentials for file access; None: the server's own."""
 
+    def same_user(self, other: Identity) -> bool:
+        """Whether what belongs to one belongs to the other. A guest chooses its name freely, so it is nobody's but a
+        guest's of that name; a domain is what the client says, so it does not count."""
+        return (self.name.casefold(), self.guest, self.anonymous) == (
+            other.name.casefold(),
+            other.guest,
+            other.anonymous,
+        )
+
+    @property
+    def owner(self) -> str:
+        """What a durable open is stored with (Open.DurableOwner). A guest chooses its name, so a guest's never equals
+        that of a user who proved theirs."""
+        return ("\0guest\0" if self.guest or self.anonymous else "") + str(self).casefold()
+
     def __str__(self) -> str:
         return f"{self.domain}\\{self.name}" if self.domain else self.name or "ANONYMOUS"
 

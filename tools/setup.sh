@@ -78,10 +78,17 @@ case ${1:-} in
     install_project "[dev]"
     touch .venv/.installed .venv/.installed-dev ;;
   test-tools)
-    packages=$(missing smbclient=smbclient smbtorture=samba-testsuite tshark=tshark tcpdump=tcpdump \
+    packages=$(missing smbclient=smbclient krb5kdc=krb5-kdc kadmin.local=krb5-admin-server kinit=krb5-user \
+      krb5-config=libkrb5-dev gcc=gcc /usr/include/stdio.h=libc6-dev python3-config=python3-dev smbtorture=samba-testsuite tshark=tshark tcpdump=tcpdump \
       mount.cifs=cifs-utils ip=iproute2 getfattr=attr /usr/lib/python3/dist-packages/samba=python3-samba)
     # shellcheck disable=SC2086  # a list of words
-    [ -z "$packages" ] || apt_install $packages || echo "setup: the tests that need these are skipped" >&2 ;;
+    [ -z "$packages" ] || apt_install $packages || echo "setup: the tests that need these are skipped" >&2
+    # Their wheels are built here, against the headers above.
+    if [ -x .venv/bin/python ] && command -v krb5-config >/dev/null && ! .venv/bin/python -c 'import gssapi, krb5' 2>/dev/null; then
+      echo "setup: building Kerberos for Python"
+      .venv/bin/python -m pip install -q --disable-pip-version-check -e ".[kerberos]" ||
+        echo "setup: no Kerberos for Python: its tests are skipped" >&2
+    fi ;;
   kernel-lab)
     packages=$(missing gcc=gcc make=make xz=xz-utils cpio=cpio /bin/busybox=busybox-static kmod=kmod \
       qemu-system-x86_64=qemu-system-x86 ip=iproute2 tcpdump=tcpdump tshark=tshark pahole=pahole \

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import time
 from typing import Any
 
 import spnego
@@ -26,6 +27,8 @@ _AP_REQ = b"\x6e"
 class _Negotiate(NegotiateProxy):  # type: ignore[misc]
     """pyspnego's SPNEGO with the mechanisms given, and no others."""
 
+    _complete: bool
+
     def __init__(self, contexts: dict[GSSMech, Any]) -> None:
         super().__init__(usage="accept", _negotiate_contexts=contexts)
         self._mechanisms = list(contexts)
@@ -39,24 +42,36 @@ class _Negotiate(NegotiateProxy):  # type: ignore[misc]
     def _rebuild_context_list(self, mech_types: list[str] | None = None, channel_bindings: Any = None) -> list[str]:
         super()._rebuild_context_list(mech_types, channel_bindings)
         if mech_types is not None:
-            offered = {
-                mech: entry
-                for mech, entry in self._context_list.items()
-                if any(self._is_same_mech(mech, oid) for oid in mech_types)
-            }
+            # In the client's order: its first choice needs no mechListMIC (RFC 4178 5), its token is for that one.
+            offered: dict[GSSMech, Any] = {}
+            for oid in mech_types:
+                for mech, entry in self._context_list.items():
+                    if self._is_same_mech(mech, oid):
+                        offered.setdefault(mech, entry)
             if not offered:
                 raise BadMechanismError(context_msg="no common mechanism")
             self._context_list = offered
+            self._mechanisms = list(offered)
         return [mech.value for mech in self._context_list]
 
     def _step_spnego_input(self, in_token: bytes | None = None, channel_bindings: Any = None) -> Any:
+        complete: bool = self._complete
         token, mic, is_spnego = super()._step_spnego_input(in_token, channel_bindings)
+        # Whether it is complete is for the acceptor to know, whatever negState the client sends.
+        self._complete = complete
         if is_spnego and token and self._mech_list and not self._mech_sent:
             # RFC 4178 4.2.1: the optimistic token is for the first mechanism of the client's; of no use for another.
             first = self._mech_list[0]
             if self._init_sent and not self._is_same_mech(self._chosen_mech, first):
                 token = None
         return token, mic, is_spnego
+
+    def _step_spnego_mic(self, in_mic: bytes | None = None) -> bytes | None:
+        """A guest's comes of a password that nobody here knows: there is nothing to verify it with, nor to make one."""
+        if getattr(self._context, "unproven", False):
+            self._mic_sent = self._mic_recv = True
+            return None
+        return super()._step_spnego_mic(in_mic)  # type: ignore[no-any-return]
 
 
 class Acceptor:
@@ -75,7 +90,10 @@ class Acceptor:
         self._ntlm = NtlmAcceptor(users, server_name, allow_guest, allow_anonymous)
         contexts: dict[GSSMech, Any] = {}
         if kerberos:
-            contexts[GSSMech.kerberos] = spnego.server(protocol="kerberos", service=service)
+            try:
+                contexts[GSSMech.kerberos] = spnego.server(protocol="kerberos", service=service)
+            except SpnegoError as error:
+                log.warning("Kerberos is not available: %s", error)
         contexts[GSSMech.ntlm] = self._ntlm
         self._users = users
         self._kerberos = contexts.get(GSSMech.kerberos)
@@ -100,18 +118,32 @@ class Acceptor:
             log.debug("authentication failed: %s", error)
             raise StatusError(NtStatus.LOGON_FAILURE) from error
         except Exception as error:
+            if self._kerberos is not None and self._kerberos._context is not None:
+                # A ticket that is old, for somebody else, seen before, or not authentic.
+                log.info("Kerberos: %s", error)
+                raise StatusError(NtStatus.LOGON_FAILURE) from error
             # The parsers behind this meet whatever a stranger sends, and raise whatever comes to them.
             log.debug("malformed security token: %r", error)
             raise StatusError(NtStatus.INVALID_PARAMETER) from error
         if self._context.complete:
-            self.identity = self._ntlm.identity or self._kerberos_identity()
+            self.identity = self._proven()
         return answer or b""
 
-    def _kerberos_identity(self) -> Identity:
-        principal = self._context.client_principal or ""
-        name, _, realm = principal.partition("@")
+    def _proven(self) -> Identity:
+        """Who the mechanism that was chosen says it is."""
+        chosen = self._kerberos if self._context is self._kerberos else self._context._context
+        if chosen is self._ntlm and self._ntlm.complete and self._ntlm.identity is not None:
+            return self._ntlm.identity  # type: ignore[no-any-return]
+        if self._kerberos is not None and chosen is self._kerberos and self._kerberos.complete:
+            return self._kerberos_identity(self._kerberos)
+        raise StatusError(NtStatus.LOGON_FAILURE)
+
+    def _kerberos_identity(self, context: Any) -> Identity:
+        """The ticket's client, for as long as the ticket lasts."""
+        name, _, realm = (context.client_principal or "").partition("@")
         if not name:
             raise StatusError(NtStatus.LOGON_FAILURE)
+        self.expiration_time = time.time() + context._context.lifetime
         account = self._users.find(name)
         return Identity(name, realm, user=account.user if account is not None else None)
 
@@ -143,6 +175,20 @@ def hint_token(kerberos: bool = False) -> bytes:
     token = NegTokenInit(mechanisms, hint_name=b"not_defined_in_RFC4178@please_ignore").pack()
     unpack_token(token)
     return token  # type: ignore[no-any-return]
+
+
+def keytab_problem(keytab: str) -> str | None:
+    """None if it can be read and has a key for the service cifs, else what is wrong."""
+    krb5 = importlib.import_module("krb5")
+    try:
+        context = krb5.init_context()
+        entries = list(krb5.kt_resolve(context, keytab.encode()))
+        names = {krb5.unparse_name_flags(context, entry.principal).decode(errors="replace") for entry in entries}
+    except krb5.Krb5Error as error:
+        return str(error)
+    if not any(name.casefold().startswith("cifs/") for name in names):
+        return f"no key for a service cifs/HOST@REALM in it, only for {', '.join(sorted(names)) or 'nothing'}"
+    return None
 
 
 def kerberos_available() -> str | None:

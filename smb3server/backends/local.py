@@ -293,6 +293,7 @@ class LocalBackend(Backend):
             try:
                 if names.is_private(name):
                     raise PermissionError(errno.EACCES, "reserved name", name)
+                name = self.resolver.cache.tunnelled(parent, name)
                 before = self.resolver.cache.before(parent)
                 self.own.expect(parent, name, CREATE)
                 try:

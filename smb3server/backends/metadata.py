@@ -43,7 +43,7 @@ _NO_ROOM = frozenset((errno.ENOSPC, errno.E2BIG, errno.ERANGE, errno.EFBIG, errn
 _CAP_SYS_ADMIN = 1 << 21
 
 
-class Blob(enum.IntFlag):
+class Blob(enum.IntEnum):
     DESCRIPTOR = 1
     EA = 2
     REPARSE = 4

@@ -51,7 +51,8 @@ def create(request: Request) -> Response | Pending:
     tree, session = request.tree, request.session
     if tree is None or session is None:
         raise StatusError(NtStatus.NETWORK_NAME_DELETED)
-    if len(session.open_table) >= request.connection.server.settings.max_opens:
+    server = request.connection.server
+    if len(session.open_table) >= server.settings.max_opens or len(server.global_open_table) >= server.max_opens:
         raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
     if tree.share.type == ShareType.PIPE:
         return _open_pipe(request, record, name)
@@ -122,7 +123,7 @@ def _check_fields(record: CreateRequest) -> None:
     if record.impersonation_level > _DELEGATION:
         raise StatusError(NtStatus.BAD_IMPERSONATION_LEVEL)
     options, desired = record.create_options, record.desired_access
-    if desired & access.INVALID_BITS or not desired & ~int(Access.SYNCHRONIZE):
+    if desired & access.INVALID_BITS or desired == 0:
         raise StatusError(NtStatus.ACCESS_DENIED)
     if options & _INVALID_OPTIONS:
         raise StatusError(NtStatus.INVALID_PARAMETER)
@@ -167,6 +168,8 @@ def _prepare(request: Request, record: CreateRequest, name: str, found: dict[byt
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
     if contexts.EA_BUFFER in found and record.create_options & CreateOptions.NO_EA_KNOWLEDGE:
         raise StatusError(NtStatus.ACCESS_DENIED)
+    if ":" in name and not tree.share.streams:
+        raise StatusError(NtStatus.OBJECT_NAME_INVALID)
     trailing = name.endswith("\\")
     # A POSIX name has no slash: like Samba, take it for what the client means.
     name = name.replace("/", "\\")

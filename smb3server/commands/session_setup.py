@@ -61,9 +61,22 @@ def session_setup(request: Request) -> Response | Pending:
         session = found
         # Reauthentication of what clients sign or encrypt must be protected, too.
         channel = session.channel_list.get(connection)
-        if channel is not None and session.signing_required and not (request.signed or request.encrypted):
+        if (
+            channel is not None
+            and session.signing_required
+            and not (request.signed or _encrypted_with(request, session))
+        ):
             raise StatusError(NtStatus.ACCESS_DENIED)
     return _authenticate(request, session, setup, token)
+
+
+def _encrypted_with(request: Request, session: Session) -> bool:
+    """Encryption proves something about the session whose key it was, and a compound may name others."""
+    return (
+        request.encrypted
+        and request.header.flags & HeaderFlags.RELATED_OPERATIONS == 0
+        and (getattr(request.compound, "cipher_session", None) is session)
+    )
 
 
 def _check_binding(request: Request) -> Session:
@@ -178,7 +191,7 @@ def _complete(request: Request, session: Session, setup: SessionSetupRequest) ->
         raise StatusError(NtStatus.INTERNAL_ERROR)
     if session.state is not SessionState.IN_PROGRESS:
         if connection not in session.channel_list:
-            if session.identity is None or session.identity.name.casefold() != identity.name.casefold():
+            if session.identity is None or not session.identity.same_user(identity):
                 raise StatusError(NtStatus.ACCESS_DENIED)
             _add_channel(connection, session, acceptor.session_key)
             request.signer = None
@@ -206,6 +219,8 @@ def _complete(request: Request, session: Session, setup: SessionSetupRequest) ->
         session.encrypt_data = server.settings.require_encryption and session.cipher is not None
         request.signed = True
     session.state = SessionState.VALID
+    if session.deadline is not None:
+        session.deadline.cancel()
     connection.authenticated()
     log.info("%s: %s logged on", connection.client_name, identity)
     return _flags(session)

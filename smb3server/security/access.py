@@ -16,7 +16,7 @@ from smb3server.security.descriptor import (
 )
 
 
-class Access(enum.IntFlag):
+class Access(enum.IntEnum):
     """ACCESS_MASK (MS-DTYP 2.4.3) with the file rights of MS-SMB2 2.2.13.1.1."""
 
     READ_DATA = 0x1

@@ -41,6 +41,7 @@ MAX_SEGMENTS = 512
 """Segments per sendmsg; IOV_MAX is 1024."""
 HIGH_WATER = 16 << 20
 """Unsent bytes at which reading stops until half of them are gone."""
+HIGH_WATER_UNTRUSTED = 16384
 READS_PER_TURN = 4
 """Receive calls before other connections get their turn."""
 
@@ -118,6 +119,10 @@ class TcpTransport:
             "bytes_sent": self._sent_position,
             "retransmissions": retransmissions(self._socket),
         }
+
+    @property
+    def _high_water(self) -> int:
+        return HIGH_WATER if self.max_message_size > UNTRUSTED else HIGH_WATER_UNTRUSTED
 
     # Life
 
@@ -350,7 +355,7 @@ class TcpTransport:
         self._marks.append((self._queued_position, on_sent))
         if not self._corked and not self._writing:
             self._flush()
-        if self.pending_send_bytes > HIGH_WATER and not self._throttled:
+        if self.pending_send_bytes > self._high_water and not self._throttled:
             self._throttled = True
             self._update_reading()
 
@@ -374,7 +379,7 @@ class TcpTransport:
         elif not queue and self._writing:
             self._writing = False
             self._loop.remove_writer(self._fd)
-        if self._throttled and self.pending_send_bytes < HIGH_WATER // 2:
+        if self._throttled and self.pending_send_bytes < self._high_water // 2:
             self._throttled = False
             self._update_reading()
             if self._end > self._start:

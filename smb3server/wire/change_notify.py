@@ -17,7 +17,7 @@ from smbdirect.errors import DecodeError
 WATCH_TREE = 0x0001
 
 
-class NotifyFilter(enum.IntFlag):
+class NotifyFilter(enum.IntEnum):
     """CompletionFilter (MS-SMB2 2.2.35)."""
 
     FILE_NAME = 0x00000001

@@ -31,7 +31,7 @@ class CreateAction(enum.IntEnum):
     OVERWRITTEN = 3
 
 
-class CreateOptions(enum.IntFlag):
+class CreateOptions(enum.IntEnum):
     DIRECTORY_FILE = 0x00000001
     WRITE_THROUGH = 0x00000002
     SEQUENTIAL_ONLY = 0x00000004
@@ -56,13 +56,13 @@ class CreateOptions(enum.IntFlag):
     OPEN_FOR_FREE_SPACE_QUERY = 0x00800000
 
 
-class ShareAccess(enum.IntFlag):
+class ShareAccess(enum.IntEnum):
     READ = 1
     WRITE = 2
     DELETE = 4
 
 
-class Access(enum.IntFlag):
+class Access(enum.IntEnum):
     """Access masks (MS-SMB2 2.2.13.1)."""
 
     READ_DATA = 0x00000001

@@ -38,7 +38,7 @@ class Command(enum.IntEnum):
     OPLOCK_BREAK = 0x12
 
 
-class HeaderFlags(enum.IntFlag):
+class HeaderFlags(enum.IntEnum):
     SERVER_TO_REDIR = 0x00000001
     ASYNC_COMMAND = 0x00000002
     RELATED_OPERATIONS = 0x00000004

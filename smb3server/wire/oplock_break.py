@@ -24,7 +24,7 @@ class OplockLevel(enum.IntEnum):
     LEASE = 0xFF
 
 
-class LeaseState(enum.IntFlag):
+class LeaseState(enum.IntEnum):
     NONE = 0
     READ = 1
     HANDLE = 2

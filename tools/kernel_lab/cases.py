@@ -27,6 +27,8 @@ class Case(NamedTuple):
     """Of the guest's interface."""
     netem: str = ""
     """What ``tc`` does to the packets that the guest sends, from the second session on."""
+    client_defect: str = ""
+    """What the client's own defect looks like that spoils the case now and then; it is run again then."""
     rxe_retry: bool = False
     """The guest's rxe repeats its send queue correctly after a packet loss (docs/rocev2.md)."""
     captured: bool = True
@@ -40,15 +42,15 @@ class Case(NamedTuple):
         return f"{self.name}:{self.protocol}:{self.credits}:{self.mtu}:{self.netem}:{self.mount_options}"
 
     @property
-    def boot(self) -> tuple[bool, bool, bool]:
+    def boot(self) -> tuple[bool, bool, bool, int]:
         """Cases with the same value can share a boot of the guest."""
-        return self.verbs, self.tap, self.rxe_retry
+        return self.verbs, self.tap, self.rxe_retry, self.mtu
 
 
 CASES = (
     Case("siw", "siw", rdma_transfers=True, invalidation=True),
     Case("tcp", "tcp"),
-    Case("siw-sign", "siw", "sign"),
+    Case("siw-sign", "siw", "sign", client_defect="sign fail"),
     Case("siw-seal", "siw", "seal", encrypted=True),
     Case("siw-16-credits", "siw", credits=16, rdma_transfers=True, invalidation=True),
     Case("siw-vers-3.0", "siw", "vers=3.0", rdma_transfers=True),

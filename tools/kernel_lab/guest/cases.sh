@@ -10,9 +10,10 @@ for c in "$@"; do
   echo "=== case $name: $proto $opts credits=$credits mtu=$mtu $NETEM"
   { timeout -k 10 ${CASE_TIMEOUT:-400} sh /out/$script $proto $IP $opts 2>&1; echo $? > /tmp/rc; } | tee $CASE_OUT/log.txt
   rc=$(cat /tmp/rc)
+  dmesg -c > $CASE_OUT/dmesg.txt; sync      # a kernel in trouble may not get past the unmounting
   for m in /mnt2 /mnt; do if grep -q " $m cifs " /proc/mounts; then umount -f $m || umount -l $m; fi; done
   for p in $(pidof tcpdump); do kill -INT $p; done
-  sleep 1; dmesg -c > $CASE_OUT/dmesg.txt
+  sleep 1; dmesg -c >> $CASE_OUT/dmesg.txt
   [ $rc = 0 ] || worst=1
   echo $rc > $CASE_OUT/status; sync
   echo "=== case $name: exit $rc"

@@ -2,7 +2,8 @@
 # (10.0.2.2 = the host's loopback with NET=user), or IP=self: ksmbd in this guest, for comparison.
 # Environment: SHARE SMBUSER SMBPASS; CREDITS (255) of the client; BULK_MIB (64) per bulk transfer;
 #   NETEM, what tc's netem does to the packets that this guest sends in the second session;
-#   CASE_OUT (/out) for session.pcap, the first and smaller session, and debugdata.txt, the client's view of the second.
+#   CASE_OUT (/out) for session.pcap, the first and smaller session, and debugdata.txt and stats.txt, the client's view of
+#   the second; ASK_STATUS=1: wait for the host to remove CASE_OUT/ask-status once it has the server's.
 . /out/lib.sh
 P=$1 IP=$2 OPTS=$3 SHARE=${SHARE:-share} CASE_OUT=${CASE_OUT:-/out} BULK_MIB=${BULK_MIB:-64}
 BULK_BYTES=$((BULK_MIB * 1048576)) QUARTER=$((BULK_MIB * 262144))
@@ -50,6 +51,11 @@ ck t par
 churn() { i=0; while [ $i -lt 100 ]; do echo $i > /mnt/d/f$i && mv /mnt/d/f$i /mnt/d/g$i || return 1; i=$((i+1)); done; [ $(ls /mnt/d | grep -c '^g') = 100 ] && rm /mnt/d/g*; }
 ck t churn
 cp /proc/fs/cifs/DebugData $CASE_OUT/debugdata.txt
+cp /proc/fs/cifs/Stats $CASE_OUT/stats.txt
+if [ -n "$ASK_STATUS" ]; then   # the host puts the server's view of the same connection beside it
+  : > $CASE_OUT/ask-status; i=0
+  while [ -e $CASE_OUT/ask-status ] && [ $i -lt 100 ]; do sleep 0.2; i=$((i+1)); done
+fi
 grep -E "SMBDirect|Conn|credits|MR |RDMA" /proc/fs/cifs/DebugData
 ck rm -r /mnt/d /mnt/copied /mnt/w1m /mnt/w4k /mnt/p1 /mnt/p2 /mnt/p3 /mnt/p4; ck umount /mnt
 ck netem_off
