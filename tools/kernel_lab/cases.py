@@ -60,6 +60,7 @@ CASES = (
     Case("two-clients", "siw", rdma_transfers=True, invalidation=True, program="stress"),
     Case("two-clients-tcp", "tcp", program="stress"),
     Case("stress", "siw", captured=False, program="stress"),
+    Case("stress-tcp", "tcp", captured=False, program="stress"),
     Case("rxe", "rxe", rdma_transfers=True, invalidation=True, tap=True),
     Case("rxe-mtu9000", "rxe", rdma_transfers=True, invalidation=True, tap=True, mtu=9000),
     Case("rxe-netem", "rxe", rdma_transfers=True, invalidation=True, tap=True, netem=DISORDER),

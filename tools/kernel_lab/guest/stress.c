@@ -42,6 +42,28 @@ static unsigned below(unsigned limit) {
     return random_state % limit;
 }
 
+enum { REMEMBERED = 24 };
+static struct {
+    const char *what;
+    size_t offset, length, size;
+} history[REMEMBERED];
+
+static void remember(const char *what, size_t offset, size_t length, size_t size) {
+    history[done % REMEMBERED].what = what;
+    history[done % REMEMBERED].offset = offset;
+    history[done % REMEMBERED].length = length;
+    history[done % REMEMBERED].size = size;
+}
+
+/* What a file worker did last, oldest first: operation, offset, length, size before. */
+static void tell_history(void) {
+    for (unsigned long i = done < REMEMBERED ? 0 : done - REMEMBERED + 1; i <= done && history[0].what; i++) {
+        unsigned long slot = i % REMEMBERED;
+        fprintf(stderr, "  %s %lu: %s %zu+%zu of %zu\n", self, i, history[slot].what, history[slot].offset,
+                history[slot].length, history[slot].size);
+    }
+}
+
 static void die(const char *format, ...) {
     int error = errno;
     if (patient)
@@ -52,6 +74,7 @@ static void die(const char *format, ...) {
     vfprintf(stderr, format, arguments);
     fprintf(stderr, " (errno %d: %s)\n", error, strerror(error));
     va_end(arguments);
+    tell_history();
     exit(1);
 }
 
@@ -154,6 +177,8 @@ static void file_worker(const char *root, const char *other, time_t until) {
         size_t offset = below(FILE_MAX), length = 1 + below(below(4) ? 20000 : 200000);
         if (length > FILE_MAX - offset)
             length = FILE_MAX - offset;
+        remember(choice < 35 ? "write" : choice < 70 ? "read" : choice < 76 ? "truncate" : choice < 84 ? "map"
+                 : choice < 88 ? "fsync" : choice < 93 ? "reopen" : "other", offset, length, size);
         if (choice < 35) {
             fill(copy + offset, length);
             write_all(fd, copy + offset, length, (off_t)offset);
