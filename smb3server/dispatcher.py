@@ -290,6 +290,10 @@ class Dispatcher:
         related = header.flags & _RELATED
         if related:
             if not chain.last_command_seen or chain.no_session:
+                # Related to nothing, but signed all the same: so is the answer (3.3.4.1.1).
+                request.session = self.connection.session_table.get(header.session_id)
+                if request.session is not None and header.flags & _SIGNED and not request.encrypted:
+                    self._verify(request, request.session)
                 raise StatusError(NtStatus.INVALID_PARAMETER)
             session_id, tree_id = chain.session_id, chain.tree_id
         else:

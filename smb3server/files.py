@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from smb3server import notify, share_modes
-from smb3server.leases import Breaks, Caching, Lease, LeaseTables
+from smb3server.leases import Breaks, Caching, Holder, Lease, LeaseTables
 from smb3server.locks import LockTable
 from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import Access
@@ -99,12 +99,18 @@ class File:
             holder.opens.remove(closing)
             if not holder.opens:
                 self.table.leases.remove(holder)
-                self.caching.drop(holder)
-        elif holder is not None:
+        self._closed(closing, holder)
+        # Last: whoever waited for this holder tries again at once, and a deletion has to be over by then.
+        if holder is not None and not (isinstance(holder, Lease) and holder.opens):
             self.caching.drop(holder)
+
+    def _closed(self, closing: Open, holder: Holder | None) -> None:
+        """Deletion, at once or when the last open goes; those who only cache are asked to go."""
         if closing.delete_on_close:
             self.delete_pending = True
             self.deleter = closing.parent_lease
+            if self.opens:
+                self.caching.break_handles(holder)
             if self.opens and closing.is_directory and closing.handle is not None:
                 notify.directory_deleted(closing.tree.share, closing.handle.path)
         if self.opens:

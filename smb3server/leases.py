@@ -206,7 +206,7 @@ class Lease(Holder):
 class Caching:
     """All holders of one stream."""
 
-    __slots__ = ("break_timeout", "breaks", "holders", "waiters")
+    __slots__ = ("_arriving", "_settling", "break_timeout", "breaks", "holders", "waiters")
 
     def __init__(self, breaks: Breaks, break_timeout: float = BREAK_TIMEOUT) -> None:
         self.breaks = breaks
@@ -214,6 +214,30 @@ class Caching:
         self.holders: list[Holder] = []
         """Those with any right left, or breaking."""
         self.waiters: list[Callable[[], None]] = []
+        self._arriving: set[object] = set()
+        """Writes received whose data is still on its way."""
+        self._settling: list[tuple[set[object], Callable[[], None]]] = []
+
+    def arrives(self, write: object) -> None:
+        """A write was received whose data comes by RDMA Read; ``arrived`` follows."""
+        self._arriving.add(write)
+
+    def arrived(self, write: object) -> None:
+        """It is stored, or failed."""
+        self._arriving.discard(write)
+        if self._settling:
+            for awaited, callback in self._settling[:]:
+                awaited.discard(write)
+                if not awaited:
+                    self._settling.remove((awaited, callback))
+                    callback()
+
+    def after_arrivals(self, callback: Callable[[], None]) -> bool:
+        """Call once when all that arrives now has arrived; False, and no call, if nothing does."""
+        if not self._arriving:
+            return False
+        self._settling.append((set(self._arriving), callback))
+        return True
 
     def others(self, own: Holder | None) -> Iterable[Holder]:
         return [holder for holder in self.holders if holder is not own]

@@ -220,7 +220,16 @@ class Opening:
             file = self._table.find(self.backend.stat(self.path, self.user).key, self.stream)
         except OSError:
             file = None
-        return NtStatus.DELETE_PENDING if file is not None and file.delete_pending else NtStatus.OBJECT_NAME_COLLISION
+        if file is None or not file.delete_pending:
+            return NtStatus.OBJECT_NAME_COLLISION
+        self._wait_for_deletion(file)
+        return NtStatus.DELETE_PENDING
+
+    def _wait_for_deletion(self, file: File) -> None:
+        """Raises ``MustWait`` while clients that keep a deleted file open for caching are asked to let go. Windows
+        answers DELETE_PENDING, which reaches an application that has just removed the file and makes it anew."""
+        if file.delete_pending and any(holder.breaking for holder in file.caching.others(self.own_lease())):
+            raise MustWait(file)
 
     @property
     def _table(self) -> FileTable:
@@ -294,6 +303,7 @@ class Opening:
         """MS-FSA 2.1.5.1.2; the granted access."""
         record = self.record
         if file.delete_pending or self._base_pending(handle):
+            self._wait_for_deletion(file)
             raise StatusError(NtStatus.DELETE_PENDING)
         is_directory = handle.kind == Kind.DIRECTORY and not self.stream
         if is_directory and self.overwrites:

@@ -80,10 +80,10 @@ class Offload:
     def response(self, message: InboundMessage) -> Outgoing:
         """A message of the server's, as it goes to the client."""
         view = message.view
-        if len(view) >= HEADER_SIZE + 8:
+        if len(view) >= HEADER_SIZE:
             protocol, _, _, status, command, _, flags, _, message_id = _HEAD.unpack_from(view)
             if protocol == _SMB2 and flags & _RESPONSE:
-                if command == Command.NEGOTIATE and not status:
+                if command == Command.NEGOTIATE and not status and len(view) >= HEADER_SIZE + 6:
                     (dialect,) = struct.unpack_from("<H", view, HEADER_SIZE + 4)
                     self._dialect = 0 if dialect == _WILDCARD else dialect
                 elif command in (Command.READ, Command.WRITE) and status != _PENDING and message_id in self._exposed:

@@ -1,10 +1,17 @@
-"""OPLOCK_BREAK acknowledgments (MS-SMB2 3.3.5.22)."""
+"""OPLOCK_BREAK acknowledgments (MS-SMB2 3.3.5.22).
+
+Data written before an acknowledgment must be there for whoever waits for it, even if the server has yet to fetch it by
+RDMA Read. Linux 6.12 acknowledges once its WRITEs are sent, not once they are answered; over TCP their data comes
+before the acknowledgment, over SMB Direct it does not.
+"""
 
 from __future__ import annotations
 
-from smb3server.leases import LEVEL_STATES, Oplock
-from smb3server.open import find_open
-from smb3server.request import Request, Response, handles
+from collections.abc import Callable
+
+from smb3server.leases import LEVEL_STATES, Caching, Lease, Oplock
+from smb3server.open import Open, find_open
+from smb3server.request import Interim, Pending, Request, Response, handles
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire.header import Command
 from smb3server.wire.oplock_break import (
@@ -18,20 +25,44 @@ from smb3server.wire.oplock_break import (
 
 
 @handles(Command.OPLOCK_BREAK)
-def acknowledge(request: Request) -> Response:
+def acknowledge(request: Request) -> Response | Pending:
     record = parse_acknowledgment(request.message)
     if isinstance(record, LeaseBreak):
         return _acknowledge_lease(request, record)
     return _acknowledge_oplock(request, record)
 
 
-def _acknowledge_oplock(request: Request, record: OplockBreak) -> Response:
+def _after_writes(request: Request, caching: Caching, act: Callable[[], Response]) -> Response | Pending:
+    """``act``, at once or when the writes received so far are stored."""
+    pending: Pending | None = None
+
+    def settled() -> None:
+        if pending is None or pending.done:
+            return
+        try:
+            pending.complete(act())
+        except StatusError as error:
+            pending.fail(error)
+
+    if not caching.after_arrivals(settled):
+        return act()
+    pending = request.pend(Interim.NEVER)
+    return pending
+
+
+def _acknowledge_oplock(request: Request, record: OplockBreak) -> Response | Pending:
     """3.3.5.22.1."""
     if record.oplock_level == OplockLevel.LEASE:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     found = find_open(request, (record.persistent, record.volatile))
     oplock = found.caching
     if not isinstance(oplock, Oplock) or not oplock.breaking:
+        raise StatusError(NtStatus.INVALID_OPLOCK_PROTOCOL)
+    return _after_writes(request, oplock.caching, lambda: _end_oplock_break(found, oplock, record))
+
+
+def _end_oplock_break(found: Open, oplock: Oplock, record: OplockBreak) -> Response:
+    if not oplock.breaking:
         raise StatusError(NtStatus.INVALID_OPLOCK_PROTOCOL)
     if record.oplock_level not in (OplockLevel.NONE, OplockLevel.II):
         # Neither II nor none: everything is lost.
@@ -44,12 +75,16 @@ def _acknowledge_oplock(request: Request, record: OplockBreak) -> Response:
     return Response([OPLOCK_BREAK.pack(answer)])
 
 
-def _acknowledge_lease(request: Request, record: LeaseBreak) -> Response:
+def _acknowledge_lease(request: Request, record: LeaseBreak) -> Response | Pending:
     """3.3.5.22.2."""
     connection = request.connection
     lease = connection.server.file_table.leases.find(connection.client_guid, record.lease_key)
     if lease is None:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
+    return _after_writes(request, lease.caching, lambda: _end_lease_break(lease, record))
+
+
+def _end_lease_break(lease: Lease, record: LeaseBreak) -> Response:
     if not lease.breaking:
         raise StatusError(NtStatus.UNSUCCESSFUL)
     if not lease.acknowledge(record.lease_state):

@@ -143,6 +143,9 @@ def _write_from_peer(request: Request, record: WriteRequest, remote: RemoteMemor
     buffer = request.connection.transport.acquire(length)
     pending = request.pend(Interim.DELAYED)
     found.begin_io()
+    caching = found.file.caching if found.file is not None else None
+    if caching is not None:
+        caching.arrives(pending)
 
     def done(error: BaseException | None) -> None:
         found.end_io()
@@ -162,12 +165,16 @@ def _write_from_peer(request: Request, record: WriteRequest, remote: RemoteMemor
             pending.complete(remote.failure(as_status_error(failure)))
         finally:
             buffer.release()
+            if caching is not None:
+                caching.arrived(pending)
 
     try:
         remote.rdma.read_from_peer(remote.buffers, [buffer.view], done)
     except ValueError:
         found.end_io()
         buffer.release()
+        if caching is not None:
+            caching.arrived(pending)
         request.pending = None
         raise StatusError(NtStatus.INVALID_PARAMETER) from None
     return pending

@@ -59,7 +59,9 @@ class Host(NamedTuple):
 def compile_program(name: str, out: Path) -> None:
     """Into ``out``, statically linked, where the guest sees it."""
     source = HERE / "guest" / f"{name}.c"
-    subprocess.run(["cc", "-O2", "-static", "-o", str(out / name), str(source)], check=True, stdin=subprocess.DEVNULL)
+    subprocess.run(
+        ["cc", "-O2", "-static", "-o", str(out / f"{name}.bin"), str(source)], check=True, stdin=subprocess.DEVNULL
+    )
 
 
 def boot(cases: list[Case], out: Path, host: Host, options: argparse.Namespace) -> None:

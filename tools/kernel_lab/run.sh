@@ -67,7 +67,7 @@ nic() {   # SPEC ID MAC
 }
 m=$(printf '%02x' $((RANDOM % 256)))
 timeout --foreground "${TIMEOUT:-600}" qemu-system-x86_64 -machine q35 -accel tcg,thread=multi -cpu max -smp "${SMP:-2}" -m "${MEM:-2048}" \
-  -kernel "$LAB/root/boot/vmlinuz-$K" -initrd "$IR" -append "console=ttyS0 loglevel=${LOGLEVEL:-4} panic=-1 oops=panic" \
+  -kernel "$LAB/root/boot/vmlinuz-$K" -initrd "$IR" -append "console=ttyS0 loglevel=${LOGLEVEL:-4} panic=-1 oops=panic no_timer_check" \
   -nographic -no-reboot -nodefaults -serial stdio -monitor none -device virtio-rng-pci \
   $(nic "${NET:-user}" n0 52:54:00:00:$m:01) ${NET2:+$(nic "$NET2" n1 52:54:00:00:$m:02)} \
   -virtfs local,path="$OUT",mount_tag=out,security_model=none,id=out \

@@ -60,8 +60,7 @@ def _start(stack: contextlib.ExitStack, options: argparse.Namespace, plan: Plan,
     paths: dict[str, Path] = {}
     settings: dict[str, dict[str, Any]] = {}
     members: dict[str, list[str]] = {}
-    wanted = {name: given for name, given in plan.shares.items() if name in plan.used_shares()}
-    for name, given in {**{name: {} for name in MAIN_SHARES}, **wanted}.items():
+    for name, given in {**{name: {} for name in MAIN_SHARES}, **plan.wanted_shares()}.items():
         settings[name] = dict(given)
         kind = settings[name].pop("volume", "ext4")
         members.setdefault(settings[name].pop("server", MAIN_SERVER), []).append(name)

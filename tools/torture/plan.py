@@ -41,10 +41,12 @@ class Plan:
                 return special
         return None
 
-    def used_shares(self) -> set[str]:
-        """Further shares that the planned tests need."""
+    def wanted_shares(self) -> dict[str, dict[str, Any]]:
+        """Further shares: those of servers of their own only if a planned test needs them. Tests know some of the
+        others by name."""
         found = (self.special(test) for tests in self.suites.values() for test in tests)
-        return {special.share for special in found if special is not None and special.share is not None}
+        used = {special.share for special in found if special is not None}
+        return {name: given for name, given in self.shares.items() if "server" not in given or name in used}
 
 
 def normal(name: str) -> str:

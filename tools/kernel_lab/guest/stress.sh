@@ -3,7 +3,7 @@
 . /out/mounts.sh
 two_mounts "$@"; [ $fail = 1 ] && { umount /mnt2; exit 1; }
 ck mkdir /mnt/stress
-ck t /out/stress ${STRESS_SECONDS:-20} ${STRESS_SEED:-1} /mnt/stress /mnt2/stress
+ck t /out/stress.bin ${STRESS_SECONDS:-20} ${STRESS_SEED:-1} /mnt/stress /mnt2/stress
 cp /proc/fs/cifs/DebugData ${CASE_OUT:-/out}/debugdata.txt
 ck rmdir /mnt2/stress; ck umount /mnt2; ck umount /mnt
 exit $fail

@@ -12,6 +12,11 @@ ck cp /tmp/x $A/f; ck same /tmp/x $B/f                                  # A's ha
 ck cp /tmp/y $B/f; ck same /tmp/y $A/f; ck same /tmp/y $B/f
 held() { exec 3<>$A/h && echo one >&3 && [ "$(cat $B/h)" = one ] && echo two >&3 && [ "$(tail -n1 $B/h)" = two ] && exec 3>&-; }
 ck held                                                                 # data that A holds back under its write lease
+dirty() {   # what the break of a write lease makes the client send is there for the open that waited for it
+  local i=0
+  while [ $i -lt 20 ]; do exec 3>$A/w && cat /tmp/x >&3 && cmp -s /tmp/x $B/w && exec 3>&- && rm $A/w || return 1; i=$((i+1)); done
+}
+ck dirty
 reader() { exec 4<$B/f && head -c 10 <&4 >/dev/null && cp /tmp/x $A/f && exec 4<&- && cmp -s /tmp/x $B/f; }
 ck reader                                                               # B's read cache ends when A writes
 turns() { local i=0; : > $A/t; while [ $i -lt 10 ]; do echo a$i >> $A/t; echo b$i >> $B/t; i=$((i+1)); done; [ $(wc -l < $A/t) = 20 ] && cmp -s $A/t $B/t && [ "$(sed -n 20p $A/t)" = b9 ]; }
@@ -20,8 +25,7 @@ names() { mkdir $A/d && [ -d $B/d ] && echo n > $B/d/n && mv $A/d/n $A/d/m && [ 
 ck names
 size() { truncate -s 1000 $A/f && [ $(stat -c %s $B/f) = 1000 ] && head -c 1000 /tmp/x | cmp -s - $B/f && truncate -s 500000 $B/f && [ $(stat -c %s $A/f) = 500000 ] && [ $(wc -c < $A/f) = 500000 ]; }
 ck size
-locks() { : > $A/l; ( flock 9; ! flock -n $B/l true ) 9>$A/l && flock -n $B/l true; }
-ck locks                                                                # a lock of A's keeps B out, and is gone with it
+ck /out/stress.bin locks $A/l $B/l                                                                # a lock of A's keeps B out, and is gone with it
 cp /proc/fs/cifs/DebugData $CASE_OUT/debugdata.txt
 ck rm -r $B; ck [ ! -e $A ]
 ck umount /mnt2; ck umount /mnt
