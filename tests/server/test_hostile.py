@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import spnego
 
+from smb3server.commands import query_directory
 from smb3server.connection import Connection
 from smb3server.expression import compile_expression
 from smb3server.session import Session
@@ -233,6 +234,57 @@ def test_patterns_that_are_meant_to_take_long(name: str) -> None:
         for letter in "ab.":
             matches(letter * 255)
     assert time.monotonic() - begun < 0.5
+
+
+def test_a_long_search_lets_others_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pattern that matches nothing in a large folder: who asks something meanwhile is answered meanwhile; searches of
+    one open go one after the other, and each entry comes once."""
+    monkeypatch.setattr(query_directory, "TURN", 0.0)
+
+    async def test(harness: Harness) -> None:
+        searcher, other = await harness.connect(), await harness.connect()
+        await searcher.login()
+        await other.login()
+        directory = file_id_of(await searcher.open("folder", 2, 0x120089, 1))
+        names = {f"file{number}" for number in range(300)}
+        for name in names:
+            reply = await searcher.open(f"folder\\{name}", 2)
+            await searcher.call(Command.CLOSE, struct.pack("<HHI16s", 24, 0, 0, file_id_of(reply)))
+
+        def search(pattern: str, flags: int, size: int = 2000) -> bytes:
+            raw = pattern.encode("utf-16-le")
+            return struct.pack("<HBBI16sHHI", 33, 12, flags, 0, directory, 96, len(raw), size) + raw
+
+        await searcher.post(Command.QUERY_DIRECTORY, search("nothing*", 1))
+        await other.call(Command.ECHO, ECHO)
+        assert len(harness.server.connection_list) == 2
+        assert (await searcher.receive()).status == NtStatus.NO_SUCH_FILE
+        found: list[str] = []
+        done = False
+        flags = 1
+        while not done:
+            for _ in range(3):
+                await searcher.post(Command.QUERY_DIRECTORY, search("file*", flags))
+                flags = 0
+            for _ in range(3):
+                reply = await searcher.receive()
+                while reply.status == NtStatus.PENDING:
+                    reply = await searcher.receive()
+                if reply.status:
+                    assert reply.status == NtStatus.NO_MORE_FILES
+                    done = True
+                    continue
+                offset, length = struct.unpack_from("<HI", reply.body, 2)
+                data = reply.message[offset : offset + length]
+                while True:
+                    step, _, size = struct.unpack_from("<III", data)
+                    found.append(data[12 : 12 + size].decode("utf-16-le"))
+                    if not step:
+                        break
+                    data = data[step:]
+        assert sorted(found) == sorted(names)
+
+    drive(test)
 
 
 # Other people's things
