@@ -8,6 +8,7 @@ import logging
 import random
 import struct
 import time
+import uuid
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -559,3 +560,70 @@ def test_no_request_makes_a_handler_fail(seed: int, directory: bool, caplog: pyt
     with caplog.at_level(logging.ERROR):
         drive(test)
     assert not caplog.records, caplog.text
+
+
+# Named pipes
+
+
+async def pipe(harness: Harness) -> tuple[Client, bytes]:
+    """srvsvc, bound."""
+    client = await harness.connect()
+    await client.login(share="IPC$")
+    file_id = file_id_of(await client.open("srvsvc", 1))
+    syntaxes = uuid.UUID("4b324fc8-1670-01d3-1278-5a47bf6ee188").bytes_le + struct.pack("<HH", 3, 0)
+    syntaxes += uuid.UUID("8a885d04-1ceb-11c9-9fe8-08002b104860").bytes_le + struct.pack("<I", 2)
+    body = struct.pack("<HHIBBHHBB", 4280, 4280, 0, 1, 0, 0, 0, 1, 0) + syntaxes
+    answer = await transceive(client, file_id, rpc_fragment(11, body))
+    assert answer[2] == 12
+    return client, file_id
+
+
+def rpc_fragment(kind: int, body: bytes, flags: int = 3) -> bytes:
+    return struct.pack("<BBBBIHHI", 5, 0, kind, flags, 0x10, 16 + len(body), 0, 1) + body
+
+
+async def transceive(client: Client, file_id: bytes, data: bytes) -> bytes:
+    reply = await client.call(Command.IOCTL, ioctl_body(Fsctl.PIPE_TRANSCEIVE, data, file_id))
+    assert reply.status == 0, hex(reply.status)
+    offset, length = struct.unpack_from("<II", reply.body, 32)
+    return reply.message[offset : offset + length]
+
+
+def test_a_string_that_is_none_in_a_call(caplog: pytest.LogCaptureFixture) -> None:
+    """NetrShareGetInfo of a name with half a surrogate pair: a fault, not a failure of the server's."""
+
+    async def test(harness: Harness) -> None:
+        client, file_id = await pipe(harness)
+        stub = struct.pack("<IIII", 0, 3, 0, 3) + b"\x00\xd8a\0\0\0" + bytes(2) + struct.pack("<I", 1)
+        answer = await transceive(client, file_id, rpc_fragment(0, struct.pack("<IHH", len(stub), 0, 16) + stub))
+        assert answer[2] == 3
+        assert int.from_bytes(answer[24:28], "little") == 0x000006F7
+
+    with caplog.at_level(logging.ERROR):
+        drive(test)
+    assert not caplog.records
+
+
+def test_calls_that_are_too_long() -> None:
+    async def test(harness: Harness) -> None:
+        client, file_id = await pipe(harness)
+        data = bytes(65537)
+        write = struct.pack("<HHIQ16sIIHHI", 49, 112, len(data), 0, file_id, 0, 0, 0, 0, 0) + data
+        assert (await client.call(Command.WRITE, write, credit_charge=2)).status == NtStatus.INSUFFICIENT_RESOURCES
+        body = struct.pack("<IHH", 4000, 0, 36) + bytes(4000)
+        first = rpc_fragment(0, body, flags=1)
+        answer = b""
+        for number in range(20):
+            part = first if not number else rpc_fragment(0, body, flags=0)
+            write = struct.pack("<HHIQ16sIIHHI", 49, 112, len(part), 0, file_id, 0, 0, 0, 0, 0) + part
+            if (await client.call(Command.WRITE, write)).status:
+                break
+            read = struct.pack("<HBBIQ16sIIIHH", 49, 0, 0, 4280, 0, file_id, 0, 0, 0, 0, 0) + b"\0"
+            reply = await client.call(Command.READ, read)
+            if reply.status == 0:
+                answer = reply.message[80:]
+                break
+        assert number < 10
+        assert not answer or answer[2] == 3
+
+    drive(test)
