@@ -13,7 +13,12 @@ from smb3server.config import Config, ConfigError, parse_arguments
 from smb3server.service import DEFAULT_PORT, Service
 from smbdirect.errors import ProviderError
 
-_COMMANDS = {"status": "smb3server.status_view", "doctor": "smb3server.doctor", "witness": "witness.cli"}
+_COMMANDS = {
+    "status": "smb3server.status_view",
+    "doctor": "smb3server.doctor",
+    "witness": "witness.cli",
+    "cluster": "smb3server.ha.admin",
+}
 EXIT_USAGE, EXIT_FAILED = 2, 1
 
 

@@ -26,18 +26,33 @@ encrypt = false
 guest = false
 users = ["alice"]
 remark = "..."
-continuous_availability = false    # persistent handles; needs a state directory
+continuous_availability = false    # persistent handles; needs a state directory, or a cluster
+service = ""                       # the cluster's service it belongs to
 access_based_enumeration = false   # folders list only what the user may read
 hide_files = ["*.tmp"]             # shown as hidden
 hide_dot_files = false             # .profile and the like shown as hidden
 posix_locks = false                # byte-range locks hold against programs of the host, and theirs against clients
 level2_oplocks = true
 change_notify = true
+streams = true                     # alternate data streams
+force_user = "www-data"            # everybody acts as this user of the host; as root only
 keep_inherited_flag = false        # store DACL_AUTO_INHERITED as clients send it, not by Windows' rule
+
+[cluster]                          # the same on all nodes but for the node's name
+etcd = "etcd://HOST:PORT,..."      # or --cluster
+node = "a"                         # or --node
+name = "smb3server"
+ttl = 4                            # seconds until a dead node's services move
+
+[[service]]
+name = "files"
+addresses = ["10.0.0.10/24@eth0"]  # they move with it
+nodes = ["a", "b"]                 # that may have it, best first; default: any
 
 [[user]]
 name = "alice"
 password = "..."                   # or nt_hash = "32 hexadecimal digits"
+unix_user = "alice"                # act with this user's uid, gid and groups; as root only (default: the server's own)
 
 [witness]                          # tell clients when to move (MS-SWN); without this section: off
 listen = ["0.0.0.0", "::"]         # default: that of [server]
@@ -57,6 +72,8 @@ from __future__ import annotations
 
 import argparse
 import ipaddress
+import os
+import pwd
 import re
 import socket
 import tomllib
@@ -66,6 +83,11 @@ from pathlib import Path
 from typing import Any
 
 from smb3server.auth.users import Account, nt_hash, parse_hash
+from smb3server.backends.base import User
+from smb3server.ha.address import parse as parse_virtual_address
+from smb3server.ha.cluster import ClusterConfig
+from smb3server.ha.service_owner import ServiceConfig
+from smb3server.ha.store_url import parse_url
 from smb3server.security.algorithms import Cipher, SigningAlgorithm
 from smb3server.settings import Settings
 
@@ -92,6 +114,7 @@ LIMITS = tuple(
 """Numbers of ``Settings`` that the section [limits] sets under the same names."""
 _BAD_SHARE_NAME = re.compile(r'[\x00-\x1f"/\\\[\]:|<>+=;,*?]')
 _MAX_SHARE_NAME = 80
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}")
 
 
 class ConfigError(Exception):
@@ -109,13 +132,16 @@ class ShareConfig:
     remark: str = ""
     hidden: bool = False
     continuous_availability: bool = False
+    service: str = ""
     access_based_enumeration: bool = False
     hide_files: tuple[str, ...] = ()
     hide_dot_files: bool = False
     keep_inherited_flag: bool = False
     posix_locks: bool = False
     change_notify: bool = True
+    streams: bool = True
     level2_oplocks: bool = True
+    force_user: User | None = None
 
 
 @dataclass(slots=True)
@@ -149,6 +175,7 @@ class Config:
     """None: 5445."""
     state: Path | None = None
     log_level: str = "info"
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
     witness: WitnessConfig | None = None
 
 
@@ -240,6 +267,9 @@ def read_file(path: Path, config: Config) -> None:
         _read_share(_Table(f"{path}: [[share]]", entry), config)
     for entry in _tables(path, document, "user"):
         _read_user(_Table(f"{path}: [[user]]", entry), config)
+    _read_cluster(_Table(f"{path}: [cluster]", _table(path, document, "cluster")), config.cluster)
+    for entry in _tables(path, document, "service"):
+        config.cluster.services.append(_read_service(_Table(f"{path}: [[service]]", entry)))
     if "witness" in document:
         config.witness = _read_witness(path, dict(_table(path, document, "witness")))
     if document:
@@ -291,6 +321,51 @@ def _read_server(table: _Table, config: Config) -> None:
     table.finish()
 
 
+def _read_cluster(table: _Table, cluster: ClusterConfig) -> None:
+    cluster.url = table.take("etcd", str, cluster.url)
+    cluster.node = table.take("node", str, cluster.node)
+    cluster.name = table.take("name", str, cluster.name)
+    cluster.ttl = table.take("ttl", int, cluster.ttl)
+    table.finish()
+
+
+def _read_service(table: _Table) -> ServiceConfig:
+    name = table.take("name", str)
+    if not name or not _NAME.fullmatch(name):
+        raise ConfigError(f"[[service]]: {name!r} is not a name: letters, digits, - and _")
+    try:
+        addresses = [parse_virtual_address(text) for text in table.strings("addresses") or ()]
+    except ValueError as error:
+        raise ConfigError(f"[[service]] {name}: {error}") from error
+    service = ServiceConfig(name, addresses, table.strings("nodes") or [])
+    table.finish()
+    return service
+
+
+def _check_cluster(config: Config) -> None:
+    cluster = config.cluster
+    names = [service.name for service in cluster.services]
+    for share in config.shares:
+        if share.service and share.service not in names:
+            raise ConfigError(f"share {share.name}: there is no service {share.service}")
+        if share.service and not cluster.url:
+            raise ConfigError(f"share {share.name}: service {share.service} needs a cluster: --cluster")
+        if share.continuous_availability and not share.service and config.state is None:
+            raise ConfigError("continuous_availability needs a place for its state: --state DIR")
+    if not cluster.url:
+        return
+    try:
+        parse_url(cluster.url)
+    except ValueError as error:
+        raise ConfigError(f"--cluster {error}") from error
+    if not _NAME.fullmatch(cluster.node) or not _NAME.fullmatch(cluster.name):
+        raise ConfigError("--node and the cluster's name: letters, digits, - and _")
+    if not 2 <= cluster.ttl <= 60:
+        raise ConfigError("[cluster] ttl: 2 to 60 seconds")
+    if len(set(names)) < len(names):
+        raise ConfigError("[[service]]: every name only once")
+
+
 def _chosen(table: _Table, key: str, names: Mapping[str, int], default: tuple[int, ...]) -> tuple[int, ...]:
     """A list of names as the values they stand for."""
     chosen = table.strings(key)
@@ -334,25 +409,42 @@ def _read_share(table: _Table, config: Config) -> None:
         remark=table.take("remark", str, ""),
         hidden=table.take("hidden", bool, False),
         continuous_availability=table.take("continuous_availability", bool, False),
+        service=table.take("service", str, ""),
         access_based_enumeration=table.take("access_based_enumeration", bool, False),
         hide_files=tuple(table.strings("hide_files") or ()),
         keep_inherited_flag=table.take("keep_inherited_flag", bool, False),
         change_notify=table.take("change_notify", bool, True),
+        streams=table.take("streams", bool, True),
         posix_locks=table.take("posix_locks", bool, False),
         level2_oplocks=table.take("level2_oplocks", bool, True),
         hide_dot_files=table.take("hide_dot_files", bool, False),
+        force_user=unix_user(f"share {name}: force_user", table.take("force_user", str)),
     )
     table.finish()
     config.shares.append(_checked(share))
 
 
+def unix_user(what: str, name: str | None) -> User | None:
+    """Credentials of a user of the host. Only root can act as somebody else."""
+    if name is None:
+        return None
+    try:
+        entry = pwd.getpwnam(name)
+    except KeyError:
+        raise ConfigError(f"{what}: this machine has no user {name}") from None
+    if os.geteuid() not in (0, entry.pw_uid):
+        raise ConfigError(f"{what}: the server has to run as root to act as {name}")
+    return User(entry.pw_uid, entry.pw_gid, tuple(os.getgrouplist(name, entry.pw_gid)))
+
+
 def _read_user(table: _Table, config: Config) -> None:
     name, password, digest = table.take("name", str), table.take("password", str), table.take("nt_hash", str)
+    user = unix_user(f"user {name}: unix_user", table.take("unix_user", str))
     table.finish()
     if not name or (password is None) == (digest is None):
         raise ConfigError("[[user]]: name and either password or nt_hash are needed")
     try:
-        config.accounts.append(Account(name, nt_hash(password) if digest is None else parse_hash(digest)))
+        config.accounts.append(Account(name, nt_hash(password) if digest is None else parse_hash(digest), user))
     except ValueError as error:
         raise ConfigError(f"[[user]] {name}: {error}") from error
 
@@ -412,6 +504,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--listen", action="append", default=[], metavar="ADDR", help="address to serve (default: all)")
     parser.add_argument("--port", type=int, help="TCP port (default: 445, as root)")
     parser.add_argument("--rdma-port", type=int, metavar="PORT", help="SMB Direct port (default: 5445)")
+    parser.add_argument("--cluster", metavar="etcd://HOST:PORT,...", help="be a node of a cluster")
+    parser.add_argument("--node", metavar="NAME", help="this node's name in the cluster")
     parser.add_argument("--state", type=Path, metavar="DIR", help="where state is kept that outlives the server")
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="default: info")
     return parser
@@ -437,14 +531,15 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Config:
     _override(config, options)
     if not config.shares:
         raise ConfigError("nothing to share: give --share NAME=PATH or a configuration file with [[share]]")
-    if config.state is None and any(share.continuous_availability for share in config.shares):
-        raise ConfigError("continuous_availability needs a place for its state: --state DIR")
+    _check_cluster(config)
     if not config.accounts and not config.settings.allow_guest and not config.settings.keytab:
         raise ConfigError("nobody could log on: give --user NAME:PASSWORD, --guest or a keytab")
     return config
 
 
 def _override(config: Config, options: argparse.Namespace) -> None:
+    config.cluster.url = options.cluster or config.cluster.url
+    config.cluster.node = options.node or config.cluster.node
     convert: dict[str, Callable[[Any], Any]] = {"port": _port, "rdma_port": _port, "rdma": parse_rdma}
     for name in ("listen", "port", "rdma", "rdma_port", "state", "log_level"):
         value = getattr(options, name)

@@ -122,6 +122,12 @@ class Dispatcher:
 
     def receive(self, inbound: InboundMessage) -> None:
         """3.3.5.2, for one message of the transport."""
+        fence = self.connection.server.fence
+        if fence is not None and fence.expired():
+            # Not even done: somebody else may be doing it by now.
+            inbound.release()
+            self.connection.disconnect("this node is fenced")
+            return
         try:
             self._receive(inbound)
         except Disconnect as reason:

@@ -185,7 +185,7 @@ def may_be_persistent(request: Request, flags: int) -> bool:
     return bool(
         flags & contexts.PERSISTENT
         and request.tree is not None
-        and request.tree.share.continuous_availability
+        and request.tree.share.domain is not None
         and request.connection.server_capabilities & Capability.PERSISTENT_HANDLES
     )
 

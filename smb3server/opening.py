@@ -10,7 +10,7 @@ import errno
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from smb3server import access, notify, tokens
+from smb3server import access, notify, security_info, tokens
 from smb3server.backends.base import Disposition, FileInfo, Handle, Kind, OpenRequest, Path, PathNotFound, User
 from smb3server.durable import held_for_owner
 from smb3server.files import LEASE_STAT_ACCESS, STAT_ACCESS, File, FileTable
@@ -23,6 +23,7 @@ from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import Access, CreateAction, CreateDisposition, CreateOptions, CreateRequest
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.oplock_break import OplockLevel
+from smb3server.wire.query_info import SecurityInformation
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Backend
@@ -236,6 +237,9 @@ class Opening:
                 if self.desired & Access.MAXIMUM_ALLOWED:
                     granted |= self.maximal
                 self.action = CreateAction.CREATED
+                if self._descriptor is not None and self.user is not None and not self.stream:
+                    dacl = int(SecurityInformation.DACL)
+                    security_info.to_host(handle, security_info.current_descriptor(handle), dacl)
                 self._allocate(handle)
             else:
                 granted = self._check_existing(handle, info, file)

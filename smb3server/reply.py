@@ -60,7 +60,7 @@ def error_body(error: StatusError, dialect: int) -> bytes:
     if dialect < DIALECT_3_1_1:
         return ERROR_RESPONSE.pack(ErrorResponse(byte_count=len(data))) + data
     fixed = ErrorResponse(error_context_count=1, byte_count=len(data) + _ERROR_CONTEXT.size)
-    return ERROR_RESPONSE.pack(fixed) + _ERROR_CONTEXT.pack(len(data), 0) + data
+    return ERROR_RESPONSE.pack(fixed) + _ERROR_CONTEXT.pack(len(data), error.error_id) + data
 
 
 class ReplyWriter:
@@ -147,6 +147,10 @@ class ReplyWriter:
 
     def send(self, replies: Sequence[Reply], encrypt_for: Session | None) -> None:
         """One message of all ``replies``: of several each padded to eight bytes, each signed, encrypted as one."""
+        fence = self.connection.server.fence
+        if fence is not None and fence.expired():
+            self._drop(replies)
+            return
         segments: list[Buffer] = []
         last = len(replies) - 1
         on_sent: Callable[[], None] | None = None
@@ -184,6 +188,13 @@ class ReplyWriter:
         if on_sent is not None:
             on_sent()
         transport.send((buffer.view[: TRANSFORM_SIZE + length],), invalidate, buffer.release)
+
+    def _drop(self, replies: Sequence[Reply]) -> None:
+        """This node may not answer any more: somebody else may be answering by now."""
+        self.connection.disconnect("this node is fenced")
+        for reply in replies:
+            if reply.on_sent is not None:
+                reply.on_sent()
 
 
 def _call_all(callbacks: Sequence[Callable[[], None]]) -> None:

@@ -210,6 +210,7 @@ def collect(server: Server, addresses: Iterable[str] = ()) -> Json:
     connections = sorted(server.connection_list, key=lambda entry: entry.creation_time)
     numbers = {connection: number for number, connection in enumerate(connections, 1)}
     channels = [_channel(server, connection, numbers[connection]) for connection in connections]
+    backends = {id(share.backend): share.backend for share in server.share_list.values() if share.backend}.values()
     return {
         "server": {
             "name": server.settings.server_name,
@@ -231,6 +232,8 @@ def collect(server: Server, addresses: Iterable[str] = ()) -> Json:
                 for choice in server.rdma_choices
             ],
             "buffer_allocations": server.buffers.allocations,
+            "opens": sum(backend.opens for backend in backends),
+            "path_lookups": sum(backend.path_lookups for backend in backends),
         },
         "sessions": [_session(session, numbers) for session in server.global_session_table.values()],
         "channels": channels,

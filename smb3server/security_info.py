@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from smb3server.security.access import map_generic
 from smb3server.security.descriptor import AceFlag, Acl, Control, SecurityDescriptor, unpack
-from smb3server.security.posix import IdMap, default_descriptor
+from smb3server.security.posix import IdMap, default_descriptor, to_mode, to_posix_acl
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire.query_info import SecurityInformation
 
 if TYPE_CHECKING:
-    from smb3server.backends.base import Handle
+    from smb3server.backends.base import Handle, User
     from smb3server.open import Open
 
 _IDS = IdMap()
@@ -127,3 +127,21 @@ def set_security(opened: Open, which: int, data: memoryview) -> None:
     except ValueError:
         raise StatusError(NtStatus.INVALID_SECURITY_DESCR) from None
     handle.set_security_descriptor(packed)
+    if acting_user(opened) is not None:
+        to_host(handle, merged, which)
+
+
+def acting_user(opened: Open) -> User | None:
+    share_user = opened.tree.share.user
+    return share_user if share_user is not None else opened.session.user
+
+
+def to_host(handle: Handle, descriptor: SecurityDescriptor, which: int) -> None:
+    """Where users act with their own ids the kernel checks, too: owner, group, mode and POSIX ACL follow the
+    descriptor, as far as they can say what it does (``security.posix``)."""
+    uid = _IDS.uid(descriptor.owner) if which & SecurityInformation.OWNER and descriptor.owner is not None else None
+    gid = _IDS.gid(descriptor.group) if which & SecurityInformation.GROUP and descriptor.group is not None else None
+    if which & SecurityInformation.DACL:
+        handle.set_permissions(uid, gid, to_mode(descriptor), to_posix_acl(descriptor, _IDS))
+    elif uid is not None or gid is not None:
+        handle.set_permissions(uid, gid)

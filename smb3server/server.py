@@ -10,9 +10,10 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from smb3server.accounts import Accounts
 from smb3server.auth.acceptor import Acceptor, hint_token
 from smb3server.auth.users import UserDatabase
 from smb3server.break_notifications import BreakNotifications
@@ -30,6 +31,7 @@ from smb3server.tree import IPC_SHARE_NAME, Share, ShareType
 
 if TYPE_CHECKING:
     from smb3server.fabric_choice import Choice
+    from smb3server.ha.membership import Fence
     from smb3server.ha.persistence import Persistence
     from smb3server.open import Open
     from smbdirect.message_transport import MessageTransport
@@ -61,11 +63,16 @@ class Server:
         """By (ClientGuid, CreateGuid)."""
         self.persistence: Persistence | None = None
         """Stores persistent opens; None: there are none."""
+        self.fence: Fence | None = None
+        """In a cluster: asked before every request and reply."""
+        self.guid_of_address: Callable[[str], bytes | None] = lambda address: None
+        """ServerGuid of the server that clients see at a local address; None: this one's own."""
         self.connection_list: set[Connection] = set()
         self.max_transact_size = self.settings.max_io_size
         self.max_read_size = self.settings.max_io_size
         self.max_write_size = self.settings.max_io_size
         self.file_table = FileTable(BreakNotifications())
+        self.accounts = Accounts(self)
         self.host_changes = HostChanges(self.file_table)
         """What is open, by file: share modes, locks, oplocks and leases (GlobalLeaseTableList is in it)."""
         self.buffers = BufferPool()
@@ -93,6 +100,10 @@ class Server:
     @property
     def has_continuous_availability(self) -> bool:
         return any(share.continuous_availability for share in self.share_list.values())
+
+    def guid_for(self, connection: Connection) -> bytes:
+        """ServerGuid, as a client on this connection sees it."""
+        return self.guid_of_address(connection.transport.local_address[0]) or self.server_guid
 
     def new_file_id(self) -> tuple[int, int]:
         """An unused (persistent, volatile) FileId; never all zeros or all ones."""
@@ -174,7 +185,8 @@ class Server:
             raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
         while True:
             # Unpredictable, so that nobody binds to or supersedes a session that is not theirs by counting.
-            session_id = secrets.randbits(63) or 1
+            # 32 bits: smbtorture's session-id test keeps no more.
+            session_id = secrets.randbits(32) or 1
             if session_id not in self.global_session_table:
                 break
         session = Session(self, session_id, connection)

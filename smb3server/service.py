@@ -9,18 +9,19 @@ import os
 import resource
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from smb3server.admin import AdminSocket, Command, socket_path
 from smb3server.auth.acceptor import kerberos_available, keytab_problem
 from smb3server.auth.users import UserDatabase
 from smb3server.backends.local import LocalBackend, LocalOptions
-from smb3server.config import Config, ConfigError, WitnessConfig
+from smb3server.config import Config, ConfigError, ShareConfig, WitnessConfig
 from smb3server.fabrics import Fabrics
 from smb3server.ha.persistence import Domain, Persistence
 from smb3server.ha.restore import restore
 from smb3server.ha.sqlite_store import SqliteStore
 from smb3server.ha.store import Store, StoreError
+from smb3server.ha.store_url import parse_url
 from smb3server.presentation import hider
 from smb3server.report import collect
 from smb3server.server import Server
@@ -28,6 +29,7 @@ from smb3server.transports.listener import TcpListener
 from smb3server.tree import Share, ShareCapabilities, ShareFlags, ShareType
 
 if TYPE_CHECKING:
+    from smb3server.ha.cluster import Cluster
     from witness.cluster import ClusterEvents
     from witness.setup import Witness
 
@@ -53,6 +55,8 @@ class Service:
         self.listeners: list[TcpListener] = []
         self.fabrics = Fabrics(self.server)
         self.admin: AdminSocket | None = None
+        self.cluster: Cluster | None = None
+        self._cluster_store: Store | None = None
         self.store: Store | None = None
         """Of persistent opens."""
         self.witness: Witness | None = None
@@ -71,10 +75,13 @@ class Service:
         self._shares()
         await self._persistent_opens()
         await self.server.interfaces.start()
+        await self._join_cluster()
         hosts = self._hosts()
         if self.config.rdma != "off":
             await self.fabrics.start(self.config.rdma.split(","), hosts, self.config.rdma_port)
         self._listen(hosts)
+        if self.cluster is not None:
+            await self.cluster.start()
         if self.config.witness is not None:
             await self._start_witness(self.config.witness, hosts)
         await self._open_admin()
@@ -158,7 +165,7 @@ class Service:
     def _shares(self) -> None:
         for share in self.config.shares:
             sidecar: Path | None = None
-            if self.config.state is not None:
+            if self.config.state is not None and not share.service:
                 sidecar = self.config.state / "sidecar" / share.name
                 try:
                     sidecar.parent.mkdir(mode=0o700, exist_ok=True)
@@ -181,11 +188,16 @@ class Service:
                     encrypt_data=share.encrypt,
                     guest_ok=share.guest,
                     users=share.users,
+                    user=share.force_user,
                     hidden=share.hidden or share.name.endswith("$"),
                     keep_inherited_flag=share.keep_inherited_flag,
                     posix_locks=share.posix_locks,
                     level2_oplocks=share.level2_oplocks,
                     change_notify=share.change_notify,
+                    streams=share.streams,
+                    continuous_availability=share.continuous_availability,
+                    service=share.service,
+                    capabilities=_capabilities(share),
                     hides=hider(share.hide_files, share.hide_dot_files),
                     flags=ShareFlags.ACCESS_BASED_DIRECTORY_ENUM if share.access_based_enumeration else 0,
                 )
@@ -193,7 +205,9 @@ class Service:
 
     async def _persistent_opens(self) -> None:
         """Shares with continuous availability: their opens of the last run come back before anybody is served."""
-        wanted = {share.name.casefold() for share in self.config.shares if share.continuous_availability}
+        wanted = {
+            share.name.casefold() for share in self.config.shares if share.continuous_availability and not share.service
+        }
         if not wanted or self.config.state is None:
             return
         try:
@@ -205,13 +219,34 @@ class Service:
         shares = [share for name, share in self.server.share_list.items() if name in wanted]
         for share in shares:
             share.domain = domain
-            share.capabilities |= ShareCapabilities.CONTINUOUS_AVAILABILITY
         try:
             count = await restore(self.server, domain, shares)
         except StoreError as error:
             raise ConfigError(f"state directory {self.config.state}: {error}") from error
         if count:
             log.info("%d persistent opens restored", count)
+
+    async def _join_cluster(self) -> None:
+        """What a cluster needs is imported where there is one."""
+        config = self.config.cluster
+        if not config.url:
+            return
+        try:
+            from smb3server.ha.etcd_store import EtcdStore
+        except ImportError as error:
+            raise ConfigError(f"--cluster needs {error.name}: install smb3server[cluster]") from error
+        from smb3server.ha.cluster import Cluster
+        from smb3server.ha.witness_source import WitnessSource
+
+        self._cluster_store = EtcdStore(parse_url(config.url))
+        self.cluster = Cluster(self.server, self._cluster_store, config, self._node_info)
+        self.cluster_events = WitnessSource(self.cluster, self.server)
+
+    def _node_info(self) -> dict[str, Any]:
+        """What other nodes' Witness services tell clients of this one."""
+        virtual = {str(entry.address) for service in self.config.cluster.services for entry in service.addresses}
+        found = [str(entry.address) for entry in self.server.interfaces.interfaces if not entry.loopback]
+        return {"pid": os.getpid(), "addresses": [address for address in found if address not in virtual]}
 
     def _hosts(self) -> list[str]:
         if not self.config.listen:
@@ -274,13 +309,26 @@ class Service:
         for listener in self.listeners:
             await listener.close()
         await self.fabrics.close()
+        if self.cluster is not None:
+            await self.cluster.stop()
+        # Not a node any more: what is left to say is said.
+        self.server.fence = None
         await self.server.shutdown()
         if self.server.persistence is not None:
             await self.server.persistence.drain()
             self.server.persistence.close()
-        if self.store is not None:
-            await self.store.close()
+        for store in (self.store, self._cluster_store):
+            if store is not None:
+                await store.close()
         await self.server.interfaces.stop()
+
+
+def _capabilities(share: ShareConfig) -> int:
+    """2.2.10. What moves between nodes has clients look for a Witness service, and says that they may be redirected."""
+    found = int(ShareCapabilities.CONTINUOUS_AVAILABILITY) if share.continuous_availability else 0
+    if share.service:
+        found |= ShareCapabilities.CLUSTER
+    return found
 
 
 def running_as_root() -> bool:

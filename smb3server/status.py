@@ -131,10 +131,12 @@ class NtStatus(enum.IntEnum):
 
 
 class StatusError(Exception):
-    """Ends a command with this status. ``data`` is the error response's ErrorData (MS-SMB2 2.2.2)."""
+    """Ends a command with this status. ``data`` is the error response's ErrorData (MS-SMB2 2.2.2), ``error_id`` the
+    kind of its error context in 3.1.1 (2.2.2.1)."""
 
-    def __init__(self, status: int, data: bytes = b"") -> None:
+    def __init__(self, status: int, data: bytes = b"", error_id: int = 0) -> None:
         super().__init__(status)
+        self.error_id = error_id
         self.status = status
         self.data = data
 

@@ -6,13 +6,14 @@ import enum
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from smb3server.notify import NotifyHub
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Backend, User
     from smb3server.ha.persistence import Domain
+    from smb3server.request import Request
     from smb3server.session import Session
 
 IPC_SHARE_NAME = "IPC$"
@@ -76,20 +77,31 @@ class Share:
     posix_locks: bool = False
     """Byte-range locks hold against programs of the host, and theirs against clients."""
     level2_oplocks: bool = True
+    streams: bool = True
+    """Alternate data streams."""
     change_notify: bool = True
     """False: CHANGE_NOTIFY is not implemented here."""
     notify: NotifyHub = field(default_factory=NotifyHub)
+    continuous_availability: bool = False
+    """Share.IsCA (3.3.1.6)."""
     domain: Domain | None = None
-    """Where persistent opens are stored; None: there are none on this share."""
-
-    @property
-    def continuous_availability(self) -> bool:
-        """Share.IsCA (3.3.1.6)."""
-        return self.domain is not None
+    """Where persistent opens are stored; None: nowhere, now."""
+    service: str = ""
+    """The cluster's service it belongs to; empty: it is this node's own."""
+    placement: Placement | None = None
+    """Says whether it is served here; None: always."""
 
     def maximal_access(self) -> int:
         """What a tree connect to this share may ever be granted."""
         return READ_ONLY_ACCESS if self.read_only else FULL_ACCESS
+
+
+class Placement(Protocol):
+    """Where the shares of a cluster's service are served."""
+
+    def check(self, request: Request, flags: int) -> None:
+        """May this TREE_CONNECT go on here? Raises ``StatusError``."""
+        ...
 
 
 class TreeConnect:

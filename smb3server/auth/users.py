@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,9 @@ class UserDatabase:
     def add(self, account: Account) -> None:
         """Replaces one of the same name."""
         self._accounts[account.name.casefold()] = account
+
+    def __iter__(self) -> Iterator[Account]:
+        return iter(self._accounts.values())
 
     def find(self, name: str) -> Account | None:
         return self._accounts.get(name.casefold())

@@ -205,6 +205,12 @@ class Handle(ABC):
     @abstractmethod
     def set_security_descriptor(self, descriptor: bytes) -> None: ...
 
+    def set_permissions(  # noqa: B027
+        self, uid: int | None, gid: int | None, mode: int | None = None, acl: bytes | None = None
+    ) -> None:
+        """What the host checks: owner, group, the nine bits of ``mode`` and with them the POSIX ACL, None for none
+        (``acl`` counts only with ``mode``). Done as the server itself. A store without such things does nothing."""
+
     @abstractmethod
     def streams(self) -> list[StreamInfo]:
         """The unnamed stream first (files only), then alternate data streams."""
@@ -266,6 +272,10 @@ class Backend(ABC):
     """Bytes; writes beyond are INVALID_PARAMETER rather than what the store says."""
     volume_serial: int
     volume_created: int
+    opens: int = 0
+    """Handles made so far."""
+    path_lookups: int = 0
+    """Paths resolved so far. Neither grows while clients read and write what they opened."""
 
     @abstractmethod
     def open(self, request: OpenRequest) -> Handle:

@@ -13,6 +13,9 @@ from smb3server.backends import names, syscalls
 
 MAX_NAMES = 262144
 """Names kept over all directories; a directory with more is scanned anew every time."""
+TUNNEL_SECONDS = 15.0
+"""As long as Windows remembers."""
+MAX_TUNNEL = 1024
 RACY_NS = 50_000_000
 """A directory changed less than this before its scan may change again without its time stamps showing it."""
 RACY_SECONDS = 1.0
@@ -55,6 +58,8 @@ class CaseCache:
         self._max_names = max_names
         self._directories: OrderedDict[tuple[int, int], _Directory] = OrderedDict()
         self._count = 0
+        self._tunnel: OrderedDict[tuple[tuple[int, int], str], tuple[str, float]] = OrderedDict()
+        """Long names gone from a directory by directory and 8.3 name, and when to forget them."""
         self._lock = threading.Lock()
         self.scans = 0
 
@@ -126,6 +131,26 @@ class CaseCache:
                 return found or entry.find(folded)
         return found
 
+    def _remember(self, directory: tuple[int, int], disk_name: str) -> None:
+        short = names.short_name(names.to_wire(disk_name))
+        if short:
+            with self._lock:
+                self._tunnel[directory, short] = (disk_name, time.monotonic() + TUNNEL_SECONDS)
+                if len(self._tunnel) > MAX_TUNNEL:
+                    self._tunnel.popitem(last=False)
+
+    def tunnelled(self, directory: int, disk_name: str) -> str:
+        """The name under which to create ``disk_name``: if that is the 8.3 name of one removed a moment ago, the long
+        one, as NTFS does it for programs that save by removing and creating again (tunneling,
+        MS-FSA 2.1.1.1)."""
+        folded = names.upcase(disk_name)
+        if not self._tunnel or not names.may_be_short(folded):
+            return disk_name
+        stat = syscalls.statx(directory)
+        with self._lock:
+            long, deadline = self._tunnel.pop(((stat.dev, stat.ino), folded), (disk_name, 0.0))
+        return long if deadline > time.monotonic() else disk_name
+
     def before(self, directory: int) -> Before:
         """Call before a change of ours in ``directory``, and ``after`` when it is done: saves the next scan."""
         stat = syscalls.statx(directory)
@@ -134,6 +159,8 @@ class CaseCache:
             return Before(key, self._valid(key, (stat.mtime, stat.ctime)))
 
     def after(self, before: Before, directory: int, added: str | None = None, removed: Sequence[str] = ()) -> None:
+        for name in removed:
+            self._remember(before.key, name)
         entry = before.entry
         if entry is None:
             return

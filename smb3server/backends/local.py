@@ -144,6 +144,10 @@ class LocalBackend(Backend):
             self._root = -1
             self._sidecar.close()
 
+    @property
+    def path_lookups(self) -> int:  # type: ignore[override]
+        return self.resolver.lookups
+
     def check_writable(self) -> None:
         if self.read_only:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
@@ -151,6 +155,7 @@ class LocalBackend(Backend):
     # -- opening
 
     def open(self, request: OpenRequest) -> Handle:
+        self.opens += 1
         for _ in range(_TRIES):
             try:
                 # Once for both: changing credentials costs more than opening does.
@@ -288,6 +293,7 @@ class LocalBackend(Backend):
             try:
                 if names.is_private(name):
                     raise PermissionError(errno.EACCES, "reserved name", name)
+                name = self.resolver.cache.tunnelled(parent, name)
                 before = self.resolver.cache.before(parent)
                 self.own.expect(parent, name, CREATE)
                 try:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _EA_HEADER = struct.Struct("<BH")
 
 
+_POSIX_ACL = "system.posix_acl_access"
 _CHANGE_SLACK = 10_000_000
 """Nanoseconds after a change time was stored in which st_ctime may still be due to that."""
 
@@ -249,6 +250,28 @@ class LocalHandle(Handle):
         if len(descriptor) > attr.MAX_DESCRIPTOR_BYTES:
             raise OSError(errno.E2BIG, "security descriptor larger than 64 KiB")
         self._set_blob(Blob.DESCRIPTOR, bytes(descriptor))
+
+    def set_permissions(
+        self, uid: int | None, gid: int | None, mode: int | None = None, acl: bytes | None = None
+    ) -> None:
+        if self.kind == Kind.SYMLINK:
+            return
+        self._changing()
+        if uid is not None or gid is not None:
+            os.chown(self._ref, -1 if uid is None else uid, -1 if gid is None else gid)
+        if mode is None:
+            return
+        try:
+            if acl is not None:
+                os.setxattr(self._ref, _POSIX_ACL, acl)
+            else:
+                os.removexattr(self._ref, _POSIX_ACL)
+        except OSError as error:
+            # A file system without ACLs has the mode alone.
+            if error.errno not in (errno.ENODATA, errno.EOPNOTSUPP):
+                raise
+        if acl is None:
+            os.chmod(self._ref, mode | os.stat(self._ref).st_mode & 0o7000)
 
     def reparse_point(self) -> bytes | None:
         if self.kind == Kind.SYMLINK:

@@ -79,6 +79,7 @@ class MemoryBackend(Backend):
     # -- look-up
 
     def find(self, path: Path) -> Entry:
+        self.path_lookups += 1
         entry = self.root
         for index, component in enumerate(path):
             disk = names.to_disk(component)
@@ -129,6 +130,7 @@ class MemoryBackend(Backend):
     # -- the contract
 
     def open(self, request: OpenRequest) -> Handle:
+        self.opens += 1
         name = "/".join(request.path)
         created = False
         try:

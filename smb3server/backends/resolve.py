@@ -48,6 +48,8 @@ class Resolver:
         self._follow_symlinks = follow_symlinks
         self.openat2 = syscalls.have_openat2() if openat2 is None else openat2
         self.cache = CaseCache()
+        self.lookups = 0
+        """Paths taken to descriptors so far."""
 
     # -- descriptors to paths
 
@@ -80,6 +82,7 @@ class Resolver:
 
     def open_exact(self, components: Sequence[str]) -> int:
         """O_PATH descriptor of on-disk components, no symlinks followed anywhere; the caller closes it."""
+        self.lookups += 1
         if not components:
             return os.open(".", _PATH_FLAGS, dir_fd=self._root)
         joined = os.fsencode("/".join(components))
@@ -101,6 +104,7 @@ class Resolver:
         symlink that leads outside the root, or none may be followed. A last symlink is returned itself unless
         ``follow``.
         """
+        self.lookups += 1
         disk = [names.to_disk(component) for component in path]
         for index, component in enumerate(disk):
             if names.is_private(component):

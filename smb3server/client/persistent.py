@@ -103,7 +103,9 @@ class PersistentShare:
             try:
                 return await attempt(await self.connected())
             except ServerError as error:
-                if error.status not in _TRANSIENT or loop.time() > give_up:
+                # A node that does not serve the share (yet, or any more) says so; before the first success it is an error.
+                elsewhere = error.status == NtStatus.BAD_NETWORK_NAME and self.patience > 0
+                if (error.status not in _TRANSIENT and not elsewhere) or loop.time() > give_up:
                     raise
                 if error.status not in (NtStatus.SERVER_UNAVAILABLE, NtStatus.FILE_NOT_AVAILABLE):
                     self.drop()

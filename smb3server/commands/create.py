@@ -123,7 +123,7 @@ def _check_fields(record: CreateRequest) -> None:
     if record.impersonation_level > _DELEGATION:
         raise StatusError(NtStatus.BAD_IMPERSONATION_LEVEL)
     options, desired = record.create_options, record.desired_access
-    if desired & access.INVALID_BITS or not desired & ~int(Access.SYNCHRONIZE):
+    if desired & access.INVALID_BITS or desired == 0:
         raise StatusError(NtStatus.ACCESS_DENIED)
     if options & _INVALID_OPTIONS:
         raise StatusError(NtStatus.INVALID_PARAMETER)
@@ -168,6 +168,8 @@ def _prepare(request: Request, record: CreateRequest, name: str, found: dict[byt
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
     if contexts.EA_BUFFER in found and record.create_options & CreateOptions.NO_EA_KNOWLEDGE:
         raise StatusError(NtStatus.ACCESS_DENIED)
+    if ":" in name and not tree.share.streams:
+        raise StatusError(NtStatus.OBJECT_NAME_INVALID)
     trailing = name.endswith("\\")
     # A POSIX name has no slash: like Samba, take it for what the client means.
     name = name.replace("/", "\\")

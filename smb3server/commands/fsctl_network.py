@@ -50,7 +50,7 @@ def validate_negotiate_info(control: Control) -> Buffer:
         raise Disconnect("VALIDATE_NEGOTIATE_INFO does not match the negotiation")
     return _VALIDATE_RESPONSE.pack(
         connection.server_capabilities,
-        connection.server.server_guid,
+        connection.server.guid_for(connection),
         connection.server_security_mode,
         connection.dialect,
     )

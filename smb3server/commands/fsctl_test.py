@@ -76,7 +76,7 @@ def _padded_read(request: Request) -> Response | Pending:
 
 @fsctl(FSP_ASYNC_SLEEP)
 def async_sleep(control: Control) -> Pending:
-    """Work on the open for that many seconds; FILE_CLOSED if its file was closed under it meanwhile."""
+    """Work on the open for that many milliseconds; FILE_CLOSED if its file was closed under it meanwhile."""
     _allow(control, 1)
     entry = control.open()
     handle = entry.handle
@@ -97,5 +97,5 @@ def async_sleep(control: Control) -> Pending:
         finally:
             entry.end_io()
 
-    asyncio.get_running_loop().call_later(control.data[0], done)
+    asyncio.get_running_loop().call_later(control.data[0] / 1000, done)
     return pending

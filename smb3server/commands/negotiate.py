@@ -169,7 +169,7 @@ def _response(connection: Connection, dialect: int, contexts: list[tuple[int, by
             security_mode=connection.server_security_mode,
             dialect=dialect,
             context_count=len(contexts),
-            server_guid=server.server_guid,
+            server_guid=server.guid_for(connection),
             capabilities=connection.server_capabilities,
             max_transact_size=connection.max_transact_size,
             max_read_size=connection.max_read_size,

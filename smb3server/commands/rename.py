@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 from smb3server import notify, share_modes
 from smb3server.backends.names import split_path, upcase
 from smb3server.commands.file_levels import ATTRIBUTE_DIRECTORY, handle_of, store_all
+from smb3server.security_info import acting_user
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import Access, ShareAccess
 from smb3server.wire.file_info import RenameFlags, RenameInformation
 
 if TYPE_CHECKING:
-    from smb3server.backends.base import FileInfo, FileKey, Path, User
+    from smb3server.backends.base import FileInfo, FileKey, Path
     from smb3server.files import File
     from smb3server.open import Open
     from smb3server.request import Pending, Request, Response
@@ -27,11 +28,6 @@ if TYPE_CHECKING:
 _ATTRIBUTE_READONLY = 0x1
 _PARENT_ACCESS = int(Access.DELETE)
 _PARENT_SHARE = int(ShareAccess.READ | ShareAccess.WRITE)
-
-
-def acting_user(opened: Open) -> User | None:
-    share_user = opened.tree.share.user
-    return share_user if share_user is not None else opened.session.user
 
 
 def same(one: Path, other: Path) -> bool:

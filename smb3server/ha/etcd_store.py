@@ -56,19 +56,6 @@ class _Batch(NamedTuple):
     future: asyncio.Future[int]
 
 
-def parse_url(text: str) -> list[str]:
-    """``etcd://HOST:PORT,HOST:PORT,...`` as base addresses. Raises ``ValueError``."""
-    scheme, separator, rest = text.partition("://")
-    hosts = [host.strip() for host in rest.split(",")]
-    if scheme != "etcd" or not separator or not all(hosts):
-        raise ValueError(f"{text}: write etcd://HOST:PORT,HOST:PORT,...")
-    for host in hosts:
-        name, colon, port = host.rpartition(":")
-        if not colon or not name or not port.isdigit() or not 0 < int(port) < 65536:
-            raise ValueError(f"{host}: write HOST:PORT")
-    return [f"http://{host}" for host in hosts]
-
-
 def _b64(data: str | bytes) -> str:
     return base64.b64encode(data.encode() if isinstance(data, str) else data).decode()
 
@@ -235,11 +222,15 @@ class EtcdStore(Store):
                 return found
             start = found[-1].key + "\0"
 
+    async def version(self) -> int:
+        await self._submitted()
+        answer = await self._call("/v3/kv/range", {"key": _b64("\0"), "count_only": True})
+        return int(answer["header"]["revision"])
+
     async def watch(self, prefix: str, after: int | None = None) -> AsyncIterator[Change]:
         """A lost connection is made anew, elsewhere, without a gap; only compaction can lose changes."""
         if after is None:
-            answer = await self._call("/v3/kv/range", {"key": _b64(prefix), "count_only": True})
-            after = int(answer["header"]["revision"])
+            after = await self.version()
         while not self._closed:
             try:
                 async for change in self._watch_once(prefix, after + 1):

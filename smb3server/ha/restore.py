@@ -15,7 +15,7 @@ from smb3server import access, host_locks
 from smb3server.backends.base import Disposition, Handle, Kind, OpenRequest, User
 from smb3server.durable import Durability
 from smb3server.ha.records import CachingRecord, OpenRecord, opens_prefix, parse
-from smb3server.ha.store import Delete, Store, StoreError
+from smb3server.ha.store import Delete, StoreError
 from smb3server.leases import Lease, Oplock
 from smb3server.locks import Lock
 from smb3server.open import Open
@@ -58,13 +58,13 @@ async def restore(server: Server, domain: Domain, shares: Iterable[Share]) -> in
             restored += restore_open(server, share, share.backend, record)
         except OSError as error:
             log.info("open of %s does not come back: %s", "/".join(record.path), error)
-            await _remove(domain.store, entry.key)
+            await _remove(domain, entry.key)
     return restored
 
 
-async def _remove(store: Store, key: str) -> None:
+async def _remove(domain: Domain, key: str) -> None:
     try:
-        await store.commit([Delete(key)])
+        await domain.store.commit([Delete(key)], domain.conditions)
     except StoreError as error:
         log.warning("%s: %s", key, error)
 

@@ -133,6 +133,9 @@ class SqliteStore(Store):
 
         return await self._call(work)
 
+    async def version(self) -> int:
+        return await self._call(lambda: self._version)
+
     async def watch(self, prefix: str, after: int | None = None) -> AsyncIterator[Change]:
         """History is not kept: ``after`` must be the present version."""
         changes: asyncio.Queue[Change | None] = asyncio.Queue()

@@ -104,6 +104,10 @@ class Store(ABC):
         """All keys that start with ``prefix``, in order of their names; one moment's state."""
 
     @abstractmethod
+    async def version(self) -> int:
+        """That of the latest change of any key: where a watch begins whose user has read everything before."""
+
+    @abstractmethod
     def watch(self, prefix: str, after: int | None = None) -> AsyncIterator[Change]:
         """Changes to keys that start with ``prefix``, in order: those later than version ``after``, or than the call.
         Ends with ``StoreError`` when changes may have been missed: scan again, then watch again."""

@@ -26,7 +26,20 @@ def _wkssvc(server: Server, session: Session) -> list[Interface]:
     return [wkssvc.interface(server, session)]
 
 
-PIPES: dict[str, InterfaceFactory] = {"srvsvc": _srvsvc, "wkssvc": _wkssvc}
+def _lsarpc(server: Server, session: Session) -> list[Interface]:
+    from smb3server.rpc import lsarpc, samr
+
+    return [lsarpc.interface(server, session), samr.interface(server, session)]
+
+
+PIPES: dict[str, InterfaceFactory] = {
+    "srvsvc": _srvsvc,
+    "wkssvc": _wkssvc,
+    # All of LSASS is behind each of its pipes (MS-RPCE has interfaces, not pipes, chosen by the bind).
+    "lsarpc": _lsarpc,
+    "samr": _lsarpc,
+    "lsass": _lsarpc,
+}
 """By name without ``\\pipe\\``. impacket's NDR is imported with the first use."""
 
 MAX_WRITE = 65536

@@ -15,12 +15,16 @@ and always READ_CONTROL, READ_ATTRIBUTES and SYNCHRONIZE. The owner may also cha
 WRITE_ATTRIBUTES, WRITE_EA, DELETE. Where POSIX gives a class less than a wider one (0o077), an ACE denies the
 difference.
 
+DACL to POSIX ACL: users and groups of the host that the DACL names get entries of their own, with the bits their tokens
+would be granted, the same way as the three classes; the mask lets all of them through.
+
 DACL to mode: each class gets the bits its members' tokens would be granted: r for FILE_READ_DATA, w for
 FILE_WRITE_DATA and FILE_APPEND_DATA together, x for FILE_EXECUTE. Mode to DACL to mode gives the same mode.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 
 from smb3server.security.access import (
@@ -127,14 +131,52 @@ def default_descriptor(mode: int, uid: int, gid: int, directory: bool, ids: IdMa
 def to_mode(descriptor: SecurityDescriptor) -> int:
     """The nine permission bits that come closest to the DACL."""
     mode = 0
-    nobody = Sid(_UNIX_AUTHORITY, (0,))
-    owner, group = descriptor.owner or nobody, descriptor.group or nobody
+    owner, group = descriptor.owner or _NOBODY, descriptor.group or _NOBODY
     for sids in ({owner, group, EVERYONE}, {group, EVERYONE}, {EVERYONE}):
-        granted = granted_access(descriptor, Token(owner, frozenset(sids), group))
-        bits = 4 if granted & Access.READ_DATA else 0
-        if granted & Access.WRITE_DATA and granted & Access.APPEND_DATA:
-            bits |= 2
-        if granted & Access.EXECUTE:
-            bits |= 1
-        mode = mode << 3 | bits
+        mode = mode << 3 | _bits(descriptor, owner, sids)
     return mode
+
+
+_NOBODY = Sid(_UNIX_AUTHORITY, (0,))
+
+
+def _bits(descriptor: SecurityDescriptor, owner: Sid, sids: set[Sid]) -> int:
+    granted = granted_access(descriptor, Token(owner, frozenset(sids), descriptor.group or _NOBODY))
+    bits = 4 if granted & Access.READ_DATA else 0
+    if granted & Access.WRITE_DATA and granted & Access.APPEND_DATA:
+        bits |= 2
+    return bits | (1 if granted & Access.EXECUTE else 0)
+
+
+_ACL_VERSION = struct.Struct("<I")
+_ACL_ENTRY = struct.Struct("<HHI")
+_USER_OBJ, _NAMED_USER, _GROUP_OBJ, _NAMED_GROUP, _MASK, _OTHER = 0x01, 0x02, 0x04, 0x08, 0x10, 0x20
+_UNDEFINED = 0xFFFFFFFF
+
+
+def to_posix_acl(descriptor: SecurityDescriptor, ids: IdMap) -> bytes | None:
+    """system.posix_acl_access (acl(5), in the kernel's format); None if the mode says it all."""
+    aces = descriptor.dacl.aces if descriptor.dacl is not None else ()
+    named: dict[tuple[int, int], int] = {}
+    for sid in {ace.sid for ace in aces if ace.sid is not None} - {descriptor.owner, descriptor.group}:
+        uid, gid = ids.uid(sid), ids.gid(sid)
+        if uid is not None:
+            named[_NAMED_USER, uid] = _bits(descriptor, sid, {sid, EVERYONE})
+        elif gid is not None:
+            named[_NAMED_GROUP, gid] = _bits(descriptor, sid, {sid, EVERYONE})
+    if not named:
+        return None
+    mode = to_mode(descriptor)
+    group = mode >> 3 & 7
+    mask = group
+    for bits in named.values():
+        mask |= bits
+    entries = [
+        (_USER_OBJ, mode >> 6, _UNDEFINED),
+        (_GROUP_OBJ, group, _UNDEFINED),
+        (_MASK, mask, _UNDEFINED),
+        (_OTHER, mode & 7, _UNDEFINED),
+    ]
+    entries += [(tag, bits, number) for (tag, number), bits in named.items()]
+    entries.sort(key=lambda entry: (entry[0], entry[2]))
+    return _ACL_VERSION.pack(2) + b"".join(_ACL_ENTRY.pack(*entry) for entry in entries)

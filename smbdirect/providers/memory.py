@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import secrets
+from collections.abc import Callable
 
 from smbdirect.codec import Buffer
 from smbdirect.errors import ProviderError
@@ -34,6 +35,13 @@ def as_bytes_view(buffer: Buffer) -> memoryview:
     return view if view.ndim == 1 and view.format == "B" else view.cast("B")
 
 
+_NOTHING = memoryview(b"")
+
+
+def _ignore(_: object) -> None:
+    """Default callback."""
+
+
 class Region:
     """See ``base.MemoryRegion``."""
 
@@ -49,13 +57,16 @@ class Region:
         self.valid = True
 
     def invalidate(self) -> None:
-        self.valid = False
-        self._table.forget(self)
+        """Local invalidate: refused from now on. Idempotent."""
+        if self.valid:
+            self.valid = False
+            self._table.forget(self)
+            self._table.on_invalidated(self)
 
     def deregister(self) -> None:
-        """No view of the memory is kept."""
+        """Invalidate, and keep no view of the memory. Idempotent."""
         self.invalidate()
-        self.memory = memoryview(b"")
+        self.memory = _NOTHING
 
 
 class RegionTable:
@@ -63,6 +74,8 @@ class RegionTable:
 
     def __init__(self) -> None:
         self._regions: dict[int, Region] = {}
+        self.on_invalidated: Callable[[Region], None] = _ignore
+        """Told of each region that stops being valid while the connection lives: a transfer may be using it."""
 
     def __len__(self) -> int:
         return len(self._regions)
@@ -72,13 +85,18 @@ class RegionTable:
         view = as_bytes_view(memory)
         if view.readonly and access & (Access.REMOTE_WRITE | Access.LOCAL_WRITE):
             raise ProviderError("read-only memory registered for writing")
-        token = secrets.randbits(32)
-        while not token or token in self._regions:
-            token = secrets.randbits(32)
+        token = self.new_token()
         # The address is opaque to the peer; a random page of the 47-bit space tells it nothing about this process.
         region = Region(self, token, (secrets.randbits(35) + 1) << 12, view, access)
         self._regions[token] = region
         return region
+
+    def new_token(self) -> int:
+        """An unpredictable token that no region of this endpoint has."""
+        while True:
+            token = secrets.randbits(32)
+            if token and token not in self._regions:
+                return token
 
     def forget(self, region: Region) -> None:
         if self._regions.get(region.token) is region:
@@ -89,6 +107,10 @@ class RegionTable:
         regions, self._regions = self._regions, {}
         for region in regions.values():
             region.valid = False
+
+    def get(self, token: int) -> Region | None:
+        """The valid region that ``token`` names."""
+        return self._regions.get(token)
 
     def find(self, token: int, address: int, length: int, right: Access) -> tuple[Region, int]:
         """The region with ``length`` bytes at ``address`` and where they start in it. Raises ``AccessRefused``."""

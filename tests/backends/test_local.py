@@ -365,3 +365,14 @@ def test_short_names_find_their_files(local: Local) -> None:
     assert not exists(store, (short,))
     (root / "Another long name").write_text("host")
     assert get(store, names.short_name("Another long name")) == b"host"
+
+
+def test_long_name_comes_back_with_its_short_name(local: Local) -> None:
+    store, root = local
+    long = "A rather long name.text"
+    put(store, long)
+    with opened(store, long) as handle:
+        handle.unlink()
+    put(store, names.short_name(long).lower(), data=b"new")
+    assert [entry.name for entry in root.iterdir() if not names.is_private(entry.name)] == [long]
+    assert get(store, long) == b"new"

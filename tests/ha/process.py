@@ -59,7 +59,7 @@ class ServerProcess:
             if process.stdout is not None:
                 process.stdout.close()
 
-    def signal(self, number: int) -> None:
+    def send(self, number: int) -> None:
         assert self.process is not None
         os.kill(self.process.pid, number)
 

@@ -53,7 +53,7 @@ async def killed_during(server: ServerProcess, action: Awaitable[object], answer
     """``answered``: the server dies with the answer on its way to a client that is gone; else with the request unread.
     The action goes on with the next server."""
     if not answered:
-        server.signal(signal.SIGSTOP)
+        server.send(signal.SIGSTOP)
     task = asyncio.ensure_future(action)
     await asyncio.sleep(0.1)
     if answered:

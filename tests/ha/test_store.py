@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.ha.etcd_store import EtcdStore, parse_url
+from smb3server.ha.etcd_store import EtcdStore
 from smb3server.ha.sqlite_store import SqliteStore
 from smb3server.ha.store import (
     ABSENT,
@@ -23,6 +23,7 @@ from smb3server.ha.store import (
     Store,
     StoreError,
 )
+from smb3server.ha.store_url import parse_url
 
 Test = Callable[[Store], Awaitable[None]]
 Run = Callable[[Test], None]

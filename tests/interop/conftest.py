@@ -19,11 +19,13 @@ class Served:
     port: int
     share: Path
     process: subprocess.Popen[str]
+    ready: str = ""
+    """The line that says what is served where."""
 
 
 def serve(folder: Path, *options: str) -> Served:
     share = folder / "share"
-    share.mkdir()
+    share.mkdir(exist_ok=True)
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
             [
@@ -41,7 +43,7 @@ def serve(folder: Path, *options: str) -> Served:
         for line in process.stdout:
             found = re.match(r"ready tcp 127\.0\.0\.1:(\d+)", line)
             if found:
-                return Served(int(found[1]), share, process)
+                return Served(int(found[1]), share, process, line.rstrip())
     finally:
         watchdog.cancel()
     raise AssertionError((folder / "log").read_text())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 import spnego
 
 from smb3server.auth.users import Account, nt_hash
+from smb3server.backends import syscalls
 from smb3server.client import Client, ClientSession, open_rdma, open_tcp
 from smb3server.client.channels import BoundSession
 from smb3server.client.interfaces import query_interfaces
@@ -26,6 +29,7 @@ from smb3server.settings import Settings
 from smb3server.wire.negotiate import Capability
 from smbdirect.providers.base import Provider
 from smbdirect.providers.iwarp import IwarpProvider
+from smbdirect.providers.loopback import LoopbackProvider
 from smbdirect.providers.roce import RoceProvider
 from smbdirect.pump import SmbDirectTransport
 from tests.providers.conftest import free_udp_port
@@ -297,6 +301,87 @@ def test_steady_state_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert steady["send_credits"] > 0
 
     play(tmp_path, scene, fabric)
+
+
+class OpensWatched:
+    """Files that this process opened, by the interpreter's audit events and the one system call that has none."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.active = False
+        self.seen: list[str] = []
+        openat2 = syscalls.openat2
+
+        def counted(root: int, path: bytes, *arguments: Any) -> int:
+            self._note("openat2", path)
+            return openat2(root, path, *arguments)
+
+        monkeypatch.setattr(syscalls, "openat2", counted)
+        sys.addaudithook(self._audit)
+
+    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self.active and event in ("open", "os.listdir", "os.scandir"):
+            self._note(event, arguments[0])
+
+    def _note(self, event: str, path: object) -> None:
+        if self.active:
+            self.seen.append(f"{event} {path!r}")
+
+
+@pytest.mark.parametrize("fabric", ["loopback", "iwarp", "roce"])
+def test_ten_thousand_reads_cost_no_set_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fabric: str) -> None:
+    """What is expensive happens once, on the control path: a READ registers, allocates, looks up and opens nothing."""
+    makers = {"loopback": LoopbackProvider, "iwarp": IwarpProvider, "roce": lambda: RoceProvider(free_udp_port())}
+    provider: Provider = makers[fabric]()
+    monkeypatch.setattr("smb3server.fabrics.make_provider", lambda name: provider)
+    watched = OpensWatched(monkeypatch)
+    size = 8192
+
+    async def scene(acted: Scene) -> None:
+        port = acted.service.fabrics.listeners[0][1].address[1]
+        client = await Client.connect(await open_rdma(provider, acted.host, port))
+        acted.clients.append(client)
+        session = await log_on(client)
+        tree = await session.tree_connect("data")
+        file = await tree.create("read often", access=0x0012019F, disposition=5)
+        assert isinstance(client.transport, SmbDirectTransport)
+        content = os.urandom(size)
+        areas = [client.transport.rdma.register(memoryview(bytearray(size)), writable=True) for _ in range(8)]
+        source = client.transport.rdma.register(memoryview(bytearray(content)), readable=True)
+        assert await tree.write_from(file, 0, source.descriptors, size) == size
+
+        async def read(area: Any, times: int) -> None:
+            for _ in range(times):
+                assert await tree.read_into(file, 0, area.descriptors, size, invalidate=False) == size
+
+        def costs() -> dict[str, int]:
+            report = collect(acted.service.server)
+            (channel,) = report["channels"]
+            found = {name: report["server"][name] for name in ("buffer_allocations", "opens", "path_lookups")}
+            found |= {name: channel[name] for name in ("registrations", "allocations")}
+            found |= {f"client {name}": traffic_of(client)[name] for name in ("registrations", "allocations")}
+            return found
+
+        def moved() -> int:
+            return int(collect(acted.service.server)["channels"][0]["rdma_write_bytes"])
+
+        await asyncio.gather(*(read(area, 50) for area in areas))
+        warm, before = costs(), moved()
+        assert warm["opens"] > 0 and warm["path_lookups"] > 0 and warm["allocations"] > 0
+        watched.active = True
+        await asyncio.gather(*(read(area, 1250) for area in areas))
+        watched.active = False
+        assert costs() == warm
+        assert moved() - before == 10_000 * size
+        assert not watched.seen
+        assert all(area.view == content for area in areas)
+
+    play(tmp_path, scene, "iwarp" if fabric == "loopback" else fabric)
+
+
+def traffic_of(client: Client) -> dict[str, int]:
+    """The transport's own counters at the client's end."""
+    assert isinstance(client.transport, SmbDirectTransport)
+    return dict(client.transport.counters)
 
 
 def test_session_encrypted(tmp_path: Path) -> None:

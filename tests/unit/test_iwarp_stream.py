@@ -14,7 +14,6 @@ from smbdirect.providers.base import Access, Completion, Operation, Status
 from smbdirect.providers.iwarp import ddp, rdmap
 from smbdirect.providers.iwarp.ddp import TAGGED_HEADER, UNTAGGED_HEADER, TaggedHeader, UntaggedHeader
 from smbdirect.providers.iwarp.fpdu import decode_fpdu, encode_fpdu, iter_fpdus
-from smbdirect.providers.iwarp.memory import RegionTable
 from smbdirect.providers.iwarp.mpa import Rtr
 from smbdirect.providers.iwarp.placement import PendingRead, RingPool
 from smbdirect.providers.iwarp.rdmap import (
@@ -28,6 +27,7 @@ from smbdirect.providers.iwarp.rdmap import (
 )
 from smbdirect.providers.iwarp.receiver import Receiver
 from smbdirect.providers.iwarp.sender import IOV_MAX, Response, Sender, Work
+from smbdirect.providers.memory import RegionTable
 
 RIGHTS = Access.LOCAL_WRITE | Access.REMOTE_READ | Access.REMOTE_WRITE
 
@@ -188,6 +188,41 @@ REFUSED: dict[str, tuple[Any, Fault]] = {
     "13 bytes": (lambda p: b"\0\x0d" + bytes(20), Fault.ULPDU_LENGTH),
     "untagged of 17 bytes": (lambda p: b"\0\x11\x41\x43" + bytes(20), Fault.ULPDU_LENGTH),
 }
+
+
+# Layer and error type, error code: RFC 5040 section 4.8 (RDMAP and DDP), RFC 5044 section 8 (MPA).
+ON_THE_WIRE = {
+    Fault.INVALID_STAG: "0100",
+    Fault.BOUNDS: "0101",
+    Fault.ACCESS_RIGHTS: "0102",
+    Fault.OFFSET_WRAP: "0104",
+    Fault.CANNOT_INVALIDATE: "0109",
+    Fault.RDMAP_VERSION: "0205",
+    Fault.UNEXPECTED_OPCODE: "0206",
+    Fault.UNSPECIFIED_OPERATION: "02ff",
+    Fault.TAGGED_INVALID_STAG: "1100",
+    Fault.TAGGED_BOUNDS: "1101",
+    Fault.TAGGED_OFFSET_WRAP: "1103",
+    Fault.TAGGED_VERSION: "1104",
+    Fault.INVALID_QUEUE: "1201",
+    Fault.NO_BUFFER: "1202",
+    Fault.MSN_RANGE: "1203",
+    Fault.MESSAGE_OFFSET: "1204",
+    Fault.MESSAGE_TOO_LONG: "1205",
+    Fault.UNTAGGED_VERSION: "1206",
+    Fault.CRC: "2002",
+    Fault.ULPDU_LENGTH: "2003",
+}
+
+
+@pytest.mark.parametrize("fault", Fault)
+def test_terminate_codes(fault: Fault) -> None:
+    assert TerminateError(fault).message[:2].hex() == ON_THE_WIRE[fault]
+
+
+def test_every_kind_of_fault_is_provoked_somewhere_here() -> None:
+    elsewhere = {Fault.NO_BUFFER, Fault.ACCESS_RIGHTS, Fault.CRC}  # they need another set-up than ``REFUSED`` has
+    assert {fault for _, fault in REFUSED.values()} | elsewhere == set(Fault)
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -6,7 +6,8 @@
 #   apt-get install -y --no-install-recommends gcc make xz-utils cpio busybox-static kmod qemu-system-x86 iproute2 tcpdump tshark ibverbs-providers pahole
 set -euo pipefail
 LAB=${LAB:-${XDG_CACHE_HOME:-$HOME/.cache}/smb-kernel-lab}
-. "$(dirname "$0")/kernel.sh"
+HERE=$(cd "$(dirname "$0")" && pwd)
+. "$HERE/kernel.sh"
 V=$LAB_VERSION K=$LAB_KERNEL
 SUITES=${SUITES:-bookworm-backports}
 mkdir -p "$LAB"/{apt/lists/partial,dl,root,src,modules}
@@ -46,4 +47,11 @@ mk fs/smb/client CONFIG_CIFS=m CONFIG_CIFS_SMB_DIRECT=y CONFIG_CIFS_DEBUG=y CONF
    KCFLAGS="-DCONFIG_CIFS_SMB_DIRECT=1 -DCONFIG_CIFS_DEBUG2=1"
 mk fs/smb/server CONFIG_SMB_SERVER=m CONFIG_SMB_SERVER_SMBDIRECT=y KCFLAGS=-DCONFIG_SMB_SERVER_SMBDIRECT=1
 mk drivers/infiniband/sw/siw CONFIG_RDMA_SIW=m KCFLAGS=-DCONFIG_RDMA_SIW_MODULE=1
+
+# rxe a second time, repaired (see rxe-retry.sed): a copy beside Debian's own, which stays what guests load by default
+rm -rf "$S/rxe-retry" && cp -r "$S/drivers/infiniband/sw/rxe" "$S/rxe-retry"
+sed -i -f "$HERE/rxe-retry.sed" "$S/rxe-retry/rxe_req.c"
+cmp -s "$S/rxe-retry/rxe_req.c" "$S/drivers/infiniband/sw/rxe/rxe_req.c" && { echo "rxe-retry.sed does not fit this kernel" >&2; exit 1; }
+make -j"$(nproc)" -s -C "$H" M="$S/rxe-retry" CONFIG_RDMA_RXE=m modules
+cp "$S/rxe-retry/rdma_rxe.ko" "$LAB/modules/rdma_rxe-retry.ko"
 ls -l "$LAB/modules"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+DISORDER = "delay 1ms duplicate 1% reorder 10% 50%"
+
 
 class Case(NamedTuple):
     name: str
@@ -19,23 +21,50 @@ class Case(NamedTuple):
     encrypted: bool = False
     verbs: bool = False
     """The server runs inside the guest, on the kernel's RDMA device, instead of on the host."""
+    tap: bool = False
+    """Guest and host meet on a tap instead of QEMU's user network, which carries no RoCE."""
+    mtu: int = 1500
+    """Of the guest's interface."""
+    netem: str = ""
+    """What ``tc`` does to the packets that the guest sends, from the second session on."""
+    client_defect: str = ""
+    """What the client's own defect looks like that spoils the case now and then; it is run again then."""
+    rxe_retry: bool = False
+    """The guest's rxe repeats its send queue correctly after a packet loss (docs/rocev2.md)."""
+    captured: bool = True
+    """A session of the case is captured; load is not."""
+    program: str = ""
+    """A C program of guest/ that the case's script runs."""
 
     @property
     def argument(self) -> str:
         """As guest/cases.sh takes it."""
-        return f"{self.name}:{self.protocol}:{self.credits}:{self.mount_options}"
+        return f"{self.name}:{self.protocol}:{self.credits}:{self.mtu}:{self.netem}:{self.mount_options}"
+
+    @property
+    def boot(self) -> tuple[bool, bool, bool, int]:
+        """Cases with the same value can share a boot of the guest."""
+        return self.verbs, self.tap, self.rxe_retry, self.mtu
 
 
 CASES = (
     Case("siw", "siw", rdma_transfers=True, invalidation=True),
     Case("tcp", "tcp"),
-    Case("siw-sign", "siw", "sign"),
+    Case("siw-sign", "siw", "sign", client_defect="sign fail"),
     Case("siw-seal", "siw", "seal", encrypted=True),
     Case("siw-16-credits", "siw", credits=16, rdma_transfers=True, invalidation=True),
     Case("siw-vers-3.0", "siw", "vers=3.0", rdma_transfers=True),
     Case("siw-vers-3.0.2", "siw", "vers=3.0.2", rdma_transfers=True, invalidation=True),
     Case("tcp-sign", "tcp", "sign"),
     Case("tcp-seal", "tcp", "seal", encrypted=True),
+    Case("two-clients", "siw", rdma_transfers=True, invalidation=True),
+    Case("stress", "siw", captured=False, program="stress"),
+    Case("rxe", "rxe", rdma_transfers=True, invalidation=True, tap=True),
+    Case("rxe-mtu9000", "rxe", rdma_transfers=True, invalidation=True, tap=True, mtu=9000),
+    Case("rxe-netem", "rxe", rdma_transfers=True, invalidation=True, tap=True, netem=DISORDER),
+    Case(
+        "rxe-loss", "rxe", rdma_transfers=True, invalidation=True, tap=True, netem=f"{DISORDER} loss 1%", rxe_retry=True
+    ),
     Case("verbs-siw", "siw", rdma_transfers=True, invalidation=True, verbs=True),
     Case("verbs-rxe", "rxe", rdma_transfers=True, invalidation=True, verbs=True),
 )

@@ -19,8 +19,13 @@ from tools.pcap.replay import replay
 from tools.pcap.rewrite import rewrite
 from tools.pcap.session import CaptureFile, read_capture
 
+FABRICS = {"siw": "iwarp", "rxe": "roce", "tcp": "tcp"}
+"""What the capture shows, by the protocol of a case."""
 SESSION_FILE_BYTES = 300_000
 """Size of the file that guest/workout.sh writes and reads back in the captured session."""
+
+SMALL_BYTES, SMALL_REQUESTS = 65536, 300
+"""What the workout at most reads and writes in requests too small for RDMA."""
 
 # What a healthy client kernel never logs. Lines like "smbd_post_recv ... rc=-107" are not among them: 6.12 logs them
 # whenever it unmounts, since it keeps posting receives to a queue pair that it has just closed.
@@ -142,7 +147,7 @@ def _capture(case: Case, path: Path) -> tuple[list[str], CaptureFile | None]:
         return [f"capture: {error}"], None
     found = [str(problem) for problem in capture.all_problems]
     found += [f"replay: {text}" for session in capture.sessions for text in replay(session)]
-    fabric = "tcp" if case.protocol == "tcp" else "iwarp"
+    fabric = FABRICS[case.protocol]
     sessions = [session for session in capture.sessions if session.fabric == fabric and session.upper]
     if not sessions:
         return [*found, f"capture: no session over {fabric}"], capture
@@ -158,6 +163,40 @@ def _capture(case: Case, path: Path) -> tuple[list[str], CaptureFile | None]:
     if case.invalidation != bool(invalidated):
         found.append(f"capture: {invalidated} Sends with Invalidate")
     return found, capture
+
+
+def _counters(case: Case, folder: Path) -> list[str]:
+    """What the server counted on the connection of the bulk transfers, against what the client's kernel counted."""
+    try:
+        (channel,) = json.loads((folder / "status.json").read_text())["channels"]
+        stats = (folder / "stats.txt").read_text()
+    except (OSError, ValueError, KeyError) as error:
+        return [f"status of the server: {error}"]
+    read, written = (sum(map(int, re.findall(rf"Bytes {what}: (\d+)", stats))) for what in ("read", "written"))
+    requests = sum(int(count) for count in re.findall(r"^(?:Reads|Writes): (\d+) total", stats, re.MULTILINE))
+    if not (read and written and requests):
+        return ["the client's statistics say that it read or wrote nothing"]
+    found = []
+
+    def compare(what: str, ours: int, theirs: int, below: int, above: int) -> None:
+        if not theirs - below <= ours <= theirs + above:
+            found.append(f"counters: {what}: {ours} at the server, {theirs} at the client")
+
+    if not case.rdma_transfers:
+        # Around the data there are headers, fragments and everything that is no data.
+        compare("RDMA bytes", channel["rdma_read_bytes"] + channel["rdma_write_bytes"], 0, 0, 0)
+        for side, key, moved in (("server", "received", written), ("client", "sent", read)):
+            compare(
+                f"bytes in messages to the {side}", channel[f"inline_bytes_{key}"], moved, 0, moved // 8 + (2 << 20)
+            )
+        return found
+    compare("bytes by RDMA Read, written", channel["rdma_read_bytes"], written, SMALL_BYTES, 0)
+    compare("bytes by RDMA Write, read", channel["rdma_write_bytes"], read, SMALL_BYTES, 0)
+    counted = channel["smb_direct"]["remote_invalidations_sent"]
+    compare("invalidations", counted, requests if case.invalidation else 0, SMALL_REQUESTS * case.invalidation, 0)
+    if channel["rdma"]["code"] != "used":
+        found.append(f"the server says: {channel['rdma']['text']}")
+    return found
 
 
 def _steady(folder: Path) -> list[str]:
@@ -180,9 +219,20 @@ def _steady(folder: Path) -> list[str]:
     return found
 
 
-def judge(case: Case, folder: Path) -> list[str]:
-    """Everything that is wrong with a case whose results lie in ``folder``; empty when it passed."""
+def met_client_defect(case: Case, folder: Path) -> bool:
+    """Whether the client's kernel logged what ``case.client_defect`` says."""
+    path = folder / "dmesg.txt"
+    return bool(case.client_defect) and path.exists() and case.client_defect in path.read_text(errors="replace")
+
+
+def judge(case: Case, folder: Path, counted: bool = False) -> list[str]:
+    """Everything that is wrong with a case whose results lie in ``folder``; empty when it passed. ``counted``: the
+    server was asked for its counters, too."""
     found = _guest(case, folder) + _kernel_log(folder) + _debug_data(case, folder)
+    if not case.verbs and counted and case.captured:
+        found += _counters(case, folder)
+    if not case.captured:
+        return found
     if case.verbs:
         found += _steady(folder)
         log = folder / "server.log"

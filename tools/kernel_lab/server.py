@@ -9,8 +9,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 TCP_PORT, RDMA_PORT = 445, 5445
@@ -51,13 +52,41 @@ def _wait_ready(process: subprocess.Popen[bytes], log: Path) -> None:
 class Server:
     """A running ``smb3server``."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], log: Path, state: Path) -> None:
         self.process = process
         self.log = log
+        self.state = state
 
     @property
     def alive(self) -> bool:
         return self.process.poll() is None
+
+    def report(self, path: Path) -> None:
+        """Write what ``smb3server status --json`` says to ``path``; an empty file if it fails."""
+        command = [sys.executable, "-m", "smb3server", "status", "--json", "--state", str(self.state)]
+        run = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False)
+        path.write_bytes(run.stdout if run.returncode == 0 else b"")
+
+    @contextlib.contextmanager
+    def answering(self, out: Path) -> Iterator[None]:
+        """While the block runs, answer the guest's requests for the server's status: ``out/CASE/ask-status`` becomes
+        ``status.json``."""
+        end = threading.Event()
+
+        def answer() -> None:
+            while not end.wait(0.2):
+                for wish in out.glob("*/ask-status"):
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        self.report(wish.with_name("status.json"))
+                    wish.unlink()
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            end.set()
+            thread.join()
 
     def stop(self) -> None:
         """SIGTERM, and the exit status must be 0. Raises ``ServerError``."""
@@ -75,11 +104,18 @@ class Server:
 
 
 @contextlib.contextmanager
-def running_server(share: Path, log: Path) -> Iterator[Server]:
-    """``smb3server`` serving ``share`` on 127.0.0.1, until the block ends. Raises ``ServerError``."""
-    check_ports()
-    command = [sys.executable, "-c", "import sys; from smb3server.cli import main; sys.exit(main())"]
-    command += ["--share", f"share={share}", "--user", "u:pw", "--rdma=iwarp", "--listen", "127.0.0.1"]
+def running_server(
+    share: Path, log: Path, address: str = "127.0.0.1", fabric: str = "iwarp", prefix: Sequence[str] = ()
+) -> Iterator[Server]:
+    """``smb3server`` serving ``share`` on ``address``, until the block ends. ``prefix`` is the command that starts it
+    somewhere else, in a network namespace. Raises ``ServerError``."""
+    if not prefix:
+        check_ports()
+    command = list(prefix)
+    command += [sys.executable, "-c", "import sys; from smb3server.cli import main; sys.exit(main())"]
+    command += ["--share", f"share={share}", "--user", "u:pw", f"--rdma={fabric}", "--listen", address]
+    state = log.with_suffix(".state")
+    command += ["--state", str(state)]
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -90,7 +126,7 @@ def running_server(share: Path, log: Path) -> Iterator[Server]:
         )
     try:
         _wait_ready(process, log)
-        yield Server(process, log)
+        yield Server(process, log, state)
     finally:
         if process.poll() is None:
             process.kill()

@@ -2,6 +2,10 @@
 
 Exit status 1 if a test that passed before (tests/conformance/smbtorture.tsv) does not pass now. ``--update`` writes
 that file and docs/smbtorture.md.
+
+With ``--signing required``, ``--encryption required`` or ``--fabric`` the run is held against the plain one's file
+instead: exit status 1 for a difference that variants.toml does not explain; ``--update`` writes the variant's own file
+and docs/smbtorture-variants.md.
 """
 
 from __future__ import annotations
@@ -16,14 +20,17 @@ from pathlib import Path
 from typing import Any
 
 from tools.torture import outcome, report
+from tools.torture import variant as variants
 from tools.torture.plan import Plan, make_plan
 from tools.torture.runner import Runner
 from tools.torture.server import ServerError, configuration, running_server
+from tools.torture.variant import Variant
 from tools.torture.volumes import volume
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPECTED = ROOT / "tests" / "conformance" / "smbtorture.tsv"
 PAGE = ROOT / "docs" / "smbtorture.md"
+VARIANTS_PAGE = PAGE.with_name("smbtorture-variants.md")
 MAIN_SHARES = ("t1", "t2")
 MAIN_SERVER = "main"
 
@@ -31,35 +38,30 @@ MAIN_SERVER = "main"
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tools.torture", description=__doc__)
     parser.add_argument("suites", nargs="*", metavar="SUITE", help="with or without smb2.; default: all")
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "torture", help="results and smbtorture's output")
+    parser.add_argument("--out", type=Path, help="results and smbtorture's output; default: build/torture")
     parser.add_argument("--update", action="store_true", help="make these results the expected ones")
     parser.add_argument("--timeout", type=float, default=400, help="seconds per suite")
     parser.add_argument("--test-timeout", type=float, default=90, help="seconds per test that runs on its own")
-    parser.add_argument("--signing", action="store_true", help="the client requires signing")
-    parser.add_argument("--encryption", action="store_true", help="the client requires encryption")
+    parser.add_argument("--signing", choices=("required",), help="client and server require it")
+    parser.add_argument("--encryption", choices=("required",), help="client and server require it")
+    parser.add_argument(
+        "--fabric", choices=("iwarp", "loopback"), help="over SMB Direct, through a proxy; default: TCP"
+    )
     parser.add_argument(
         "--retries", type=int, default=1, help="times that tests which fail against expectation run again"
     )
     return parser.parse_args()
 
 
-def _client_options(options: argparse.Namespace) -> list[str]:
-    extra = []
-    if options.signing:
-        extra.append("--option=clientsigning=required")
-    if options.encryption:
-        extra.append("--client-protection=encrypt")
-    return extra
-
-
-def _start(stack: contextlib.ExitStack, options: argparse.Namespace, plan: Plan) -> Runner:
+def _start(stack: contextlib.ExitStack, options: argparse.Namespace, plan: Plan, variant: Variant) -> Runner:
     """File systems, shares and servers."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="torture-")))
     folder.chmod(0o755)
     paths: dict[str, Path] = {}
     settings: dict[str, dict[str, Any]] = {}
     members: dict[str, list[str]] = {}
-    for name, given in {**{name: {} for name in MAIN_SHARES}, **plan.shares}.items():
+    wanted = {name: given for name, given in plan.shares.items() if name in plan.used_shares()}
+    for name, given in {**{name: {} for name in MAIN_SHARES}, **wanted}.items():
         settings[name] = dict(given)
         kind = settings[name].pop("volume", "ext4")
         members.setdefault(settings[name].pop("server", MAIN_SERVER), []).append(name)
@@ -68,30 +70,35 @@ def _start(stack: contextlib.ExitStack, options: argparse.Namespace, plan: Plan)
             print(f"share {name}: no {kind} of its own (needs root and loop devices): a plain folder")
     addresses: dict[str, tuple[str, int]] = {}
     for server, names in members.items():
-        config = configuration({name: paths[name] for name in names}, settings, plan.servers.get(server, {}))
+        config = configuration(
+            {name: paths[name] for name in names}, settings, plan.servers.get(server, {}) | variant.server_options
+        )
         place = folder / f"server-{server}"
         place.mkdir()
         try:
-            address = stack.enter_context(running_server(place, config))
+            address = stack.enter_context(running_server(place, config, variant.fabric))
         except ServerError as error:
             if server == MAIN_SERVER:
                 raise
             print(f"server {server}: {error}\nits tests run against the main one", file=sys.stderr)
             address = addresses[MAIN_SHARES[0]]
-        stack.callback(shutil.copy, place / "server.log", options.out / f"server-{server}.log")
+        for log in place.glob("*.log"):
+            stack.callback(shutil.copy, log, options.out / f"{log.stem}-{server}.log")
         addresses |= dict.fromkeys(names, address)
     return Runner(
-        plan, addresses, paths, options.out / "raw", options.timeout, options.test_timeout, _client_options(options)
+        plan, addresses, paths, options.out / "raw", options.timeout, options.test_timeout, variant.client_options
     )
 
 
-def _run(options: argparse.Namespace) -> list[outcome.Outcome]:
+def _run(options: argparse.Namespace, variant: Variant) -> list[outcome.Outcome]:
     plan = make_plan(options.suites)
+    if not options.suites:
+        plan.suites = {suite: tests for suite, tests in plan.suites.items() if variant.wants(suite)}
     raw = options.out / "raw"
     shutil.rmtree(raw, ignore_errors=True)
     raw.mkdir(parents=True)
     with contextlib.ExitStack() as stack:
-        runner = _start(stack, options, plan)
+        runner = _start(stack, options, plan, variant)
         outcomes = runner.run_all(list(MAIN_SHARES))
         for _ in range(options.retries):
             outcomes = runner.repeat(outcomes, {row.test for row in report.regressions(outcomes, EXPECTED)})
@@ -104,18 +111,24 @@ def _interrupt(number: int, frame: object) -> None:
 
 def main() -> int:
     options = _arguments()
+    variant = variants.make(options.signing is not None, options.encryption is not None, options.fabric)
     if shutil.which("smbtorture") is None:
         print("smbtorture is not installed (Debian: samba-testsuite)", file=sys.stderr)
         return 2
-    options.out = options.out.resolve()
+    options.out = (options.out or ROOT / "build" / "-".join(filter(None, ["torture", variant.name]))).resolve()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     try:
-        outcomes = _run(options)
+        outcomes = _run(options, variant)
     except ServerError as error:
         print(error, file=sys.stderr)
         return 2
     outcome.write(options.out / "results.tsv", outcomes)
+    return _judge_variant(options, variant, outcomes) if variant.name else _judge(options, outcomes)
+
+
+def _judge(options: argparse.Namespace, outcomes: list[outcome.Outcome]) -> int:
+    """The plain run against what was expected and against Samba."""
     worse = report.regressions(outcomes, EXPECTED)
     everything = report.merged(outcomes, EXPECTED)
     (options.out / "smbtorture.md").write_text(report.markdown(everything), encoding="utf-8")
@@ -134,6 +147,26 @@ def main() -> int:
         )
         return 1
     return 0
+
+
+def _variant_file(name: str) -> Path:
+    return EXPECTED.with_name(f"smbtorture-{name}.tsv")
+
+
+def _judge_variant(options: argparse.Namespace, variant: Variant, outcomes: list[outcome.Outcome]) -> int:
+    """A variant against the plain run."""
+    print(f"{variant.name}: {sum(row.passed for row in outcomes)} of {len(outcomes)} pass")
+    why = variants.reasons(variant.name)
+    different = variants.worse(outcomes, EXPECTED)
+    for row in different:
+        print(f"  passes plainly and not here: {row.test}: {why.get(row.test, f'NOT EXPLAINED: {row.reason}')}")
+    if options.update:
+        file = _variant_file(variant.name)
+        outcome.write(file, report.merged(outcomes, file))
+        names = [path.stem.removeprefix("smbtorture-") for path in EXPECTED.parent.glob("smbtorture-*.tsv")]
+        results = {name: report.merged([], _variant_file(name)) for name in names}
+        VARIANTS_PAGE.write_text(variants.markdown(results, EXPECTED), encoding="utf-8")
+    return 1 if any(row.test not in why for row in different) else 0
 
 
 if __name__ == "__main__":

@@ -41,6 +41,11 @@ class Plan:
                 return special
         return None
 
+    def used_shares(self) -> set[str]:
+        """Further shares that the planned tests need."""
+        found = (self.special(test) for tests in self.suites.values() for test in tests)
+        return {special.share for special in found if special is not None and special.share is not None}
+
 
 def normal(name: str) -> str:
     """smbtorture lists a suite that is one test as ``smb2.x.x`` and reports it as ``smb2.x``."""

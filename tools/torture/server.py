@@ -1,4 +1,5 @@
-"""The server under test, as its users start it: the command with a configuration file."""
+"""The server under test, as its users start it: the command with a configuration file. With a fabric, smbtorture's TCP
+is carried onto SMB Direct by ``tools.smbdirect_proxy``."""
 
 from __future__ import annotations
 
@@ -40,15 +41,36 @@ def _toml(value: object) -> str:
 
 
 @contextlib.contextmanager
-def running_server(folder: Path, config: str) -> Iterator[tuple[str, int]]:
-    """Its address. What it writes is in ``folder``/server.log."""
+def running_server(folder: Path, config: str, fabric: str | None = None) -> Iterator[tuple[str, int]]:
+    """Its address, or with ``fabric`` (iwarp, loopback) that of a proxy in front of its SMB Direct. What it writes is
+    in ``folder``/server.log. Raises ``ServerError``."""
     file, log = folder / "server.toml", folder / "server.log"
     file.write_text(config, encoding="utf-8")
-    command = [sys.executable, "-m", "smb3server", "--config", str(file), "--state", str(folder / "state")]
+    options = ["--config", str(file), "--state", str(folder / "state")]
+    if fabric is None:
+        with _running(["smb3server", *options], log) as process:
+            yield _address(process, log, "tcp")
+    elif fabric == "loopback":
+        with _running(["tools.smbdirect_proxy", "--fabric", fabric, "--", *options], log) as process:
+            yield _address(process, log, "tcp")
+    else:
+        with contextlib.ExitStack() as stack:
+            process = stack.enter_context(_running(["smb3server", *options, "--rdma", fabric, "--rdma-port", "0"], log))
+            host, port = _address(process, log, fabric)
+            proxy_log = folder / "proxy.log"
+            arguments = ["tools.smbdirect_proxy", "--fabric", fabric, "--server", f"{host}:{port}"]
+            proxy = stack.enter_context(_running(arguments, proxy_log))
+            yield _address(proxy, proxy_log, "tcp")
+
+
+@contextlib.contextmanager
+def _running(arguments: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            [sys.executable, "-m", *arguments], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+        )
     try:
-        yield _address(process, log)
+        yield process
     finally:
         process.terminate()
         try:
@@ -58,12 +80,15 @@ def running_server(folder: Path, config: str) -> Iterator[tuple[str, int]]:
             process.wait()
 
 
-def _address(process: subprocess.Popen[bytes], log: Path) -> tuple[str, int]:
+def _address(process: subprocess.Popen[bytes], log: Path, kind: str) -> tuple[str, int]:
+    """Where ``kind`` is served, by the line that starts with "ready"."""
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
         for line in log.read_text(errors="replace").splitlines():
             if line.startswith("ready "):
-                host, _, port = line.split(",")[0].split()[-1].rpartition(":")
-                return host, int(port)
+                for address in line.removeprefix("ready ").split(", "):
+                    if address.startswith(kind + " "):
+                        host, _, port = address.split()[-1].rpartition(":")
+                        return host, int(port)
         time.sleep(0.1)
     raise ServerError(f"the server did not start:\n{log.read_text(errors='replace')[-2000:]}")

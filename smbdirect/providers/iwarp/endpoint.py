@@ -28,12 +28,12 @@ from smbdirect.providers.base import (
     Write,
 )
 from smbdirect.providers.iwarp.linger import Linger
-from smbdirect.providers.iwarp.memory import Region, RegionTable, as_bytes_view
 from smbdirect.providers.iwarp.mpa import DEFAULT_READ_DEPTH, Parameters, ulpdu_for_segment
 from smbdirect.providers.iwarp.placement import PendingRead, RingPool
 from smbdirect.providers.iwarp.rdmap import Fault, ReadRequest, TerminateError, describe_terminate
 from smbdirect.providers.iwarp.receiver import Receiver
 from smbdirect.providers.iwarp.sender import Response, Sender, Work
+from smbdirect.providers.memory import Region, RegionTable, as_bytes_view
 from smbdirect.tcp_info import retransmissions
 
 _log = logging.getLogger(__name__)
@@ -125,6 +125,13 @@ class IwarpEndpoint:
         self._terminates_received = 0
 
     # -- set-up -------------------------------------------------------------------------------------------------
+
+    def use_socket(self, sock: socket.socket) -> None:
+        """Another TCP connection, before ``establish``; the one so far is closed."""
+        self._sock.close()
+        self._sock = sock
+        self.local_address = sock.getsockname()[:2]
+        self.peer_address = sock.getpeername()[:2]
 
     def establish(self, parameters: Parameters, initiator: bool) -> None:
         """MPA is done: data may flow. An acceptor stays silent until the first FPDU has arrived, since Linux siw (and

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import weakref
 
 LINGER_TIMEOUT = 2.0
 """Seconds that the peer has to take the last bytes and close its side."""
@@ -21,6 +22,9 @@ class Linger:
         self._loop = loop
         self._sock = sock
         self._farewell = memoryview(farewell)
+        # An event loop that ends first leaves no open socket behind. Not ``__del__``: the socket's may run first.
+        self._close_socket = weakref.finalize(self, sock.close)
+        self._close_socket.atexit = False
         self._timer = loop.call_later(LINGER_TIMEOUT, self.close)
         loop.add_reader(sock, self._readable)
         self._writable()
@@ -33,10 +37,7 @@ class Linger:
         if not self._loop.is_closed():
             self._loop.remove_reader(self._sock)
             self._loop.remove_writer(self._sock)
-        self._sock.close()
-
-    def __del__(self) -> None:
-        self._sock.close()
+        self._close_socket()
 
     def _writable(self) -> None:
         try:

@@ -7,19 +7,22 @@ import errno
 import logging
 import socket
 from collections.abc import Callable
+from typing import cast
 
 from smbdirect.errors import ConnectionLost, ProtocolError
 from smbdirect.providers.base import CloseCause, CloseReason, ConnectionRequest, Endpoint
 from smbdirect.providers.iwarp import mpa
 from smbdirect.providers.iwarp.endpoint import CAPABILITIES, IwarpEndpoint
 from smbdirect.providers.iwarp.linger import Linger
-from smbdirect.providers.iwarp.mpa import FRAME_HEADER, Frame, Parameters, Rtr
+from smbdirect.providers.iwarp.mpa import FRAME_HEADER, Frame, FrameFlag, Parameters, Rtr
 from smbdirect.providers.iwarp.placement import RingPool
 
 _log = logging.getLogger(__name__)
 
 MPA_TIMEOUT = 5.0
 """Seconds that a peer has for its MPA request, from the TCP connection on."""
+ANSWER_TIMEOUT = 10.0
+"""Seconds that a connection request waits for ``accept`` or ``reject``; then it is rejected."""
 MAX_HANDSHAKES = 1024
 """Connections whose MPA request is not complete; further ones are closed at once."""
 _ACCEPT_PAUSE = 0.5
@@ -41,10 +44,21 @@ class IwarpConnectionRequest:
         self._frame = frame
         self._endpoint: IwarpEndpoint | None = None
         self._answered = False
+        self._timer = asyncio.get_running_loop().call_later(ANSWER_TIMEOUT, self._expired)
+
+    def _answer(self) -> None:
+        self._answered = True
+        self._timer.cancel()
+
+    def _expired(self) -> None:
+        _log.warning("%s port %d: connection request not answered by the application", *self.peer_address)
+        self.reject()
 
     def prepare(self) -> Endpoint:
-        """See ``base.ConnectionRequest.prepare``."""
+        """See ``base.ConnectionRequest.prepare``. Raises ``ConnectionLost`` once the request has been answered."""
         if self._endpoint is None:
+            if self._answered:
+                raise ConnectionLost(CloseReason(CloseCause.LOCAL, "already answered, or too late"))
             self._endpoint = self._provider.endpoint(self._sock, self.private_data)
         return self._endpoint
 
@@ -59,7 +73,7 @@ class IwarpConnectionRequest:
             raise ConnectionLost(CloseReason(CloseCause.LOCAL, "already answered"))
         frame, parameters = mpa.accept_frame(self._frame, private_data, self._provider.crc)
         reply = mpa.encode_frame(mpa.REPLY_KEY, frame)
-        self._answered = True
+        self._answer()
         try:
             await asyncio.get_running_loop().sock_sendall(self._sock, reply)
         except OSError as error:
@@ -78,7 +92,7 @@ class IwarpConnectionRequest:
         if self._answered:
             return
         reply = mpa.encode_frame(mpa.REPLY_KEY, mpa.reject_frame(self._frame, private_data))
-        self._answered = True
+        self._answer()
         if self._endpoint is not None:
             self._endpoint.abort(CloseReason(CloseCause.LOCAL, "rejected"))
             return
@@ -212,7 +226,8 @@ class IwarpProvider:
 
     ``crc`` asks for checksums (a peer that asks gets them anyhow). ``large_fpdus``: FPDUs up to 64 KiB instead of one
     TCP segment; None chooses them for peers on the loopback interface. ``peer_to_peer`` makes ``connect`` offer a
-    ready-to-receive operation; ``revision`` is the MPA revision it asks for.
+    ready-to-receive operation; ``revision`` is the MPA revision it asks for first: a peer that refuses 2 is asked again
+    for 1.
     """
 
     def __init__(
@@ -299,9 +314,20 @@ class IwarpProvider:
             raise ConnectionLost(CloseReason(CloseCause.PEER, str(error))) from error
         try:
             prepare(endpoint)
-            parameters, endpoint.private_data = await self._initiate(sock, private_data)
+            try:
+                parameters, endpoint.private_data = await self._initiate(sock, private_data, self._revision)
+            except _OldPeerError as refusal:
+                if endpoint.close_reason is not None:
+                    raise
+                _log.info("%s port %d: asked again for MPA revision 1: %s", host, port, refusal)
+                sock = await _connected(host, port)
+                endpoint.use_socket(sock)
+                parameters, endpoint.private_data = await self._initiate(sock, private_data, 1)
         except BaseException as error:
             reason = CloseReason(CloseCause.LOCAL, "connecting failed")
+            if isinstance(error, ConnectionLost):
+                endpoint.abort(cast(CloseReason, error.reason))
+                raise
             if isinstance(error, OSError | EOFError):
                 reason = CloseReason(CloseCause.PEER, str(error))
             elif isinstance(error, ProtocolError):
@@ -315,16 +341,29 @@ class IwarpProvider:
         endpoint.establish(parameters, initiator=True)
         return endpoint
 
-    async def _initiate(self, sock: socket.socket, private_data: bytes) -> tuple[Parameters, bytes]:
-        """Exchange of MPA frames: what was agreed, and the responder's private data."""
+    async def _initiate(self, sock: socket.socket, private_data: bytes, revision: int) -> tuple[Parameters, bytes]:
+        """Exchange of MPA frames: what was agreed, and the responder's private data. Raises ``_OldPeerError`` where
+        revision 1 may be asked for instead."""
         loop = asyncio.get_running_loop()
-        request = mpa.request_frame(private_data, self.crc, self._revision, self._peer_to_peer)
+        request = mpa.request_frame(private_data, self.crc, revision, self._peer_to_peer)
         await loop.sock_sendall(sock, mpa.encode_frame(mpa.REQUEST_KEY, request))
-        data = await _receive_exactly(sock, FRAME_HEADER.size)
+        try:
+            data = await _receive_exactly(sock, 1)
+        except (EOFError, ConnectionResetError) as error:
+            # RFC 5044 section 7.1.1: a responder that does not know the revision closes the connection.
+            raise (_OldPeerError(str(error)) if revision > 1 else error) from error
+        data += await _receive_exactly(sock, FRAME_HEADER.size - 1)
         header = mpa.decode_header(data, mpa.REPLY_KEY)
         data += await _receive_exactly(sock, header.private_data_length)
         reply = mpa.decode_frame(data, mpa.REPLY_KEY)
+        if revision > 1 and reply.revision == 1 and FrameFlag.REJECT in reply.flags:
+            # Whoever knows revision 2 rejects in revision 2.
+            raise _OldPeerError("rejected in revision 1")
         return mpa.complete_request(request, reply), reply.private_data
+
+
+class _OldPeerError(EOFError):
+    """The responder may know MPA revision 1 only."""
 
 
 async def _connected(host: str, port: int) -> socket.socket:

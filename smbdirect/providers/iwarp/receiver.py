@@ -9,19 +9,20 @@ only once the checksum is known to be good, so everything passes through the rin
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from crc32c import crc32c
 
 from smbdirect.codec import Buffer
-from smbdirect.providers.base import Completion, Operation, Status
+from smbdirect.providers.base import Access, Completion, Operation, Status
 from smbdirect.providers.iwarp import ddp, rdmap
 from smbdirect.providers.iwarp.ddp import TAGGED_HEADER, UNTAGGED_HEADER, TaggedHeader, UntaggedHeader, next_msn
-from smbdirect.providers.iwarp.memory import Region, RegionTable
 from smbdirect.providers.iwarp.mpa import Rtr, fpdu_size
 from smbdirect.providers.iwarp.placement import RING_SIZE, PendingRead, RingPool
 from smbdirect.providers.iwarp.rdmap import READ_REQUEST, Fault, Opcode, ReadRequest, TerminateError
+from smbdirect.providers.memory import AccessRefused, Region, RegionTable
+from smbdirect.providers.memory import Fault as Refusal
 
 _MIN_ROOM = 0x10000 + 16
 """Bytes of the ring that must be free for a receive: any one FPDU fits."""
@@ -35,6 +36,25 @@ _MIDDLE = ddp.TAGGED | ddp.VERSION
 """DDP control byte of a tagged segment that is not its message's last."""
 _TAGGED_FIELDS = TAGGED_HEADER.fields_from
 _EMPTY = memoryview(bytearray())
+_ADDRESS_SPACE = 1 << 64
+# DDP refuses a Write, since tagged buffers are its own; what a Read Request names is RDMAP's (RFC 5040 section 4.8).
+_WRITE_FAULTS = {
+    Refusal.TOKEN: Fault.TAGGED_INVALID_STAG,
+    Refusal.RANGE: Fault.TAGGED_BOUNDS,
+    Refusal.RIGHT: Fault.ACCESS_RIGHTS,
+}
+_READ_FAULTS = {
+    Refusal.TOKEN: Fault.INVALID_STAG,
+    Refusal.RANGE: Fault.BOUNDS,
+    Refusal.RIGHT: Fault.ACCESS_RIGHTS,
+}
+
+
+def _fault(error: AccessRefused, faults: Mapping[Refusal, Fault], offset: int, length: int) -> Fault:
+    """The Terminate code of a refused access."""
+    if error.fault is Refusal.RANGE and offset + length > _ADDRESS_SPACE:
+        return Fault.TAGGED_OFFSET_WRAP if faults is _WRITE_FAULTS else Fault.OFFSET_WRAP
+    return faults[error.fault]
 
 
 class Receiver:
@@ -241,7 +261,9 @@ class Receiver:
         view = self._view
         _, _, kind, token, offset = _TAGGED_FIELDS(view, head)
         if kind == rdmap.CONTROL | Opcode.RDMA_WRITE:
-            region = self._regions.writable(token)
+            region = self._regions.get(token)
+            if region is not None and not region.access & Access.REMOTE_WRITE:
+                region = None
             if region is None:
                 return False
             memory, base, limit = region.memory, region.address, region.length
@@ -381,7 +403,11 @@ class Receiver:
     def _write_targets(self, header: TaggedHeader, payload: int) -> Sequence[memoryview]:
         if not payload:
             return ()  # a zero-length Write is checked against nothing (RFC 5040 section 5.1); also the Write RTR
-        return (self._regions.for_write(header.stag, header.tagged_offset, payload),)
+        try:
+            region, start = self._regions.find(header.stag, header.tagged_offset, payload, Access.REMOTE_WRITE)
+        except AccessRefused as error:
+            raise TerminateError(_fault(error, _WRITE_FAULTS, header.tagged_offset, payload)) from None
+        return (region.memory[start : start + payload],)
 
     def _response_targets(self, header: TaggedHeader, payload: int) -> Sequence[memoryview]:
         if not self.reads or header.stag != self.reads[0].stag:
@@ -466,7 +492,10 @@ class Receiver:
             return
         invalidated = None
         if header.rdmap_control & rdmap.OPCODE_MASK in (Opcode.SEND_INVALIDATE, Opcode.SEND_SE_INVALIDATE):
-            self._regions.remote_invalidate(header.invalidate_stag)
+            try:
+                self._regions.remote_invalidate(header.invalidate_stag)
+            except AccessRefused:
+                raise TerminateError(Fault.CANNOT_INVALIDATE) from None  # RFC 5040 section 5.3
             invalidated = header.invalidate_stag
             self.invalidations += 1
         _, context = self.receives.popleft()
@@ -480,7 +509,13 @@ class Receiver:
         region: Region | None = None
         memory = _EMPTY
         if request.length:  # a zero-length Read is checked against nothing; also the Read RTR
-            region, memory = self._regions.for_read(request.source_stag, request.source_offset, request.length)
+            try:
+                region, start = self._regions.find(
+                    request.source_stag, request.source_offset, request.length, Access.REMOTE_READ
+                )
+            except AccessRefused as error:
+                raise TerminateError(_fault(error, _READ_FAULTS, request.source_offset, request.length)) from None
+            memory = region.memory[start : start + request.length]
         if self._on_read_request is not None:
             self._on_read_request(request, region, memory)
 

@@ -16,10 +16,10 @@ from smbdirect.codec import Buffer
 from smbdirect.providers.base import Operation
 from smbdirect.providers.iwarp import ddp, rdmap
 from smbdirect.providers.iwarp.ddp import TAGGED_HEADER, UNTAGGED_HEADER, TaggedHeader, UntaggedHeader, next_msn
-from smbdirect.providers.iwarp.memory import Region
 from smbdirect.providers.iwarp.mpa import Rtr, fpdu_size, trailer
 from smbdirect.providers.iwarp.placement import PendingRead
 from smbdirect.providers.iwarp.rdmap import READ_REQUEST, Opcode, ReadRequest
+from smbdirect.providers.memory import Region
 
 IOV_MAX = 1024
 """Buffers per ``sendmsg`` (Linux UIO_MAXIOV)."""

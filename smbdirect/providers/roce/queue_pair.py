@@ -26,7 +26,8 @@ COUNTERS = (
     "duplicates", "naks_sent", "naks_received", "rnr_sent", "rnr_received", "crc_errors", "malformed", "ecn_marks",
     "cnp_sent", "cnp_received",
 )  # fmt: skip
-"""Of one connection. ``bytes_placed`` and ``bytes_served`` are what the peer wrote into and read from our regions."""
+"""Of one connection. ``allocations`` are packets that had to be kept: arrived before an earlier one, or not taken by
+the socket at once. ``bytes_placed`` and ``bytes_served`` are what the peer wrote into and read from our regions."""
 
 _RESPONSES = frozenset(range(Opcode.READ_RESPONSE_FIRST, Opcode.READ_RESPONSE_ONLY + 1))
 _RESERVED_16 = bytes(16)

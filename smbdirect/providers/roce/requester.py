@@ -351,6 +351,7 @@ class Requester:
             if self._una != number:
                 if len(self._early) < MAX_WINDOW:
                     self._early[number] = bytes(payload)
+                    self._counters["allocations"] += 1
                 return
         before = self._una
         data: memoryview | bytes | None = payload

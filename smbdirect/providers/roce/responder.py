@@ -155,6 +155,7 @@ class Responder:
         if number > self._expected:
             if len(self._early) < MAX_EARLY and number - self._expected <= 2 * MAX_EARLY:
                 self._early[number] = opcode, ack_request, bytes(packet), end
+                self._counters["allocations"] += 1
                 if self.deadline is None and self._nak_sent is None:
                     self.deadline = now + REORDER_DELAY
                     return

@@ -53,6 +53,8 @@ LOCAL_MTU = 60_000
 _LENGTH_OFFSET = 8
 _MIN_PACKET = 16
 """BTH and ICRC."""
+_MAX_SINGLE = 20 + 8 + 12 + 16 + 4096 + 4
+"""Bytes of the longest IPv4 packet that is not a batch: BTH, RETH, the largest MTU, ICRC."""
 _PADDING = (b"", b"\0", b"\0\0", b"\0\0\0")
 _U16 = struct.Struct("=H")
 
@@ -148,6 +150,9 @@ class Port:
         self._view = memoryview(self._buffer)
         self._body = self._view[8:]
         self._routes: dict[tuple[bytes, bytes], Route] = {}
+        self._prefixes: dict[tuple[bytes, bytes, int, int, int], int] = {}
+        self._batch_sizes: dict[bytes, int] = {}
+        """Of the packets in the last batch from an address."""
         self.socket = self._open_udp(host)
         self._raw: socket.socket | None = None
         if check_icrc and not self.ipv6:
@@ -246,7 +251,8 @@ class Port:
                 continue
             marked = buffer[9] & 3 == _CE
             source = bytes(view[20:24])
-            if icrc.check_ipv4(buffer, view, end):
+            # Longer ones are batches: no need to look for one ICRC over all of it.
+            if size <= _MAX_SINGLE and icrc.check_ipv4(buffer, view, end):
                 self._on_packet(self._route(bytes(view[24:28]), source), view[36:end], marked)
             elif not self._unfold(source, end, marked):
                 self.counters["crc_errors"] += 1
@@ -255,26 +261,51 @@ class Port:
     def _unfold(self, source: bytes, end: int, marked: bool) -> bool:
         """On loopback and virtual links a batch of the sender's (UDP_SEGMENT) arrives in one piece. Its packets are of
         one size, except for the last: find it by the first one's ICRC, which also covers the lengths."""
-        packets = bytes(self._view[36:end])
-        ip_id = self._buffer[12] << 8 | self._buffer[13]
-        source_port = self._buffer[28] << 8 | self._buffer[29]
-        local = bytes(self._view[24:28])
-        for size in segment_sizes(len(packets)):
-            state = icrc.prefix(source, local, source_port, self.udp_port, size, ip_id)
-            if icrc.of_payload(packets[: size - 4], state) == packets[size - 4 : size]:
+        buffer, view = self._buffer, self._view
+        ip_id = buffer[12] << 8 | buffer[13]
+        source_port = buffer[28] << 8 | buffer[29]
+        local = bytes(view[24:28])
+        buffer[36 + icrc.BTH_MASKED_BYTE] = 0xFF
+        usual = self._batch_sizes.get(source, 0)
+        sizes = segment_sizes(end - 36)
+        for size in [usual, *sizes] if usual in sizes else sizes:
+            state = self._prefix(source, local, source_port, size, ip_id)
+            first_end = 36 + size
+            if crc32(view[36 : first_end - 4], state) == int.from_bytes(view[first_end - 4 : first_end], "little"):
                 break
         else:
             return False
+        if size != usual:
+            if len(self._batch_sizes) > 4096:
+                self._batch_sizes.clear()
+            self._batch_sizes[source] = size
         route = self._route(local, source)
-        for index, start in enumerate(range(0, len(packets), size)):
-            packet = packets[start : start + size]
-            state = icrc.prefix(source, local, source_port, self.udp_port, len(packet), ip_id + index & 0xFFFF)
-            if len(packet) < _MIN_PACKET or icrc.of_payload(packet[:-4], state) != packet[-4:]:
+        for index, start in enumerate(range(36, end, size)):
+            stop = min(start + size, end)
+            packet = view[start:stop]
+            if stop - start < _MIN_PACKET:
                 self.counters["crc_errors"] += 1
-                self._on_damaged(self, memoryview(packet), source)
                 continue
-            self._on_packet(route, memoryview(packet), marked)
+            if index:  # the first one's is known to be right
+                buffer[start + icrc.BTH_MASKED_BYTE] = 0xFF
+                state = self._prefix(source, local, source_port, stop - start, ip_id + index & 0xFFFF)
+                if crc32(view[start : stop - 4], state) != int.from_bytes(view[stop - 4 : stop], "little"):
+                    self.counters["crc_errors"] += 1
+                    self._on_damaged(self, packet, source)
+                    continue
+            self._on_packet(route, packet, marked)
         return True
+
+    def _prefix(self, source: bytes, local: bytes, source_port: int, length: int, ip_id: int) -> int:
+        """``icrc.prefix`` of an arriving packet, kept: peers send few lengths and number their batches alike."""
+        key = source, local, source_port, length, ip_id
+        state = self._prefixes.get(key)
+        if state is None:
+            if len(self._prefixes) >= 4096:
+                self._prefixes.clear()
+            state = icrc.prefix(source, local, source_port, self.udp_port, length, ip_id)
+            self._prefixes[key] = state
+        return state
 
     def _udp_readable(self) -> None:
         buffer, view, body, sock = self._buffer, self._view, self._body, self.socket
@@ -304,7 +335,7 @@ class Port:
             source = pack_address(address[0])
             packet = view[8 : 8 + size]
             if self.checks_icrc:
-                state = icrc.prefix(source, local, address[1], self.udp_port, size)
+                state = self._prefix(source, local, address[1], size, 0)
                 buffer[8 + icrc.BTH_MASKED_BYTE] = 0xFF
                 if crc32(packet[:-4], state) != int.from_bytes(packet[-4:], "little"):
                     self.counters["crc_errors"] += 1
@@ -329,8 +360,8 @@ class Port:
             return [(socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, route.local + struct.pack("=I", route.scope))]
         return [(socket.IPPROTO_IP, _IP_PKTINFO, struct.pack("=I4s4s", 0, route.local, bytes(4)))]
 
-    def transmit(self, buffers: list[Buffer], control: list[tuple[int, int, bytes]], address: tuple[str, int]) -> None:
-        """One datagram, or one batch of them. What the socket does not take now is kept until it does."""
+    def transmit(self, buffers: list[Buffer], control: list[tuple[int, int, bytes]], address: tuple[str, int]) -> bool:
+        """One datagram, or one batch of them. What the socket does not take now is kept until it does: False."""
         if not self.blocked:
             try:
                 self.socket.sendmsg(buffers, control, 0, address)
@@ -339,11 +370,12 @@ class Port:
                 self._loop.add_writer(self.socket, self._writable)
             except OSError as error:
                 self._failed(error, control)
-                return
+                return True
             else:
-                return
+                return True
         # Copied: the buffers may be used again before the socket takes them.
         self._pending.append((b"".join(buffers), control, address))
+        return False
 
     def _failed(self, error: OSError, control: list[tuple[int, int, bytes]]) -> None:
         """The packet is lost, as on the network: it will be sent again."""
@@ -452,7 +484,8 @@ class PacketPath:
         if not count:
             # Only full packets begin a batch: a receiver behind a virtual link can find out their size (``_unfold``).
             if size != self._mtu or not self._segment or not self._port.segmentation:
-                self._port.transmit(buffers, self._control, self._address)
+                if not self._port.transmit(buffers, self._control, self._address):
+                    self._counters["allocations"] += 1
                 return
             self._length = length
         self._batch += buffers
@@ -469,7 +502,8 @@ class PacketPath:
         control = self._control
         if count > 1:
             control = [*control, (socket.IPPROTO_UDP, _UDP_SEGMENT, _U16.pack(self._length))]
-        self._port.transmit(batch, control, self._address)
+        if not self._port.transmit(batch, control, self._address):
+            self._counters["allocations"] += 1
 
 
 def send_single(route: Route, packet: bytes) -> None:

@@ -1,17 +1,19 @@
-# args: SETTINGS IP CASE... with SETTINGS = shell assignments, CASE = NAME:PROTOCOL:CREDITS:MOUNT_OPTIONS. Several workouts in one boot.
-# WORKOUT among the settings names another script than workout.sh. Leaves /out/NAME/{session.pcap,debugdata.txt,dmesg.txt,log.txt,status}; no status file means the guest died in that case.
+# args: SETTINGS IP CASE... with SETTINGS = shell assignments, CASE = NAME:PROTOCOL:CREDITS:MTU:NETEM:MOUNT_OPTIONS. Several workouts in one boot.
+# WORKOUT among the settings names another script than workout.sh; a case that has a script of its own name runs that. Leaves /out/NAME/{session.pcap,debugdata.txt,dmesg.txt,log.txt,status}; no status file means the guest died in that case.
 export $1; IP=$2; shift 2; worst=0
 dmesg -c > /dev/null
 for c in "$@"; do
-  name=${c%%:*}; rest=${c#*:}; proto=${rest%%:*}; rest=${rest#*:}; credits=${rest%%:*}; opts=${rest#*:}
-  export CASE_OUT=/out/$name CREDITS=$credits
-  mkdir -p $CASE_OUT
-  echo "=== case $name: $proto $opts credits=$credits"
-  { timeout -k 10 ${CASE_TIMEOUT:-400} sh /out/${WORKOUT:-workout.sh} $proto $IP $opts 2>&1; echo $? > /tmp/rc; } | tee $CASE_OUT/log.txt
+  name=${c%%:*}; rest=${c#*:}; proto=${rest%%:*}; rest=${rest#*:}; credits=${rest%%:*}; rest=${rest#*:}; mtu=${rest%%:*}; rest=${rest#*:}
+  export CASE_OUT=/out/$name CREDITS=$credits NETEM="${rest%%:*}"; opts=${rest#*:}
+  /bin/tc qdisc del dev eth0 root 2>/dev/null; ip link set eth0 mtu $mtu
+  mkdir -p $CASE_OUT; script=${WORKOUT:-workout.sh}; [ -e /out/$name.sh ] && script=$name.sh
+  echo "=== case $name: $proto $opts credits=$credits mtu=$mtu $NETEM"
+  { timeout -k 10 ${CASE_TIMEOUT:-400} sh /out/$script $proto $IP $opts 2>&1; echo $? > /tmp/rc; } | tee $CASE_OUT/log.txt
   rc=$(cat /tmp/rc)
-  if grep -q ' /mnt cifs ' /proc/mounts; then umount -f /mnt || umount -l /mnt; fi
+  dmesg -c > $CASE_OUT/dmesg.txt; sync      # a kernel in trouble may not get past the unmounting
+  for m in /mnt2 /mnt; do if grep -q " $m cifs " /proc/mounts; then umount -f $m || umount -l $m; fi; done
   for p in $(pidof tcpdump); do kill -INT $p; done
-  sleep 1; dmesg -c > $CASE_OUT/dmesg.txt
+  sleep 1; dmesg -c >> $CASE_OUT/dmesg.txt
   [ $rc = 0 ] || worst=1
   echo $rc > $CASE_OUT/status; sync
   echo "=== case $name: exit $rc"

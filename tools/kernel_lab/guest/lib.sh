@@ -9,10 +9,24 @@ net_user() {   # QEMU's user network: the host's 127.0.0.1 is 10.0.2.2
   ip addr show dev eth0 | grep -q 10.0.2.15 && return
   ip addr add 10.0.2.15/24 dev eth0; ip route add default via 10.0.2.2
 }
-rdma_dev() {   # siw|rxe [netdev]
+rdma_dev() {   # siw|rxe [netdev]. RXE_RETRY=1 takes the rxe that repeats its send queue correctly (docs/rocev2.md)
   rdma link show 2>/dev/null | grep -q "r_$1" && return
-  modprobe $1 2>/dev/null || modprobe rdma_$1
+  if [ "$1$RXE_RETRY" = rxe1 ]; then
+    modprobe --show-depends rdma_rxe | grep -v rdma_rxe | while read -r insmod m; do insmod $m 2>/dev/null; done
+    insmod /lib/rdma_rxe-retry.ko
+  else
+    modprobe $1 2>/dev/null || modprobe rdma_$1
+  fi
+  # says when a registration is refused because the region is valid already
+  echo 'module rdma_rxe format "not free" +p' > /sys/kernel/debug/dynamic_debug/control 2>/dev/null
   rdma link add r_$1 type $1 netdev ${2:-eth0}
+}
+netem_on() { [ -z "$NETEM" ] || /bin/tc qdisc add dev eth0 root netem $NETEM; }
+netem_off() {   # fails if loss was asked for and nothing was lost
+  [ -n "$NETEM" ] || return 0
+  local seen=$(/bin/tc -s qdisc show dev eth0); echo "$seen"
+  /bin/tc qdisc del dev eth0 root
+  case "$NETEM" in *loss*) ! echo "$seen" | grep -q 'dropped 0,';; esac
 }
 client_credits() {   # N: SMB Direct credits the client asks for and grants from the next mount on
   echo $1 > /proc/fs/cifs/smbd_receive_credit_max && echo $1 > /proc/fs/cifs/smbd_send_credit_target

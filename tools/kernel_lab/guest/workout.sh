@@ -1,7 +1,9 @@
 # args: siw|rxe|tcp IP [mount options]. A mounted share, worked out by the kernel client. The server is elsewhere
 # (10.0.2.2 = the host's loopback with NET=user), or IP=self: ksmbd in this guest, for comparison.
 # Environment: SHARE SMBUSER SMBPASS; CREDITS (255) of the client; BULK_MIB (64) per bulk transfer;
-#   CASE_OUT (/out) for session.pcap, the first and smaller session, and debugdata.txt, the client's view of the second.
+#   NETEM, what tc's netem does to the packets that this guest sends in the second session;
+#   CASE_OUT (/out) for session.pcap, the first and smaller session, and debugdata.txt and stats.txt, the client's view of
+#   the second; ASK_STATUS=1: wait for the host to remove CASE_OUT/ask-status once it has the server's.
 . /out/lib.sh
 P=$1 IP=$2 OPTS=$3 SHARE=${SHARE:-share} CASE_OUT=${CASE_OUT:-/out} BULK_MIB=${BULK_MIB:-64}
 BULK_BYTES=$((BULK_MIB * 1048576)) QUARTER=$((BULK_MIB * 262144))
@@ -28,6 +30,7 @@ ck rm /mnt/d/small; ck stat -f /mnt
 ck umount /mnt
 stop_capture
 
+ck netem_on      # only from here on: what the judge reads of the first session is what both ends sent
 ck mnt; [ $fail = 1 ] && exit 1
 [ "$(stat -c %s /tmp/bulk 2>/dev/null)" = $BULK_BYTES ] || head -c $BULK_BYTES /dev/urandom > /tmp/bulk
 ck t cp /tmp/bulk /mnt/copied; ck t sync /mnt/copied
@@ -48,7 +51,13 @@ ck t par
 churn() { i=0; while [ $i -lt 100 ]; do echo $i > /mnt/d/f$i && mv /mnt/d/f$i /mnt/d/g$i || return 1; i=$((i+1)); done; [ $(ls /mnt/d | grep -c '^g') = 100 ] && rm /mnt/d/g*; }
 ck t churn
 cp /proc/fs/cifs/DebugData $CASE_OUT/debugdata.txt
+cp /proc/fs/cifs/Stats $CASE_OUT/stats.txt
+if [ -n "$ASK_STATUS" ]; then   # the host puts the server's view of the same connection beside it
+  : > $CASE_OUT/ask-status; i=0
+  while [ -e $CASE_OUT/ask-status ] && [ $i -lt 100 ]; do sleep 0.2; i=$((i+1)); done
+fi
 grep -E "SMBDirect|Conn|credits|MR |RDMA" /proc/fs/cifs/DebugData
 ck rm -r /mnt/d /mnt/copied /mnt/w1m /mnt/w4k /mnt/p1 /mnt/p2 /mnt/p3 /mnt/p4; ck umount /mnt
+ck netem_off
 dmesg | grep -iE "WARN|BUG|Call Trace|bad |invalid|error" | grep -iE "cifs|siw|rxe|rdma|smb" | tail -20
 exit $fail

@@ -1,0 +1,156 @@
+"""Names of users and groups, and their SIDs, as clients look them up (MS-LSAT 3.1.1.1, MS-SAMR 3.1.1).
+
+An account that acts as a POSIX user is S-1-22-1-uid, like the files it makes; others are of the server's own account
+domain, S-1-5-21-x-y-z-RID with x, y, z from the server's GUID and a RID from the name. Users and groups of the host are
+S-1-22-1-uid and S-1-22-2-gid.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import grp
+import pwd
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from smb3server.security.descriptor import Sid
+
+if TYPE_CHECKING:
+    from smb3server.auth.users import Account
+    from smb3server.server import Server
+
+UNIX_USER, UNIX_GROUP = "Unix User", "Unix Group"
+_NT, _UNIX = 5, 22
+_FIRST_RID, _RIDS = 1000, 1 << 30
+
+
+class Use(enum.IntEnum):
+    """SID_NAME_USE (MS-LSAT 2.2.13)."""
+
+    USER = 1
+    GROUP = 2
+    DOMAIN = 3
+    ALIAS = 4
+    WELL_KNOWN = 5
+    UNKNOWN = 8
+
+
+class Known(NamedTuple):
+    sid: Sid
+    use: Use
+    domain: str
+    name: str
+    """Empty for a domain."""
+
+
+def _well_known() -> list[Known]:
+    authority = "NT AUTHORITY"
+    found = [
+        Known(Sid(1, (0,)), Use.WELL_KNOWN, "", "Everyone"),
+        Known(Sid(3, (0,)), Use.WELL_KNOWN, "", "CREATOR OWNER"),
+        Known(Sid(3, (1,)), Use.WELL_KNOWN, "", "CREATOR GROUP"),
+        Known(Sid(3, (4,)), Use.WELL_KNOWN, "", "OWNER RIGHTS"),
+    ]
+    names = {2: "NETWORK", 4: "INTERACTIVE", 7: "ANONYMOUS LOGON", 10: "SELF", 11: "Authenticated Users"}
+    names |= {18: "SYSTEM", 19: "LOCAL SERVICE", 20: "NETWORK SERVICE"}
+    found += [Known(Sid(_NT, (number,)), Use.WELL_KNOWN, authority, name) for number, name in names.items()]
+    aliases = {544: "Administrators", 545: "Users", 546: "Guests", 547: "Power Users", 551: "Backup Operators"}
+    found += [Known(Sid(_NT, (32, rid)), Use.ALIAS, "BUILTIN", name) for rid, name in aliases.items()]
+    found.append(Known(Sid(_NT, (32,)), Use.DOMAIN, "BUILTIN", ""))
+    return found
+
+
+WELL_KNOWN = _well_known()
+BUILTIN = Sid(_NT, (32,))
+_BY_SID = {entry.sid: entry for entry in WELL_KNOWN}
+_BY_NAME = {entry.name.casefold(): entry for entry in WELL_KNOWN if entry.name}
+
+
+class Accounts:
+    """Of one server; always as its users are now."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    @property
+    def domain(self) -> str:
+        return self._server.settings.server_name
+
+    @property
+    def domain_sid(self) -> Sid:
+        return Sid(_NT, (21, *struct.unpack("<III", self._server.server_guid[:12])))
+
+    @staticmethod
+    def rid(name: str) -> int:
+        """The same for a name every time; that two names share one is too unlikely to matter."""
+        return _FIRST_RID + zlib.crc32(name.casefold().encode("utf-8", "surrogatepass")) % _RIDS
+
+    def account_sid(self, name: str) -> Sid:
+        domain = self.domain_sid
+        return domain._replace(sub_authorities=(*domain.sub_authorities, self.rid(name)))
+
+    def sid_of(self, account: Account) -> Sid:
+        return Sid(_UNIX, (1, account.user.uid)) if account.user is not None else self.account_sid(account.name)
+
+    def users(self) -> Iterator[tuple[int, Account]]:
+        """RID and account, ordered by name."""
+        for account in sorted(self._server.users, key=lambda account: account.name.casefold()):
+            yield self.rid(account.name), account
+
+    def by_sid(self, sid: Sid) -> Known | None:
+        found = _BY_SID.get(sid)
+        if found is not None:
+            return found
+        domain = self.domain_sid
+        if sid == domain:
+            return Known(sid, Use.DOMAIN, self.domain, "")
+        subs = sid.sub_authorities
+        if sid.authority == _NT and subs[:4] == domain.sub_authorities and len(subs) == 5:
+            return next((self._known(account, sid) for rid, account in self.users() if rid == subs[4]), None)
+        if sid.authority == _UNIX and len(subs) == 2:
+            return self._unix(sid, *subs)
+        return None
+
+    def by_name(self, text: str) -> Known | None:
+        """``name``, ``DOMAIN\\name`` or ``name@domain``; a domain's own name, too."""
+        domain, _, name = text.rpartition("\\")
+        if not domain and "@" in name:
+            name, _, domain = name.rpartition("@")
+        folded, domain = name.casefold(), domain.casefold()
+        if not domain and folded in (self.domain.casefold(), "builtin"):
+            return self.by_sid(BUILTIN if folded == "builtin" else self.domain_sid)
+        if domain in ("", "nt authority", "builtin") and folded in _BY_NAME:
+            return _BY_NAME[folded]
+        if domain in ("", self.domain.casefold(), "workgroup"):
+            account = self._server.users.find(name)
+            if account is not None:
+                return self._known(account, self.sid_of(account))
+        return self._host_name(domain, name)
+
+    def _known(self, account: Account, sid: Sid) -> Known:
+        return Known(sid, Use.USER, self.domain, account.name)
+
+    def _unix(self, sid: Sid, kind: int, number: int) -> Known | None:
+        if kind == 1:
+            for account in self._server.users:
+                if account.user is not None and account.user.uid == number:
+                    return self._known(account, sid)
+            with contextlib.suppress(KeyError, OverflowError):
+                return Known(sid, Use.USER, UNIX_USER, pwd.getpwuid(number).pw_name)
+        elif kind == 2:
+            with contextlib.suppress(KeyError, OverflowError):
+                return Known(sid, Use.GROUP, UNIX_GROUP, grp.getgrgid(number).gr_name)
+        return None
+
+    @staticmethod
+    def _host_name(domain: str, name: str) -> Known | None:
+        # Not in spec: names of the host only where asked for as such, they are none of the server's own accounts.
+        with contextlib.suppress(KeyError, ValueError):
+            if domain == UNIX_USER.casefold():
+                return Known(Sid(_UNIX, (1, pwd.getpwnam(name).pw_uid)), Use.USER, UNIX_USER, name)
+            if domain == UNIX_GROUP.casefold():
+                return Known(Sid(_UNIX, (2, grp.getgrnam(name).gr_gid)), Use.GROUP, UNIX_GROUP, name)
+        return None

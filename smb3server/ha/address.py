@@ -1,0 +1,124 @@
+"""Virtual addresses: put on an interface, announced to the neighbours, taken off again.
+
+IPv4 is announced by gratuitous ARP (RFC 5227 section 3), IPv6 by an unsolicited neighbour advertisement with the
+override flag (RFC 4861 section 7.2.6). Needs CAP_NET_ADMIN and CAP_NET_RAW.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import logging
+import socket
+import struct
+from pathlib import Path
+from typing import Any, NamedTuple
+
+log = logging.getLogger(__name__)
+
+_ETH_P_ARP = 0x0806
+_ARP = struct.Struct("!HHBBH6s4s6s4s")
+_ARP_REQUEST, _ARP_REPLY = 1, 2
+_BROADCAST = b"\xff" * 6
+_ADVERTISEMENT = struct.Struct("!BBHI16sBB6s")
+_NA_TYPE, _NA_OVERRIDE, _TARGET_ADDRESS = 136, 0x20000000, 2
+_NODAD = 0x02
+"""IFA_F_NODAD: usable at once; the lease in the store says that nobody else has it."""
+
+
+class VirtualAddress(NamedTuple):
+    address: ipaddress.IPv4Address | ipaddress.IPv6Address
+    prefix_length: int
+    interface: str
+
+    def __str__(self) -> str:
+        return f"{self.address}/{self.prefix_length}@{self.interface}"
+
+
+def parse(text: str) -> VirtualAddress:
+    """``ADDRESS/LENGTH@INTERFACE``. Raises ``ValueError``."""
+    network, separator, interface = text.partition("@")
+    if not separator or not interface or "/" not in network:
+        raise ValueError(f"{text}: write ADDRESS/LENGTH@INTERFACE")
+    found = ipaddress.ip_interface(network)
+    return VirtualAddress(found.ip, found.network.prefixlen, interface)
+
+
+def _change(command: str, entry: VirtualAddress, lifetime: int = 0) -> None:
+    from pyroute2 import IPRoute, NetlinkError
+
+    with IPRoute() as route:
+        indices = route.link_lookup(ifname=entry.interface)
+        if not indices:
+            raise OSError(errno.ENODEV, f"no interface {entry.interface}")
+        more: dict[str, Any] = {}
+        if command == "replace":
+            more["IFA_CACHEINFO"] = {"ifa_valid": lifetime, "ifa_preferred": lifetime}
+            if entry.address.version == 6:
+                more["flags"] = _NODAD
+        try:
+            route.addr(command, index=indices[0], address=str(entry.address), prefixlen=entry.prefix_length, **more)
+        except NetlinkError as error:
+            if command == "del" and error.code == errno.EADDRNOTAVAIL:
+                return
+            raise OSError(error.code, f"{command} {entry}: {error}") from error
+
+
+def hold(entry: VirtualAddress, lifetime: int) -> None:
+    """Put it on the interface for ``lifetime`` seconds from now; again before they are over. Blocks for some
+    milliseconds. Raises ``OSError``."""
+    _change("replace", entry, lifetime)
+
+
+def remove(entry: VirtualAddress) -> None:
+    """Raises ``OSError``; it is gone already: fine."""
+    _change("del", entry)
+
+
+def announce(entry: VirtualAddress) -> None:
+    """Tell the neighbours where the address is now. Failures are logged: they find out by themselves, later."""
+    try:
+        hardware = bytes.fromhex(Path(f"/sys/class/net/{entry.interface}/address").read_text().strip().replace(":", ""))
+        if len(hardware) != 6 or not any(hardware):
+            return
+        if isinstance(entry.address, ipaddress.IPv4Address):
+            _announce_ipv4(entry, hardware)
+        else:
+            _announce_ipv6(entry, hardware)
+    except (OSError, ValueError) as error:
+        log.warning("%s is not announced: %s", entry, error)
+
+
+def arp_packets(address: ipaddress.IPv4Address, hardware: bytes) -> list[bytes]:
+    """As request and as reply: some listen to the one only, some to the other."""
+    own = address.packed
+    header = _BROADCAST + hardware + _ETH_P_ARP.to_bytes(2, "big")
+    return [
+        header + _ARP.pack(1, 0x0800, 6, 4, kind, hardware, own, target, own)
+        for kind, target in ((_ARP_REQUEST, bytes(6)), (_ARP_REPLY, _BROADCAST))
+    ]
+
+
+def advertisement(address: ipaddress.IPv6Address, hardware: bytes) -> bytes:
+    """Without checksum: the kernel fills it in (RFC 3542 section 3.1)."""
+    return _ADVERTISEMENT.pack(_NA_TYPE, 0, 0, _NA_OVERRIDE, address.packed, _TARGET_ADDRESS, 1, hardware)
+
+
+def _announce_ipv4(entry: VirtualAddress, hardware: bytes) -> None:
+    if not isinstance(entry.address, ipaddress.IPv4Address):
+        return
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ARP)) as sock:
+        sock.bind((entry.interface, 0))
+        for packet in arp_packets(entry.address, hardware):
+            sock.send(packet)
+
+
+def _announce_ipv6(entry: VirtualAddress, hardware: bytes) -> None:
+    if not isinstance(entry.address, ipaddress.IPv6Address):
+        return
+    index = socket.if_nametoindex(entry.interface)
+    with socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6) as sock:
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 255)
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, index)
+        sock.bind((str(entry.address), 0, 0, index if entry.address.is_link_local else 0))
+        sock.sendto(advertisement(entry.address, hardware), ("ff02::1", 0, 0, index))

@@ -1,0 +1,48 @@
+"""Share redirect error context (MS-SMB2 2.2.2.2.2): where a share is served instead."""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+from collections.abc import Sequence
+
+from smb3server.status import NtStatus, StatusError
+
+SHARE_REDIRECT = 0x72645253
+"""SMB2_ERROR_ID_SHARE_REDIRECT (2.2.2.1)."""
+_FIXED = struct.Struct("<IIIIHHI")
+_ENTRY = struct.Struct("<II16s")
+_STRUCTURE_SIZE = 48
+"""With one address, however many there are."""
+_SHARE_MOVE = 3
+_TYPE_IPV4, _TYPE_IPV6 = 1, 2
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+def pack(addresses: Sequence[Address], name: str) -> bytes:
+    encoded = name.encode("utf-16-le")
+    entries = b"".join(
+        _ENTRY.pack(_TYPE_IPV4 if address.version == 4 else _TYPE_IPV6, 0, address.packed.ljust(16, b"\0"))
+        for address in addresses
+    )
+    offset = _FIXED.size + len(entries)
+    return _FIXED.pack(_STRUCTURE_SIZE, _SHARE_MOVE, offset, len(encoded), 0, 0, len(addresses)) + entries + encoded
+
+
+def parse(data: bytes) -> tuple[list[Address], str]:
+    """Addresses and resource name. Raises ``ValueError``."""
+    if len(data) < _FIXED.size:
+        raise ValueError("share redirect too short")
+    _, kind, offset, length, _, _, count = _FIXED.unpack_from(data)
+    if kind != _SHARE_MOVE or count > (len(data) - _FIXED.size) // _ENTRY.size or offset + length > len(data):
+        raise ValueError("bad share redirect")
+    found: list[Address] = []
+    for index in range(count):
+        family, _, packed = _ENTRY.unpack_from(data, _FIXED.size + index * _ENTRY.size)
+        found.append(ipaddress.IPv4Address(packed[:4]) if family == _TYPE_IPV4 else ipaddress.IPv6Address(packed))
+    return found, data[offset : offset + length].decode("utf-16-le", "replace")
+
+
+def share_redirect(addresses: Sequence[Address], name: str) -> StatusError:
+    return StatusError(NtStatus.BAD_NETWORK_NAME, pack(addresses, name), SHARE_REDIRECT)

@@ -1,0 +1,241 @@
+"""One service on one node: taking it over, serving it, handing it on, losing it.
+
+A service is shares with their virtual addresses and the stored state of their opens. Its owner is whoever has put the
+owner key into the store, bound to its membership's lease; the key's version goes with every write of state, so a node
+that is owner no longer cannot change any.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from smb3server.ha import address as addresses
+from smb3server.ha.address import VirtualAddress
+from smb3server.ha.membership import Membership, boottime
+from smb3server.ha.persistence import Domain
+from smb3server.ha.redirect import share_redirect
+from smb3server.ha.restore import restore
+from smb3server.ha.store import ABSENT, Condition, ConditionFailed, Delete, Put, Store, StoreError
+from smb3server.status import NtStatus, StatusError
+
+if TYPE_CHECKING:
+    from smb3server.connection import Connection
+    from smb3server.request import Request
+    from smb3server.server import Server
+    from smb3server.tree import Share
+
+log = logging.getLogger(__name__)
+
+_DRAIN_TIMEOUT = 3.0
+_REDIRECT_TO_OWNER = 0x0002
+"""SMB2_TREE_CONNECT_FLAG_REDIRECT_TO_OWNER (2.2.9)."""
+_DIALECT_3_1_1 = 0x0311
+_ANNOUNCEMENTS = (0.0, 0.5, 2.0)
+"""Seconds after the takeover at which neighbours are told: the first packet may get lost."""
+
+
+@dataclass(slots=True, eq=False)
+class ServiceConfig:
+    """Section [[service]]."""
+
+    name: str
+    addresses: list[VirtualAddress] = field(default_factory=list)
+    """None: its shares are served on all addresses of whichever node has it."""
+    nodes: list[str] = field(default_factory=list)
+    """In order of preference; empty: any."""
+
+
+class ServiceOwner:
+    def __init__(
+        self,
+        server: Server,
+        store: Store,
+        prefix: str,
+        state_prefix: str,
+        membership: Membership,
+        config: ServiceConfig,
+    ) -> None:
+        self.config = config
+        self.name = config.name
+        self.owner_key = f"{prefix}services/{config.name}/owner"
+        self.shares: list[Share] = []
+        self.owned = False
+        self.busy = False
+        """Taking over or handing on."""
+        self.restored = 0
+        """Opens that came back with the last takeover."""
+        self.on_changed: Callable[[], None] = lambda: None
+        self._server = server
+        self._store = store
+        self._membership = membership
+        self._state_prefix = f"{state_prefix}{config.name}/"
+        self._version = 0
+        self._timers: list[asyncio.TimerHandle] = []
+
+    # Taking over
+
+    async def take(self) -> bool:
+        """Become the owner if there is none. False if somebody else did, or if it did not work out."""
+        if self.busy or self.owned or not self._membership.lease:
+            return False
+        self.busy = True
+        try:
+            value = json.dumps({"node": self._membership.node}).encode()
+            lease = self._membership.lease
+            self._version = await self._store.commit(
+                [Put(self.owner_key, value, lease)], [Condition(self.owner_key, ABSENT)]
+            )
+        except ConditionFailed:
+            self.busy = False
+            return False
+        except StoreError as error:
+            log.warning("service %s: %s", self.name, error)
+            self.busy = False
+            return False
+        try:
+            await self._begin(lease)
+        except (StoreError, OSError) as error:
+            log.error("service %s cannot be taken over: %s", self.name, error)
+            self._stop()
+            await self._give_up_ownership()
+            return False
+        finally:
+            self.busy = False
+        return self.owned
+
+    async def _begin(self, lease: int) -> None:
+        conditions = (Condition(self.owner_key, self._version),)
+        domain = Domain(self._store, self._state_prefix, conditions, self.lose)
+        wanted = [share for share in self.shares if share.continuous_availability]
+        for share in wanted:
+            share.domain = domain
+        self.restored = await restore(self._server, domain, wanted) if wanted else 0
+        if self._membership.lease != lease or self._membership.fence.expired():
+            raise StoreError("the membership ended meanwhile")
+        for entry in self.config.addresses:
+            await asyncio.to_thread(addresses.hold, entry, self._address_lifetime())
+        if self._membership.lease != lease or self._membership.fence.expired():
+            raise StoreError("the membership ended meanwhile")
+        self.owned = True
+        loop = asyncio.get_running_loop()
+        for delay in _ANNOUNCEMENTS:
+            self._timers.append(loop.call_later(delay, self._announce))
+        log.info("service %s is served here, %d opens restored", self.name, self.restored)
+        self.on_changed()
+
+    def _announce(self) -> None:
+        if self.owned:
+            for entry in self.config.addresses:
+                addresses.announce(entry)
+
+    def _address_lifetime(self) -> int:
+        """Seconds after which the kernel takes an address back by itself, even from a process that is stopped or dead:
+        never later than the lease."""
+        return max(1, int(self._membership.fence.deadline - boottime()))
+
+    def keep_addresses(self) -> None:
+        """The lease was renewed."""
+        if self.owned and self.config.addresses:
+            asyncio.get_running_loop().run_in_executor(None, self._keep_addresses, self._address_lifetime())
+
+    def _keep_addresses(self, lifetime: int) -> None:
+        for entry in self.config.addresses:
+            if not self.owned:
+                return
+            try:
+                addresses.hold(entry, lifetime)
+            except OSError as error:
+                log.warning("%s", error)
+
+    def has_address(self, text: str) -> bool:
+        return text.removeprefix("::ffff:") in self._address_texts()
+
+    # Letting go
+
+    async def release(self) -> None:
+        """Hand it on: whatever clients were told is stored, then it is anybody's."""
+        if self.busy or not self.owned:
+            return
+        self.busy = True
+        try:
+            self.owned = False
+            persistence = self._server.persistence
+            if persistence is not None:
+                try:
+                    async with asyncio.timeout(_DRAIN_TIMEOUT):
+                        await persistence.drain()
+                except TimeoutError:
+                    log.warning("service %s: state not stored in %.0f s", self.name, _DRAIN_TIMEOUT)
+            self._stop()
+            await self._give_up_ownership()
+        finally:
+            self.busy = False
+        log.info("service %s is released", self.name)
+        self.on_changed()
+
+    async def _give_up_ownership(self) -> None:
+        try:
+            await self._store.commit([Delete(self.owner_key)], [Condition(self.owner_key, self._version)])
+        except StoreError as error:
+            # It goes with the lease.
+            log.warning("service %s: %s", self.name, error)
+
+    def lose(self) -> None:
+        """It is somebody else's, or nobody's: stop at once, and touch nothing that is shared."""
+        if not self.owned:
+            return
+        self.owned = False
+        log.error("service %s is lost", self.name)
+        self._stop()
+        self.on_changed()
+
+    def _stop(self) -> None:
+        self.owned = False
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+        server = self._server
+        for connection in [entry for entry in server.connection_list if self._concerns(entry)]:
+            connection.disconnect(f"service {self.name} moves")
+        mine = set(map(id, self.shares))
+        for entry in list(server.global_open_table.values()):
+            if id(entry.tree.share) in mine:
+                entry.abandon()
+        for share in self.shares:
+            share.domain = None
+        for address in self.config.addresses:
+            try:
+                addresses.remove(address)
+            except OSError as error:
+                log.warning("%s", error)
+
+    def _concerns(self, connection: Connection) -> bool:
+        if self.has_address(connection.transport.local_address[0]):
+            return True
+        return any(
+            tree.share in self.shares
+            for session in connection.session_table.values()
+            for tree in session.tree_connect_table.values()
+        )
+
+    def _address_texts(self) -> Sequence[str]:
+        return [str(entry.address) for entry in self.config.addresses]
+
+    # Tree connects
+
+    def check(self, request: Request, flags: int) -> None:
+        """3.3.5.7: is this where the share is served? BAD_NETWORK_NAME if not, with a hint for clients that want one
+        (2.2.2.2.2)."""
+        connection = request.connection
+        texts = self._address_texts()
+        here = connection.transport.local_address[0].removeprefix("::ffff:")
+        if self.owned and (not texts or here in texts):
+            return
+        if not texts or connection.dialect < _DIALECT_3_1_1 or not flags & _REDIRECT_TO_OWNER:
+            raise StatusError(NtStatus.BAD_NETWORK_NAME)
+        raise share_redirect([entry.address for entry in self.config.addresses], self.name)

@@ -1,0 +1,278 @@
+"""Local Security Authority (MS-LSAD, MS-LSAT): names and SIDs for security dialogs, and who the server is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from impacket.dcerpc.v5 import lsad, lsat
+from impacket.dcerpc.v5.dtypes import NULL, RPC_SID
+
+from smb3server.accounts import Accounts, Known, Use
+from smb3server.rpc.dcerpc import Interface
+from smb3server.rpc.handles import NULL_HANDLE, Handles
+from smb3server.rpc.ndr import operation, wire_uuid
+from smb3server.security.descriptor import Sid
+from smb3server.server import Server
+from smb3server.session import Session
+from smb3server.status import NtStatus
+
+UUID = wire_uuid("12345778-1234-ABCD-EF00-0123456789AB")
+VERSION = 0
+MAX_LOOKUPS = 1000
+"""Names or SIDs of one call (MS-LSAT 3.1.4.5 allows to limit them)."""
+_SOME_NOT_MAPPED = 0x00000107
+_NONE_MAPPED = 0xC0000073
+_NO_DOMAIN = -1
+_PRIMARY, _ACCOUNT, _ROLE, _DNS, _LOCAL_ACCOUNT = 3, 5, 6, 12, 14
+
+
+def rpc_sid(sid: Sid) -> RPC_SID:
+    """As NDR."""
+    made = RPC_SID()
+    made["Revision"] = 1
+    made["SubAuthorityCount"] = len(sid.sub_authorities)
+    made["IdentifierAuthority"] = sid.authority.to_bytes(6, "big")
+    for sub in sid.sub_authorities:
+        made["SubAuthority"].append(sub)
+    return made
+
+
+def sid_of(decoded: Any) -> Sid:
+    authority = int.from_bytes(bytes(decoded["IdentifierAuthority"]), "big")
+    return Sid(authority, tuple(int(sub) for sub in decoded["SubAuthority"]))
+
+
+def string_of(decoded: Any) -> str:
+    """An RPC_UNICODE_STRING's text; impacket says the text itself where it can."""
+    value = decoded if isinstance(decoded, str | bytes) else decoded["Data"]
+    return str(value) if isinstance(value, str) else ""
+
+
+class _Unread:
+    """A request that need not be looked at: object attributes, of which nothing counts (MS-LSAD 2.2.2.4)."""
+
+    def __init__(self, stub: bytes) -> None:
+        del stub
+
+
+class _Domains:
+    """LSAPR_REFERENCED_DOMAIN_LIST as it grows."""
+
+    def __init__(self, accounts: Accounts, answer: Any) -> None:
+        self._accounts = accounts
+        self._list = answer["ReferencedDomains"]
+        self._list["Entries"] = 0
+        self._list["MaxEntries"] = 0
+        self._index: dict[str, int] = {}
+
+    def add(self, known: Known) -> int:
+        index = self._index.get(known.domain)
+        if index is None:
+            index = self._index[known.domain] = len(self._index)
+            entry = lsad.LSAPR_TRUST_INFORMATION()
+            entry["Name"] = known.domain
+            prefix = known.sid if known.use == Use.DOMAIN else _prefix(known.sid)
+            if known.domain == self._accounts.domain and prefix.authority == 22:
+                prefix = self._accounts.domain_sid
+            entry["Sid"] = rpc_sid(prefix)
+            self._list["Domains"].append(entry)
+            self._list["Entries"] = self._list["MaxEntries"] = len(self._index)
+        return index
+
+
+def _prefix(sid: Sid) -> Sid:
+    return Sid(sid.authority, sid.sub_authorities[:-1])
+
+
+def _outcome(found: list[Known | None]) -> int:
+    mapped = sum(entry is not None for entry in found)
+    if mapped == len(found):
+        return 0
+    return _SOME_NOT_MAPPED if mapped else _NONE_MAPPED
+
+
+class _Service:
+    def __init__(self, server: Server, session: Session) -> None:
+        self.server = server
+        self.session = session
+        self.accounts = server.accounts
+        self.handles = Handles()
+
+    def _open(self, answer: Any) -> Any:
+        answer["PolicyHandle"] = self.handles.add(self)
+        answer["ErrorCode"] = 0
+        return answer
+
+    def open_policy(self, request: Any) -> Any:
+        """MS-LSAD 3.1.4.4.2. Whatever access is asked for, all there is is reading."""
+        return self._open(lsad.LsarOpenPolicyResponse())
+
+    def open_policy2(self, request: Any) -> Any:
+        return self._open(lsad.LsarOpenPolicy2Response())
+
+    def close(self, request: Any) -> Any:
+        self.handles.close(request["ObjectHandle"])
+        answer = lsad.LsarCloseResponse()
+        answer["ObjectHandle"] = NULL_HANDLE
+        answer["ErrorCode"] = 0
+        return answer
+
+    def query_policy(self, request: Any) -> Any:
+        """MS-LSAD 3.1.4.4.4."""
+        return self._policy(request, lsad.LsarQueryInformationPolicyResponse())
+
+    def query_policy2(self, request: Any) -> Any:
+        return self._policy(request, lsad.LsarQueryInformationPolicy2Response())
+
+    def _policy(self, request: Any, answer: Any) -> Any:
+        self.handles.find(request["PolicyHandle"])
+        level = int(request["InformationClass"])
+        if level not in (_PRIMARY, _ACCOUNT, _ROLE, _DNS, _LOCAL_ACCOUNT):
+            answer["PolicyInformation"] = NULL
+            answer["ErrorCode"] = NtStatus.INVALID_PARAMETER
+            return answer
+        info = answer["PolicyInformation"]
+        info["tag"] = level
+        if level == _PRIMARY:
+            info["PolicyPrimaryDomainInfo"]["Name"] = "WORKGROUP"
+            info["PolicyPrimaryDomainInfo"]["Sid"] = NULL
+        elif level == _ROLE:
+            info["PolicyServerRoleInfo"]["LsaServerRole"] = 3
+        elif level == _DNS:
+            domain = info["PolicyDnsDomainInfo"]
+            domain["Name"] = "WORKGROUP"
+            domain["DnsDomainName"] = domain["DnsForestName"] = ""
+            domain["DomainGuid"] = bytes(16)
+            domain["Sid"] = NULL
+        else:
+            account = info["PolicyAccountDomainInfo" if level == _ACCOUNT else "PolicyLocalAccountDomainInfo"]
+            account["DomainName"] = self.accounts.domain
+            account["DomainSid"] = rpc_sid(self.accounts.domain_sid)
+        answer["ErrorCode"] = 0
+        return answer
+
+    # SIDs to names
+
+    def _names(self, request: Any, answer: Any, entry_type: Any, extended: bool) -> Any:
+        entries = request["SidEnumBuffer"]["SidInfo"]
+        sids = [sid_of(entry["Sid"]) for entry in entries][: MAX_LOOKUPS + 1]
+        domains = _Domains(self.accounts, answer)
+        answer["TranslatedNames"]["Entries"] = 0
+        answer["MappedCount"] = 0
+        if len(sids) > MAX_LOOKUPS:
+            answer["ErrorCode"] = NtStatus.INVALID_PARAMETER
+            return answer
+        found = [self.accounts.by_sid(sid) for sid in sids]
+        for sid, known in zip(sids, found, strict=True):
+            entry = entry_type()
+            entry["Use"] = known.use if known is not None else Use.UNKNOWN
+            entry["Name"] = known.name if known is not None else str(sid)
+            entry["DomainIndex"] = domains.add(known) if known is not None else _NO_DOMAIN
+            if extended:
+                entry["Flags"] = 0
+            answer["TranslatedNames"]["Names"].append(entry)
+        answer["TranslatedNames"]["Entries"] = len(found)
+        answer["MappedCount"] = sum(entry is not None for entry in found)
+        answer["ErrorCode"] = _outcome(found)
+        return answer
+
+    def lookup_sids(self, request: Any) -> Any:
+        """MS-LSAT 3.1.4.11."""
+        self.handles.find(request["PolicyHandle"])
+        return self._names(request, lsat.LsarLookupSidsResponse(), lsat.LSAPR_TRANSLATED_NAME, False)
+
+    def lookup_sids2(self, request: Any) -> Any:
+        """MS-LSAT 3.1.4.10."""
+        self.handles.find(request["PolicyHandle"])
+        return self._names(request, lsat.LsarLookupSids2Response(), lsat.LSAPR_TRANSLATED_NAME_EX, True)
+
+    # Names to SIDs
+
+    def _sids(self, request: Any, answer: Any, entry_type: Any, relative: bool, extended: bool) -> Any:
+        names = [string_of(name) for name in request["Names"]][: MAX_LOOKUPS + 1]
+        domains = _Domains(self.accounts, answer)
+        answer["TranslatedSids"]["Entries"] = 0
+        answer["MappedCount"] = 0
+        if len(names) > MAX_LOOKUPS:
+            answer["ErrorCode"] = NtStatus.INVALID_PARAMETER
+            return answer
+        found = [self._by_name(name, relative) for name in names]
+        for known in found:
+            entry = entry_type()
+            entry["Use"] = known.use if known is not None else Use.UNKNOWN
+            if relative:
+                entry["RelativeId"] = known.sid.sub_authorities[-1] if known is not None else 0
+            else:
+                entry["Sid"] = rpc_sid(known.sid) if known is not None else NULL
+            entry["DomainIndex"] = domains.add(known) if known is not None else _NO_DOMAIN
+            if extended:
+                entry["Flags"] = 0
+            answer["TranslatedSids"]["Sids"].append(entry)
+        answer["TranslatedSids"]["Entries"] = len(found)
+        answer["MappedCount"] = sum(entry is not None for entry in found)
+        answer["ErrorCode"] = _outcome(found)
+        return answer
+
+    def _by_name(self, name: str, relative: bool) -> Known | None:
+        """Where only a RID can be said, an account is named within the account domain, whatever uid it has."""
+        known = self.accounts.by_name(name)
+        if relative and known is not None and known.domain == self.accounts.domain and known.name:
+            return known._replace(sid=self.accounts.account_sid(known.name))
+        return known
+
+    def lookup_sids3(self, request: Any) -> Any:
+        """MS-LSAT 3.1.4.9: without a handle."""
+        return self._names(request, lsat.LsarLookupSids3Response(), lsat.LSAPR_TRANSLATED_NAME_EX, True)
+
+    def lookup_names4(self, request: Any) -> Any:
+        """MS-LSAT 3.1.4.5: without a handle."""
+        return self._sids(request, lsat.LsarLookupNames4Response(), lsat.LSAPR_TRANSLATED_SID_EX2, False, True)
+
+    def lookup_names(self, request: Any) -> Any:
+        """MS-LSAT 3.1.4.8."""
+        self.handles.find(request["PolicyHandle"])
+        return self._sids(request, lsat.LsarLookupNamesResponse(), lsat.LSA_TRANSLATED_SID, True, False)
+
+    def lookup_names2(self, request: Any) -> Any:
+        """MS-LSAT 3.1.4.7."""
+        self.handles.find(request["PolicyHandle"])
+        return self._sids(request, lsat.LsarLookupNames2Response(), lsat.LSAPR_TRANSLATED_SID_EX, True, True)
+
+    def lookup_names3(self, request: Any) -> Any:
+        """MS-LSAT 3.1.4.6."""
+        self.handles.find(request["PolicyHandle"])
+        return self._sids(request, lsat.LsarLookupNames3Response(), lsat.LSAPR_TRANSLATED_SID_EX2, False, True)
+
+    def get_user_name(self, request: Any) -> Any:
+        """MS-LSAT 3.1.4.4."""
+        identity = self.session.identity
+        answer = lsat.LsarGetUserNameResponse()
+        anonymous = identity is None or identity.anonymous
+        answer["UserName"] = "ANONYMOUS LOGON" if identity is None or anonymous else identity.name
+        answer["DomainName"] = NULL
+        answer["ErrorCode"] = 0
+        return answer
+
+
+def interface(server: Server, session: Session) -> Interface:
+    """The operations that are served; all others fault with the opnum out of range."""
+    service = _Service(server, session)
+    return Interface(
+        UUID,
+        VERSION,
+        {
+            0: operation(lsad.LsarClose, service.close),
+            6: operation(_Unread, service.open_policy),
+            7: operation(lsad.LsarQueryInformationPolicy, service.query_policy),
+            14: operation(lsat.LsarLookupNames, service.lookup_names),
+            15: operation(lsat.LsarLookupSids, service.lookup_sids),
+            44: operation(_Unread, service.open_policy2),
+            45: operation(_Unread, service.get_user_name),
+            46: operation(lsad.LsarQueryInformationPolicy2, service.query_policy2),
+            57: operation(lsat.LsarLookupSids2, service.lookup_sids2),
+            58: operation(lsat.LsarLookupNames2, service.lookup_names2),
+            68: operation(lsat.LsarLookupNames3, service.lookup_names3),
+            76: operation(lsat.LsarLookupSids3, service.lookup_sids3),
+            77: operation(lsat.LsarLookupNames4, service.lookup_names4),
+        },
+    )

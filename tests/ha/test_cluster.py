@@ -1,0 +1,227 @@
+"""Two nodes and an etcd on one machine: who serves, who must not, and what clients notice of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from smb3server.client.connection import Client, ServerError
+from smb3server.client.persistent import PersistentShare
+from smb3server.status import NtStatus
+from smb3server.wire.create import ShareAccess
+from smb3server.wire.oplock_break import LeaseState
+from smbdirect.errors import ConnectionLost
+from tests.ha.etcd import Etcd
+from tests.ha.nodes import TTL, Node, admin, client, seconds_since
+from tests.ha.process import PASSWORD, USER
+
+RWH = int(LeaseState.READ | LeaseState.HANDLE | LeaseState.WRITE)
+BOUND = TTL + 6.0
+"""Seconds in which a service must be back: lease, etcd's expiry, succession, and a slow machine."""
+
+
+class Cluster:
+    def __init__(self, folder: Path, members: int = 1) -> None:
+        self.share = folder / "share"
+        self.share.mkdir()
+        self.etcd = Etcd(folder, members).start()
+        services = (
+            '[[service]]\nname = "one"\nnodes = ["a", "b"]\n[[service]]\nname = "two"\nnodes = ["b", "a"]\n'
+            f'[[share]]\nname = "data"\npath = "{self.share}"\ncontinuous_availability = true\nservice = "one"\n'
+            f'[[share]]\nname = "more"\npath = "{self.share}"\nservice = "two"\n'
+        )
+        self.nodes = {name: Node(folder, name, self.etcd.url, services) for name in ("a", "b")}
+
+    @property
+    def a(self) -> Node:
+        return self.nodes["a"]
+
+    @property
+    def b(self) -> Node:
+        return self.nodes["b"]
+
+    def start(self) -> Cluster:
+        for node in self.nodes.values():
+            node.start()
+        return self
+
+    def status(self) -> dict[str, str | None]:
+        result = admin(self.etcd.url, "status", "--json")
+        assert result.returncode == 0, result.stderr
+        return {entry["name"]: entry["node"] for entry in json.loads(result.stdout)["services"]}
+
+    def wait_for(self, wanted: dict[str, str], timeout: float = 20.0) -> None:
+        deadline = time.monotonic() + timeout
+        while (found := self.status()) != wanted:
+            assert time.monotonic() < deadline, (found, self.a.log()[-2000:], self.b.log()[-2000:])
+            time.sleep(0.1)
+
+    def client(self, patience: float = 30.0) -> PersistentShare:
+        return client([self.a, self.b], patience=patience)
+
+    def stop(self) -> None:
+        for node in self.nodes.values():
+            node.kill()
+        self.etcd.stop()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    found = Cluster(tmp_path)
+    try:
+        yield found.start()
+    finally:
+        found.stop()
+
+
+def run(body: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(body(), 90))
+
+
+def test_services_are_spread_and_moved(cluster: Cluster) -> None:
+    """One owner each, on the nodes that would rather have them; moved and drained without losing a handle."""
+
+    async def body() -> None:
+        await asyncio.to_thread(cluster.wait_for, {"one": "a", "two": "b"})
+        share = cluster.client()
+        file = await share.open("f", share=int(ShareAccess.READ), lease_state=RWH)
+        await file.lock(0, 4)
+        await file.write(0, b"on a")
+        result = await asyncio.to_thread(admin, cluster.etcd.url, "move", "one", "b")
+        assert result.returncode == 0, result.stderr
+        await file.write(4, b" on b")
+        assert cluster.status() == {"one": "b", "two": "b"}
+        result = await asyncio.to_thread(admin, cluster.etcd.url, "drain", "b")
+        assert result.returncode == 0, result.stderr
+        assert cluster.status() == {"one": "a", "two": "a"}
+        await file.write(9, b" and on a")
+        await file.unlock(0, 4)
+        await file.close()
+        assert (cluster.share / "f").read_bytes() == b"on a on b and on a"
+        assert admin(cluster.etcd.url, "drain", "--undo", "b").returncode == 0
+        assert admin(cluster.etcd.url, "move", "one", "nowhere").returncode == 1
+        assert admin(cluster.etcd.url, "move", "nothing", "a").returncode == 1
+        assert admin(cluster.etcd.url, "move-client", "c", "a").returncode == 0
+        await share.close()
+
+    run(body)
+
+
+def test_owner_is_killed(cluster: Cluster) -> None:
+    async def body() -> None:
+        await asyncio.to_thread(cluster.wait_for, {"one": "a", "two": "b"})
+        share = cluster.client()
+        file = await share.open("f", share=int(ShareAccess.READ), lease_state=RWH)
+        await file.lock(0, 1)
+        for number in range(50):
+            await file.write(number * 4, number.to_bytes(4, "little"))
+        writing = asyncio.ensure_future(file.write(200, b"in flight"))
+        await asyncio.sleep(0)
+        start = time.monotonic()
+        cluster.a.kill()
+        await writing
+        assert seconds_since(start) < BOUND
+        with pytest.raises(ServerError) as caught:
+            await cluster.client(patience=0).open("f", share=0)
+        assert caught.value.status in (NtStatus.SHARING_VIOLATION, NtStatus.BAD_NETWORK_NAME)
+        await file.unlock(0, 1)
+        await file.close()
+        expected = b"".join(number.to_bytes(4, "little") for number in range(50)) + b"in flight"
+        assert (cluster.share / "f").read_bytes() == expected
+        await share.close()
+
+    run(body)
+
+
+def test_stopped_owner_neither_answers_nor_acts_when_it_goes_on(cluster: Cluster) -> None:
+    """SIGSTOP, takeover, SIGCONT: requests that waited in the old owner's socket are not done any more."""
+
+    async def body() -> None:
+        await asyncio.to_thread(cluster.wait_for, {"one": "a", "two": "b"})
+        share = cluster.client()
+        file = await share.open("f", share=7)
+        await file.write(0, b"old")
+        tree = await share.connected()
+        remote = await file._attached(tree)
+        assert tree.client.transport.peer_address[1] == cluster.a.port
+        cluster.a.send(signal.SIGSTOP)
+        late = [asyncio.ensure_future(tree.write(remote, 0, b"LATE")) for _ in range(3)]
+        late.append(asyncio.ensure_future(tree.read(remote, 0, 3)))  # type: ignore[arg-type]
+        await asyncio.sleep(0.1)
+        share.tree = None
+        # The client goes to the other node, which waits for the lease to end.
+        await file.write(0, b"new")
+        cluster.a.send(signal.SIGCONT)
+        for request in late:
+            with pytest.raises(ConnectionLost):
+                await request
+        assert (cluster.share / "f").read_bytes() == b"new"
+        await asyncio.to_thread(cluster.wait_for, {"one": "b", "two": "b"})
+        # It is a member again, and takes over in its turn.
+        await asyncio.sleep(1.0)
+        cluster.b.kill()
+        await file.write(0, b"a again")
+        assert (cluster.share / "f").read_bytes() == b"a again"
+        await share.close()
+
+    run(body)
+
+
+def test_without_etcd_nobody_serves(cluster: Cluster) -> None:
+    """Quorum lost: the owner stops before its lease could end, and goes on once the quorum is back."""
+
+    async def body() -> None:
+        await asyncio.to_thread(cluster.wait_for, {"one": "a", "two": "b"})
+        share = cluster.client(patience=40)
+        file = await share.open("f", share=7)
+        await file.write(0, b"1")
+        tree = await share.connected()
+        start = time.monotonic()
+        cluster.etcd.kill(0)
+        while tree.client.closed is None:
+            assert seconds_since(start) < TTL
+            await asyncio.sleep(0.02)
+        for node in (cluster.a, cluster.b):
+            with pytest.raises((ConnectionLost, OSError)):
+                lonely = await Client.connect(await node.connect())
+                await (await lonely.log_on(USER, PASSWORD)).tree_connect("data")
+        writing = asyncio.ensure_future(file.write(1, b"2"))
+        await asyncio.to_thread(cluster.etcd.start, 0)
+        await writing
+        await file.close()
+        assert (cluster.share / "f").read_bytes() == b"12"
+        await share.close()
+
+    run(body)
+
+
+def test_one_etcd_member_down(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 3)
+
+    async def body() -> None:
+        await asyncio.to_thread(cluster.wait_for, {"one": "a", "two": "b"})
+        share = cluster.client()
+        file = await share.open("f", share=7)
+        for member in range(3):
+            cluster.etcd.kill(member)
+            for number in range(20):
+                await file.write(number, b"x")
+                await file.lock(100 + number, 1)
+                await file.unlock(100 + number, 1)
+                await asyncio.sleep(0.05)
+            await asyncio.to_thread(cluster.etcd.start, member)
+        assert cluster.status() == {"one": "a", "two": "b"}
+        await file.close()
+        await share.close()
+
+    try:
+        cluster.start()
+        run(body)
+    finally:
+        cluster.stop()

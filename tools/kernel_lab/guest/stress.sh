@@ -1,0 +1,9 @@
+# args: siw|tcp IP [mount options]. STRESS_SECONDS (20) of load through two clients at once, all content verified.
+. /out/lib.sh
+. /out/mounts.sh
+two_mounts "$@"; [ $fail = 1 ] && { umount /mnt2; exit 1; }
+ck mkdir /mnt/stress
+ck t /out/stress ${STRESS_SECONDS:-20} ${STRESS_SEED:-1} /mnt/stress /mnt2/stress
+cp /proc/fs/cifs/DebugData ${CASE_OUT:-/out}/debugdata.txt
+ck rmdir /mnt2/stress; ck umount /mnt2; ck umount /mnt
+exit $fail

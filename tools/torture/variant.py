@@ -1,0 +1,103 @@
+"""Runs under other conditions than the plain one: signing or encryption required, or over SMB Direct. Each is held
+against the plain run; where they differ, variants.toml must say why."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tools.torture.outcome import Outcome, read_table
+
+REASONS = Path(__file__).resolve().parent / "variants.toml"
+CORE = tuple(
+    f"smb2.{name}"
+    for name in (
+        *("create", "read", "rw", "lock", "lease", "oplock", "compound", "ioctl", "dir", "notify", "rename"),
+        "streams",
+    )
+)
+"""What is run over SMB Direct."""
+ABOUT_SECURITY = frozenset(["smb2.session", "smb2.session-require-signing"])
+"""Suites whose tests choose signing and encryption themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    name: str = ""
+    """Empty: the plain run."""
+    signing: bool = False
+    encryption: bool = False
+    fabric: str | None = None
+
+    @property
+    def client_options(self) -> list[str]:
+        """smbtorture's."""
+        options = []
+        if self.signing:
+            options.append("--option=clientsigning=required")
+        if self.encryption:
+            options.append("--client-protection=encrypt")
+        return options
+
+    @property
+    def server_options(self) -> dict[str, Any]:
+        """Those of [server]."""
+        options = {}
+        if self.signing:
+            options["require_signing"] = True
+        if self.encryption:
+            options["require_encryption"] = True
+        return options
+
+    def wants(self, suite: str) -> bool:
+        """Whether ``suite`` is run when none is named."""
+        if self.fabric is not None:
+            return suite in CORE
+        return not self.name or suite not in ABOUT_SECURITY
+
+
+def make(signing: bool, encryption: bool, fabric: str | None) -> Variant:
+    """The name says which conditions: ``iwarp``, ``signing``, ``iwarp-encryption``."""
+    parts = [fabric, "signing" if signing else None, "encryption" if encryption else None]
+    return Variant("-".join(part for part in parts if part), signing, encryption, fabric)
+
+
+def reasons(variant: str) -> dict[str, str]:
+    """Why tests that pass plainly do not pass in this variant."""
+    document = tomllib.loads(REASONS.read_text(encoding="utf-8"))
+    return {str(test): " ".join(str(reason).split()) for test, reason in document.get(variant, {}).items()}
+
+
+def worse(outcomes: Iterable[Outcome], plain: Path) -> list[Outcome]:
+    """Those that pass plainly and not here."""
+    if not plain.exists():
+        return []
+    passed = {row["test"] for row in read_table(plain) if row["result"] == "pass"}
+    return [outcome for outcome in outcomes if outcome.test in passed and not outcome.passed]
+
+
+def markdown(results: dict[str, list[Outcome]], plain: Path) -> str:
+    """The page: for each variant what differs from the plain run, and why."""
+    passed = {row["test"] for row in read_table(plain) if row["result"] == "pass"} if plain.exists() else set()
+    lines = [
+        "# smbtorture under other conditions",
+        "",
+        "Written by `python -m tools.torture --update` with `--signing required`, `--encryption required` or",
+        "`--fabric`: the tests of [smbtorture.md](smbtorture.md), with both sides requiring signing or encryption, or",
+        "over SMB Direct through `tools/smbdirect_proxy.py`.",
+    ]
+    for name, outcomes in sorted(results.items()):
+        why = reasons(name)
+        rows = sorted(outcomes, key=lambda outcome: outcome.test)
+        differing = [row for row in rows if row.passed != (row.test in passed)]
+        lines += ["", f"## {name}", ""]
+        lines.append(f"{sum(row.passed for row in rows)} of {len(rows)} tests pass; {len(differing)} differ.")
+        if differing:
+            lines.append("")
+        for row in differing:
+            reason = "passes only here" if row.passed else why.get(row.test, f"not explained: {row.reason}")
+            lines.append(f"- {row.test}: {row.result}. {reason}")
+    return "\n".join(lines) + "\n"
