@@ -103,7 +103,8 @@ class PersistentShare:
             try:
                 return await attempt(await self.connected())
             except ServerError as error:
-                # A node that does not serve the share (yet, or any more) says so; before the first success it is an error.
+                # A node that does not serve the share (yet, or any more) says so; before the first success that is an
+                # error.
                 elsewhere = error.status == NtStatus.BAD_NETWORK_NAME and self.patience > 0
                 if (error.status not in _TRANSIENT and not elsewhere) or loop.time() > give_up:
                     raise
