@@ -106,16 +106,20 @@ def _remember(request: Request, found: Open, record: LockRequest) -> None:
 
 def _unlock(found: Open, file: File, elements: list[LockElement], released: list[Lock]) -> None:
     """What was unlocked before a failing element stays so."""
-    for element in elements:
-        if element.flags != _UNLOCK:
-            raise StatusError(NtStatus.INVALID_PARAMETER)
-        if not valid_range(element.offset, element.length):
-            raise StatusError(NtStatus.INVALID_LOCK_RANGE)
-        lock = file.locks.release(found, element.offset, element.length)
-        if lock is None:
-            raise StatusError(NtStatus.RANGE_NOT_LOCKED)
-        host_locks.release(found, file.locks, element.offset, element.length)
-        released.append(lock)
+    try:
+        for element in elements:
+            if element.flags != _UNLOCK:
+                raise StatusError(NtStatus.INVALID_PARAMETER)
+            if not valid_range(element.offset, element.length):
+                raise StatusError(NtStatus.INVALID_LOCK_RANGE)
+            lock = file.locks.release(found, element.offset, element.length, grant=False)
+            if lock is None:
+                raise StatusError(NtStatus.RANGE_NOT_LOCKED)
+            host_locks.release(found, file.locks, element.offset, element.length)
+            released.append(lock)
+    finally:
+        if released:
+            file.locks.grant_waiters()
 
 
 def _lock(
