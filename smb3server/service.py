@@ -6,6 +6,7 @@ import errno
 import ipaddress
 import logging
 import os
+import resource
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,8 @@ log = logging.getLogger(__name__)
 DEFAULT_PORT, UNPRIVILEGED_PORT = 445, 1445
 _GUID_FILE = "server-guid"
 _STORE_FILE = "handles.db"
+_DESCRIPTORS = 1 << 18
+"""Wanted; only root may go beyond the hard limit."""
 
 
 class Service:
@@ -64,6 +67,7 @@ class Service:
 
     async def start(self) -> None:
         """Raises ``ConfigError``, ``OSError`` or ``ProviderError``."""
+        _raise_descriptor_limit()
         self._state()
         self._shares()
         await self._persistent_opens()
@@ -300,6 +304,18 @@ def _capabilities(share: ShareConfig) -> int:
     if share.service:
         found |= ShareCapabilities.CLUSTER
     return found
+
+
+def _raise_descriptor_limit() -> None:
+    """Every open and every connection has a descriptor: as many as this process may have."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for limit in (max(most, _DESCRIPTORS), most):
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+        except (ValueError, OSError) as error:
+            log.debug("%d descriptors: %s", limit, error)
+        else:
+            return
 
 
 def running_as_root() -> bool:

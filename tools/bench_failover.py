@@ -258,9 +258,6 @@ async def run(setup: Setup, clients: int, filled: int, pause: float, limit: floa
     result = Result(clients, max(filled, clients), time.monotonic() - start, restored)
     if early:
         result.errors.append("the machine was too busy to renew a lease: the service had moved before the kill")
-        for line in (setup.folder / "node0.log").read_text().splitlines():
-            if "smb3server.ha" in line:
-                print(line, file=sys.stderr)
     while any(not client.resumed_at for client in everybody) and time.monotonic() < start + limit:
         await asyncio.sleep(0.03)
     stop.set()
@@ -269,11 +266,21 @@ async def run(setup: Setup, clients: int, filled: int, pause: float, limit: floa
     late = sum(not client.resumed_at for client in everybody)
     if late:
         result.errors.append(f"{late} clients not back after {limit:g} s")
+    if result.errors:
+        show_logs(setup)
     result.times = [(client.resumed_at or start + limit) - start for client in everybody]
     result.errors += [error for client in everybody if (error := check(setup, client))]
     for client in everybody:
         client.share.drop()
     return result
+
+
+def show_logs(setup: Setup) -> None:
+    """What the nodes said about their membership and services."""
+    for number in range(len(setup.nodes)):
+        for line in (setup.folder / f"node{number}.log").read_text().splitlines():
+            if "smb3server.ha" in line:
+                print(f"node{number}: {line}", file=sys.stderr)
 
 
 def check(setup: Setup, client: SimulatedClient) -> str:
