@@ -296,12 +296,13 @@ def check(setup: Setup, client: SimulatedClient) -> str:
 
 
 def extrapolate(results: Sequence[Result], clients: int) -> float | None:
-    """A straight line through the slowest clients' times; None for less than two sizes."""
+    """A straight line through the slowest clients' times; None for less than two sizes, or if nothing grew: then the
+    sizes are too small to tell."""
     sizes = [float(result.clients) for result in results]
     if len(set(sizes)) < 2:
         return None
     slope, base = statistics.linear_regression(sizes, [max(result.times) for result in results])
-    return base + slope * clients
+    return base + slope * clients if slope > 0 else None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -13,10 +13,16 @@ from scapy.layers.inet6 import ICMPv6ND_NA
 from scapy.layers.l2 import ARP, Ether
 
 from smb3server.ha import address, membership, redirect
-from smb3server.ha.cluster import MoveClientEvent, NodeEvent, ServiceEvent, View
+from smb3server.ha.cluster import Cluster, ClusterConfig, MoveClientEvent, NodeEvent, ServiceEvent, View
 from smb3server.ha.membership import Membership
 from smb3server.ha.records import parse
+from smb3server.ha.service_owner import ServiceConfig
 from smb3server.ha.store import Change, LeaseLost, Store, StoreError
+from smb3server.ha.witness_source import WitnessSource
+from smb3server.server import Server
+from smb3server.settings import Settings
+from smb3server.tree import Share
+from witness import cluster as witness
 
 MAC = bytes.fromhex("020000000001")
 
@@ -159,3 +165,50 @@ def test_view() -> None:
     assert change("events/x", b'{"kind": "move-client", "client": "c", "node": "a"}') == MoveClientEvent("c", "a")
     assert change("events/x", b"not json") is None and change("events/x", None) is None
     assert change("nodes/a", None) == NodeEvent("a", False)
+
+
+def test_witness_is_told() -> None:
+    """Services, moves of clients and moves of services as MS-SWN has them."""
+
+    async def body() -> None:
+        server = Server(Settings(server_name="CLU"))
+        services = [ServiceConfig("files", [address.parse("10.0.0.100/24@eth0")]), ServiceConfig("bare")]
+        cluster = Cluster(server, cast("Store", FakeStore()), ClusterConfig("", "a", services=services), dict)
+        share = Share("data", service="files")
+        cluster.services["files"].shares.append(share)
+        source = WitnessSource(cluster, server)
+        told: list[witness.Event] = []
+        stop = source.subscribe(told.append)
+        prefix = cluster.prefix
+
+        def change(key: str, value: bytes | None) -> None:
+            cluster._tell(cluster.view.apply(Change(prefix + key, value, 1)))
+
+        change("nodes/a", b'{"addresses": ["10.0.0.1"]}')
+        change("nodes/b", b'{"addresses": ["10.0.0.2", "fd00::2"]}')
+        assert [(info.group_name, info.witness) for info in source.interfaces()] == [("a", False), ("b", True)]
+        assert set(source.net_names()) == {"CLU", "files", "bare"}
+        assert source.shares("Files") == ["data"] == source.shares("clu")
+        assert {str(entry) for entry in source.addresses("files")} == {"10.0.0.100"}
+        virtual = frozenset([ipaddress.ip_address("10.0.0.100")])
+        change("services/files/owner", b'{"node": "b"}')
+        change("services/files/owner", None)
+        assert told == [
+            witness.ResourceChanged("files", True),
+            witness.ResourceChanged("CLU", True, virtual),
+            witness.ResourceChanged("files", False),
+            witness.ResourceChanged("CLU", False, virtual),
+        ]
+        told.clear()
+        change("events/x", b'{"kind": "move-client", "client": "PC", "node": "b"}')
+        (moved,) = told
+        assert isinstance(moved, witness.ClientMove) and moved.client == "PC"
+        assert [str(info.address) for info in moved.addresses] == ["10.0.0.2", "fd00::2"]
+        told.clear()
+        change("events/x", b'{"kind": "move", "service": "files", "node": "a"}')
+        assert [(type(event), getattr(event, "share", "")) for event in told] == [(witness.ShareMove, "data")] * 2
+        stop()
+        change("nodes/b", None)
+        assert len(told) == 2
+
+    asyncio.run(body())
