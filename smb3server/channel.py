@@ -32,8 +32,10 @@ def inline_limit(connection: Connection) -> int:
     """Bytes of data that a response may carry; bounds what NEGOTIATE offers as MaxTransactSize and MaxReadSize.
 
     Linux 6.12 sizes its READs on an encrypted SMB Direct connection by MaxReadSize alone, not by the MaxFragmentedSize
-    that it has stated, and a short READ is no way out: it leaves the rest of the page cache zero. So the offer must
-    fit, though READs by RDMA could be longer.
+    that it has stated. Nothing helps afterwards: a short READ leaves the rest of the page cache zero, and the whole
+    answer cannot be taken, since its receive path gives no receive back before all fragments of a message are there
+    (255 of 1340 bytes: a response of 1 MiB waits for credits for ever, one of 320 KiB arrives). Whether the client
+    encrypts is not known when NEGOTIATE is answered. So the offer must fit, though READs by RDMA could be longer.
     """
     return (connection.transport.max_outbound_message_size - RESPONSE_OVERHEAD) & -65536
 

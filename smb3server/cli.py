@@ -97,9 +97,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
-    # Token dumps of these are no use to operators, and no business of log files.
+    # Dumps of tokens and of calls are no use to operators, and no business of log files.
     for name in ("spnego", "asyncio", "pyroute2"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("impacket").setLevel(logging.CRITICAL)
     try:
         import uvloop
     except ImportError:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from smb3server.range_index import RangeIndex
 
 MAX_OFFSET = (1 << 64) - 1
+_Exact = tuple[int, int, bool]
+"""(offset, length, exclusive)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -32,32 +36,54 @@ def valid_range(offset: int, length: int) -> bool:
     return length == 0 or offset + length - 1 <= MAX_OFFSET
 
 
-def overlaps(offset1: int, length1: int, offset2: int, length2: int) -> bool:
-    """An empty range overlaps only what holds bytes on both sides of it, hence never another empty one."""
-    return offset1 <= offset2 + length2 - 1 and offset2 <= offset1 + length1 - 1
-
-
-@dataclass(slots=True)
 class LockTable:
-    """``if table.locks`` is the data path's cheap test for "no locks at all"."""
+    """``if table.locks`` is the data path's cheap test for "no locks at all". A file may have very many locks of a
+    client that means no good: nothing here but the end of their owner looks at all of them."""
 
-    locks: list[Lock] = field(default_factory=list)
-    waiters: list[Waiter] = field(default_factory=list)
+    __slots__ = ("_by_owner", "_exclusive", "_shared", "locks", "waiters")
+
+    def __init__(self) -> None:
+        self.locks: dict[Lock, None] = {}
+        """In the order they were taken. To be changed by this class only."""
+        self.waiters: list[Waiter] = []
+        self._exclusive: RangeIndex[Lock] = RangeIndex()
+        self._shared: RangeIndex[Lock] = RangeIndex()
+        self._by_owner: dict[object, dict[_Exact, list[Lock]]] = {}
+
+    def add(self, lock: Lock) -> None:
+        """Hold it, conflicts or not."""
+        self.locks[lock] = None
+        (self._exclusive if lock.exclusive else self._shared).add(lock)
+        exact = (lock.offset, lock.length, lock.exclusive)
+        self._by_owner.setdefault(lock.owner, {}).setdefault(exact, []).append(lock)
+
+    def _remove(self, owner: object, offset: int, length: int, exclusive: bool) -> Lock | None:
+        """The newest of exactly these."""
+        owned = self._by_owner.get(owner)
+        same = owned.get((offset, length, exclusive)) if owned is not None else None
+        if owned is None or same is None:
+            return None
+        lock = same.pop()
+        if not same:
+            del owned[offset, length, exclusive]
+        if not owned:
+            del self._by_owner[owner]
+        del self.locks[lock]
+        (self._exclusive if exclusive else self._shared).remove(lock)
+        return lock
 
     def conflicts(self, owner: object, offset: int, length: int, exclusive: bool) -> bool:
         """A new lock conflicts with what overlaps it, unless both are shared or a shared one is laid over one's own
         exclusive one."""
-        return any(
-            overlaps(offset, length, lock.offset, lock.length)
-            and (exclusive or (lock.exclusive and lock.owner is not owner))
-            for lock in self.locks
-        )
+        if exclusive:
+            return self._exclusive.overlapped(offset, length) or self._shared.overlapped(offset, length)
+        return self._exclusive.overlapped(offset, length, owner)
 
     def acquire(self, owner: object, offset: int, length: int, exclusive: bool) -> bool:
         """Take the lock unless it conflicts."""
         if self.conflicts(owner, offset, length, exclusive):
             return False
-        self.locks.append(Lock(owner, offset, length, exclusive))
+        self.add(Lock(owner, offset, length, exclusive))
         return True
 
     def wait(
@@ -82,31 +108,24 @@ class LockTable:
         return False
 
     def locks_of(self, owner: object) -> list[Lock]:
-        return [lock for lock in self.locks if lock.owner is owner]
+        return [lock for same in self._by_owner.get(owner, {}).values() for lock in same]
 
-    def release(self, owner: object, offset: int, length: int) -> Lock | None:
+    def count_of(self, owner: object) -> int:
+        """Locks held and waited for."""
+        waiting = sum(waiter.lock.owner is owner for waiter in self.waiters)
+        return waiting + sum(len(same) for same in self._by_owner.get(owner, {}).values())
+
+    def release(self, owner: object, offset: int, length: int, grant: bool = True) -> Lock | None:
         """Unlock exactly one lock of exactly this range; of several the exclusive one goes first.
-        None if there is none."""
-        found = None
-        for lock in self.locks:
-            if lock.owner is owner and lock.offset == offset and lock.length == length:
-                if lock.exclusive:
-                    found = lock
-                    break
-                found = found or lock
-        if found is None:
-            return None
-        self.locks.remove(found)
-        self.grant_waiters()
+        None if there is none. Without ``grant`` the caller calls ``grant_waiters`` when it has released everything."""
+        found = self._remove(owner, offset, length, True) or self._remove(owner, offset, length, False)
+        if found is not None and grant:
+            self.grant_waiters()
         return found
 
     def release_newest(self, owner: object, offset: int, length: int, exclusive: bool) -> None:
         """Undo an ``acquire`` of a request that failed further on."""
-        for index in range(len(self.locks) - 1, -1, -1):
-            lock = self.locks[index]
-            if (lock.owner, lock.offset, lock.length, lock.exclusive) == (owner, offset, length, exclusive):
-                del self.locks[index]
-                break
+        self._remove(owner, offset, length, exclusive)
         self.grant_waiters()
 
     def release_owner(self, owner: object) -> None:
@@ -114,19 +133,21 @@ class LockTable:
         gone = [waiter for waiter in self.waiters if waiter.lock.owner is owner]
         if gone:
             self.waiters = [waiter for waiter in self.waiters if waiter.lock.owner is not owner]
-        kept = [lock for lock in self.locks if lock.owner is not owner]
-        released = len(kept) != len(self.locks)
-        self.locks[:] = kept
+        locks = self.locks_of(owner)
+        for lock in locks:
+            del self.locks[lock]
+            (self._exclusive if lock.exclusive else self._shared).remove(lock)
+        self._by_owner.pop(owner, None)
         for waiter in gone:
             waiter.on_closed()
-        if released:
+        if locks:
             self.grant_waiters()
 
     def transfer(self, old: object, new: object) -> None:
         """Durable reconnect: the locks now belong to ``new``."""
-        for lock in self.locks:
-            if lock.owner is old:
-                lock.owner = new
+        for lock in self.locks_of(old):
+            self._remove(old, lock.offset, lock.length, lock.exclusive)
+            self.add(Lock(new, lock.offset, lock.length, lock.exclusive))
 
     def grant_waiters(self) -> None:
         """Give those who wait what has become free."""
@@ -137,7 +158,7 @@ class LockTable:
             if self.conflicts(lock.owner, lock.offset, lock.length, lock.exclusive):
                 waiting.append(waiter)
             else:
-                self.locks.append(lock)
+                self.add(lock)
                 granted.append(waiter)
         self.waiters = waiting
         for waiter in granted:
@@ -145,14 +166,10 @@ class LockTable:
 
     def denies_read(self, owner: object, offset: int, length: int) -> bool:
         """Somebody else's exclusive lock covers part of it (MS-FSA 2.1.5.2). Reads of nothing never conflict."""
-        return length > 0 and any(
-            lock.exclusive and lock.owner is not owner and overlaps(offset, length, lock.offset, lock.length)
-            for lock in self.locks
-        )
+        return length > 0 and self._exclusive.overlapped(offset, length, owner)
 
     def denies_write(self, owner: object, offset: int, length: int) -> bool:
         """Anybody else's lock, or a shared one even of one's own (MS-FSA 2.1.5.3)."""
-        return length > 0 and any(
-            (lock.owner is not owner or not lock.exclusive) and overlaps(offset, length, lock.offset, lock.length)
-            for lock in self.locks
+        return length > 0 and (
+            self._exclusive.overlapped(offset, length, owner) or self._shared.overlapped(offset, length)
         )

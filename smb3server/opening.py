@@ -10,7 +10,7 @@ import errno
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from smb3server import access, notify, security_info, tokens
+from smb3server import access, notify, security_info, symlinks, tokens
 from smb3server.backends.base import Disposition, FileInfo, Handle, Kind, OpenRequest, Path, PathNotFound, User
 from smb3server.durable import held_for_owner
 from smb3server.files import LEASE_STAT_ACCESS, STAT_ACCESS, File, FileTable
@@ -82,7 +82,13 @@ class Opening:
 
     def attempt(self) -> Open:
         """The open, or ``MustWait``. Raises ``StatusError`` and ``OSError``; nothing stays behind in any case."""
-        handle = self._open_handle()
+        try:
+            handle = self._open_handle()
+        except (FileNotFoundError, NotADirectoryError):
+            link = symlinks.on_the_way(self.backend, self.path, self.user)
+            if link is not None:
+                raise link from None
+            raise
         opened: Open | None = None
         try:
             opened = self._open(handle)
@@ -164,6 +170,8 @@ class Opening:
         except NotADirectoryError:
             raise StatusError(NtStatus.OBJECT_PATH_NOT_FOUND) from None
         try:
+            if parent.info().reparse_tag == symlinks.TAG_SYMLINK:
+                raise symlinks.stopped(parent, self.path[-1:])
             directory = self.directory is True
             needed = int(Access.APPEND_DATA if directory else Access.WRITE_DATA)
             if needed & ~tokens.maximal_access(parent, parent.info(), self._token, self.user):
@@ -231,6 +239,9 @@ class Opening:
 
     def _open(self, handle: Handle) -> Open:
         self.info = info = handle.info()
+        follow = not self.record.create_options & CreateOptions.OPEN_REPARSE_POINT
+        if info.reparse_tag == symlinks.TAG_SYMLINK and follow and not handle.created:
+            raise symlinks.stopped(handle, ())
         file = self._table.get(handle.key, self.stream)
         try:
             own = self.own_lease()

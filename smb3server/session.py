@@ -96,6 +96,8 @@ class Session:
         """Wall clock, seconds since the epoch; None: never."""
         self.deadline: asyncio.TimerHandle | None = None
         """By which it must be authenticated."""
+        self.watchers = 0
+        """Opens with a CHANGE_NOTIFY watcher."""
         self.creation_time = time.time()
         self.idle_time = time.time()
         self._next_tree_id = 0

@@ -99,7 +99,7 @@ class Share:
 class Placement(Protocol):
     """Where the shares of a cluster's service are served."""
 
-    def check(self, request: Request, flags: int) -> None:
+    def check(self, request: Request, share: Share, flags: int) -> None:
         """May this TREE_CONNECT go on here? Raises ``StatusError``."""
         ...
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from smb3server.security.algorithms import Cipher, SigningAlgorithm
+from smb3server.wire.fields import fixed, tail
 from smb3server.wire.header import HEADER_SIZE
 from smb3server.wire.negotiate import (
     NEGOTIATE_REQUEST,
@@ -20,7 +21,6 @@ from smb3server.wire.negotiate import (
     numbers_of,
     pack_contexts,
 )
-from smb3server.wire.tail import fixed, tail
 from smbdirect.errors import DecodeError, ProtocolError
 
 _SHA_512 = 1

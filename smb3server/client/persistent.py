@@ -36,6 +36,8 @@ _TRANSIENT = frozenset(
 """What a server in transition says; the same request is worth another try on a new connection."""
 _RETRY_DELAY = 0.05
 _MAX_DELAY = 0.5
+_SETUP_TIMEOUT = 3.0
+"""Seconds for connection, logon and tree connect: a machine may take connections and never answer."""
 _MAX_SEQUENCE_INDEX = 64
 
 
@@ -74,20 +76,25 @@ class PersistentShare:
             if self.tree is not None and self.tree.client.closed is None:
                 return self.tree
             self.tree = None
-            client = await Client.connect(await self._connect(), client_guid=self.client_guid)
-            client.on_break = self._on_break
-            try:
-                session = await client.log_on(self._user, self._password, previous_session_id=self._session_id)
-                tree = await session.tree_connect(self._share)
-            except BaseException:
-                client.transport.abort("logon failed")
-                raise
-            self._session_id = session.session_id
+            async with asyncio.timeout(_SETUP_TIMEOUT):
+                tree = await self._set_up()
+            self._session_id = tree.session.session_id
             self.generation += 1
             self.tree = tree
             if self.generation > 1:
                 self.on_reconnected()
             return tree
+
+    async def _set_up(self) -> Tree:
+        transport = await self._connect()
+        try:
+            client = await Client.connect(transport, client_guid=self.client_guid)
+            client.on_break = self._on_break
+            session = await client.log_on(self._user, self._password, previous_session_id=self._session_id)
+            return await session.tree_connect(self._share)
+        except BaseException:
+            transport.abort("set-up failed")
+            raise
 
     def drop(self) -> None:
         """The connection is of no use any more."""
@@ -103,8 +110,7 @@ class PersistentShare:
             try:
                 return await attempt(await self.connected())
             except ServerError as error:
-                # A node that does not serve the share (yet, or any more) says so; before the first success it is an
-                # error.
+                # A node that does not serve the share (yet, or any more) says so; that may change.
                 elsewhere = error.status == NtStatus.BAD_NETWORK_NAME and self.patience > 0
                 if (error.status not in _TRANSIENT and not elsewhere) or loop.time() > give_up:
                     raise

@@ -13,6 +13,7 @@ from smb3server.security.encryption import SessionCipher
 from smb3server.security.kdf import derive_session_keys
 from smb3server.security.signing import Signer, make_signer
 from smb3server.status import NtStatus, StatusError
+from smb3server.wire.fields import fixed, tail
 from smb3server.wire.header import HEADER_SIZE, Command, HeaderFlags
 from smb3server.wire.negotiate import Dialect, SecurityMode
 from smb3server.wire.session import (
@@ -24,7 +25,6 @@ from smb3server.wire.session import (
     SessionSetupRequest,
     TreeConnectRequest,
 )
-from smb3server.wire.tail import fixed, tail
 from smbdirect.errors import ProtocolError
 
 if TYPE_CHECKING:

@@ -61,9 +61,18 @@ def _start(opened: Open, completion_filter: int, recursive: bool, limit: int) ->
     handle = opened.handle
     if handle is None or share.backend is None:
         raise StatusError(NtStatus.INVALID_PARAMETER)
+    session = opened.session
+    if session.watchers >= session.server.settings.max_watchers:
+        raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
     watcher = share.notify.watch(handle.path, completion_filter, recursive, limit)
     opened.watcher = watcher
-    opened.on_close.append(lambda: watcher.end(NtStatus.NOTIFY_CLEANUP))
+    session.watchers += 1
+
+    def end() -> None:
+        session.watchers -= 1
+        watcher.end(NtStatus.NOTIFY_CLEANUP)
+
+    opened.on_close.append(end)
     backend, file = share.backend, opened.file
 
     def open_here(path: Path) -> bool:

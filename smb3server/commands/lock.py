@@ -26,8 +26,6 @@ _MULTI_CHANNEL = 0x00000008
 _HOST_POLL = 0.1
 """Seconds between attempts at a range that a program of the host has locked."""
 MAX_SEQUENCE_INDEX = 64
-MAX_LOCKS_PER_FILE = 65536
-"""Beyond it: INSUFFICIENT_RESOURCES."""
 
 
 @handles(Command.LOCK)
@@ -108,16 +106,20 @@ def _remember(request: Request, found: Open, record: LockRequest) -> None:
 
 def _unlock(found: Open, file: File, elements: list[LockElement], released: list[Lock]) -> None:
     """What was unlocked before a failing element stays so."""
-    for element in elements:
-        if element.flags != _UNLOCK:
-            raise StatusError(NtStatus.INVALID_PARAMETER)
-        if not valid_range(element.offset, element.length):
-            raise StatusError(NtStatus.INVALID_LOCK_RANGE)
-        lock = file.locks.release(found, element.offset, element.length)
-        if lock is None:
-            raise StatusError(NtStatus.RANGE_NOT_LOCKED)
-        host_locks.release(found, file.locks, element.offset, element.length)
-        released.append(lock)
+    try:
+        for element in elements:
+            if element.flags != _UNLOCK:
+                raise StatusError(NtStatus.INVALID_PARAMETER)
+            if not valid_range(element.offset, element.length):
+                raise StatusError(NtStatus.INVALID_LOCK_RANGE)
+            lock = file.locks.release(found, element.offset, element.length, grant=False)
+            if lock is None:
+                raise StatusError(NtStatus.RANGE_NOT_LOCKED)
+            host_locks.release(found, file.locks, element.offset, element.length)
+            released.append(lock)
+    finally:
+        if released:
+            file.locks.grant_waiters()
 
 
 def _lock(
@@ -127,7 +129,9 @@ def _lock(
     for element in elements:
         if element.flags not in _VALID_LOCKS or (len(elements) > 1 and not element.flags & _FAIL):
             raise StatusError(NtStatus.INVALID_PARAMETER)
-    if len(file.locks.locks) + len(file.locks.waiters) + len(elements) > MAX_LOCKS_PER_FILE:
+    limit = request.connection.server.settings.max_locks - len(elements)
+    # The open's own locks are counted only where they can be too many.
+    if len(file.locks.locks) + len(file.locks.waiters) > limit and file.locks.count_of(found) > limit:
         raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
     file.data_changes(found)
     taken: list[LockElement] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -11,7 +13,7 @@ from smb3server.backends.names import short_name
 from smb3server.expression import Matcher, compile_expression
 from smb3server.open import Open, find_open
 from smb3server.presentation import Hides, hidden
-from smb3server.request import Request, Response, handles
+from smb3server.request import Pending, Request, Response, handles
 from smb3server.status import NtStatus, StatusError
 from smb3server.tree import ShareFlags
 from smb3server.wire.create import Access
@@ -30,13 +32,17 @@ _ONE = int(QueryDirectoryFlags.RETURN_SINGLE_ENTRY)
 _READ_ACCESS = 0x00120089
 """FILE_GENERIC_READ: what access-based enumeration asks for."""
 _DOCUMENTED = frozenset(FileInfoClass)
+TURN = 0.01
+"""Seconds of listing before others get their turn: folders can be large, and a pattern may match nothing in them."""
+_ENTRIES_PER_LOOK = 64
+"""At the clock."""
 
 
 class Enumeration:
     """Open.EnumerationLocation and Open.EnumerationSearchPattern: the store's lazy scan, and the one entry taken from
     it that did not fit the last response."""
 
-    __slots__ = ("entries", "held", "matches", "pattern", "started")
+    __slots__ = ("closed", "entries", "held", "matches", "pattern", "started", "turn", "unfinished")
 
     def __init__(self, handle: Handle, pattern: str) -> None:
         self.pattern = pattern
@@ -45,16 +51,22 @@ class Enumeration:
         self.held: DirectoryEntry | None = None
         self.started = False
         """True once something was returned: then the end is NO_MORE_FILES, not NO_SUCH_FILE."""
+        self.turn = asyncio.Lock()
+        """Held by the request that lists over several turns; others wait."""
+        self.unfinished = 0
+        """Such requests."""
+        self.closed = False
 
     def close(self) -> None:
         """Release what the scan holds open."""
+        self.closed = True
         close = getattr(self.entries, "close", None)
         if close is not None:
             close()
 
 
 @handles(Command.QUERY_DIRECTORY)
-def query_directory(request: Request) -> Response:
+def query_directory(request: Request) -> Response | Pending:
     """3.3.5.18."""
     query, pattern = parse_query_directory_request(request.message)
     opened = find_open(request, query.file_id)
@@ -73,14 +85,13 @@ def query_directory(request: Request) -> Response:
         raise StatusError(NtStatus.INFO_LENGTH_MISMATCH)
     enumeration = _enumeration(opened, opened.handle, query.flags, pattern)
     packer = Packer(query.info_class, query.output_buffer_length)
-    _fill(packer, enumeration, bool(query.flags & _ONE), _visible(request, opened), opened.tree.share.hides)
-    if not packer.count:
-        if enumeration.held is not None:
-            # The first entry is larger than the whole buffer; it stays for a larger one.
-            raise StatusError(NtStatus.BUFFER_OVERFLOW)
-        raise StatusError(NtStatus.NO_MORE_FILES if enumeration.started else NtStatus.NO_SUCH_FILE)
-    enumeration.started = True
-    return Response([build_output_response(len(packer.buffer)), packer.buffer])
+    listing = _Listing(
+        packer, enumeration, bool(query.flags & _ONE), _visible(request, opened), opened.tree.share.hides
+    )
+    if not enumeration.unfinished and listing.go_on():
+        return listing.response()
+    enumeration.unfinished += 1
+    return request.run(listing.finish())
 
 
 def _enumeration(opened: Open, handle: Handle, flags: int, pattern: str) -> Enumeration:
@@ -131,33 +142,77 @@ def _visible(request: Request, opened: Open) -> Callable[[str], bool] | None:
     return visible
 
 
-def _fill(
-    packer: Packer,
-    enumeration: Enumeration,
-    single: bool,
-    visible: Callable[[str], bool] | None = None,
-    hides: Hides | None = None,
-) -> None:
-    """Entries until the buffer is full or the scan ends."""
-    matches = enumeration.matches
-    entry = enumeration.held
-    enumeration.held = None
-    entries = enumeration.entries
-    while True:
-        if entry is None:
-            entry = next(entries, None)
+class _Listing:
+    """One request's part of an enumeration."""
+
+    def __init__(
+        self,
+        packer: Packer,
+        enumeration: Enumeration,
+        single: bool,
+        visible: Callable[[str], bool] | None,
+        hides: Hides | None,
+    ) -> None:
+        self.packer = packer
+        self.enumeration = enumeration
+        self.single = single
+        self.visible = visible
+        self.hides = hides
+
+    def go_on(self) -> bool:
+        """Entries until the buffer is full or the scan ends: True; or until it is the turn of others: False."""
+        enumeration, visible = self.enumeration, self.visible
+        matches, entries = enumeration.matches, enumeration.entries
+        entry, enumeration.held = enumeration.held, None
+        end = time.monotonic() + TURN
+        count = 0
+        while True:
             if entry is None:
-                return
-            if not matches(entry.name) or (visible is not None and not visible(entry.name)):
-                entry = None
-                continue
+                count += 1
+                if not count % _ENTRIES_PER_LOOK and time.monotonic() > end:
+                    return False
+                entry = next(entries, None)
+                if entry is None:
+                    return True
+                if not matches(entry.name) or (visible is not None and not visible(entry.name)):
+                    entry = None
+                    continue
+            if not self._add(entry):
+                enumeration.held = entry
+                return True
+            entry = None
+            if self.single:
+                return True
+
+    def _add(self, entry: DirectoryEntry) -> bool:
+        """False if it does not fit."""
         name, info = entry
-        if hides is not None and hides(name):
+        if self.hides is not None and self.hides(name):
             info = hidden(info)
+        packer = self.packer
         short = short_name(name).encode("utf-16-le") if packer.has_short_names else b""
-        if not packer.add(info, name.encode("utf-16-le", "surrogatepass"), info.key.inode, short):
-            enumeration.held = entry
-            return
-        entry = None
-        if single:
-            return
+        return packer.add(info, name.encode("utf-16-le", "surrogatepass"), info.key.inode, short)
+
+    def response(self) -> Response:
+        """What came together. FILE_CLOSED if the scan was ended meanwhile."""
+        packer, enumeration = self.packer, self.enumeration
+        if not packer.count:
+            if enumeration.closed:
+                raise StatusError(NtStatus.FILE_CLOSED)
+            if enumeration.held is not None:
+                # The first entry is larger than the whole buffer; it stays for a larger one.
+                raise StatusError(NtStatus.BUFFER_OVERFLOW)
+            raise StatusError(NtStatus.NO_MORE_FILES if enumeration.started else NtStatus.NO_SUCH_FILE)
+        enumeration.started = True
+        return Response([build_output_response(len(packer.buffer)), packer.buffer])
+
+    async def finish(self) -> Response:
+        """In as many turns as it takes, after those who came before."""
+        enumeration = self.enumeration
+        try:
+            async with enumeration.turn:
+                while not self.go_on():
+                    await asyncio.sleep(0)
+                return self.response()
+        finally:
+            enumeration.unfinished -= 1

@@ -37,7 +37,7 @@ def tree_connect(request: Request) -> Response:
     if share is None:
         raise StatusError(NtStatus.BAD_NETWORK_NAME)
     if share.placement is not None:
-        share.placement.check(request, wanted.flags)
+        share.placement.check(request, share, wanted.flags)
     proven = not (session.is_guest or session.is_anonymous)
     if connection.dialect == Dialect.SMB_3_1_1 and proven and not (request.signed or request.encrypted):
         # Tampering with the negotiation must show before a share is used.

@@ -13,7 +13,7 @@ from smb3server.open import Open, find_open
 from smb3server.request import Interim, Pending, Request, Response, handles
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire.create import Access, CreateOptions
-from smb3server.wire.fields import take
+from smb3server.wire.fields import tail
 from smb3server.wire.header import Command
 from smb3server.wire.read_write import (
     TAIL,
@@ -41,7 +41,7 @@ def write(request: Request) -> Response | Pending:
     if remote is None:
         if record.data_offset > 0x100:
             raise StatusError(NtStatus.INVALID_PARAMETER)
-        data = take(request.message, record.data_offset, record.length, TAIL)
+        data = tail(request.message, record.data_offset, record.length, TAIL)
         found = find_open(request, (record.persistent, record.volatile))
         if found.pipe is not None:
             return _write_pipe(found, data)

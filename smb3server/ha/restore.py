@@ -100,7 +100,7 @@ def restore_open(server: Server, share: Share, backend: Backend, record: OpenRec
     file.opens.append(entry)
     file.delete_pending = file.delete_pending or record.delete_pending
     for lock in record.locks:
-        file.locks.locks.append(Lock(entry, *lock))
+        file.locks.add(Lock(entry, *lock))
         if not host_locks.take(entry, *lock):
             log.warning("%s: a program of the host has a lock that a client holds", "/".join(record.path))
     if record.caching is not None:

@@ -102,6 +102,7 @@ class ServiceOwner:
         except (StoreError, OSError) as error:
             log.error("service %s cannot be taken over: %s", self.name, error)
             self._stop()
+            await asyncio.to_thread(self._remove_addresses)
             await self._give_up_ownership()
             return False
         finally:
@@ -172,6 +173,7 @@ class ServiceOwner:
                 except TimeoutError:
                     log.warning("service %s: state not stored in %.0f s", self.name, _DRAIN_TIMEOUT)
             self._stop()
+            await asyncio.to_thread(self._remove_addresses)
             await self._give_up_ownership()
         finally:
             self.busy = False
@@ -192,6 +194,8 @@ class ServiceOwner:
         self.owned = False
         log.error("service %s is lost", self.name)
         self._stop()
+        if self.config.addresses:
+            asyncio.get_running_loop().run_in_executor(None, self._remove_addresses)
         self.on_changed()
 
     def _stop(self) -> None:
@@ -208,6 +212,9 @@ class ServiceOwner:
                 entry.abandon()
         for share in self.shares:
             share.domain = None
+
+    def _remove_addresses(self) -> None:
+        """On a worker thread."""
         for address in self.config.addresses:
             try:
                 addresses.remove(address)
@@ -228,7 +235,7 @@ class ServiceOwner:
 
     # Tree connects
 
-    def check(self, request: Request, flags: int) -> None:
+    def check(self, request: Request, share: Share, flags: int) -> None:
         """3.3.5.7: is this where the share is served? BAD_NETWORK_NAME if not, with a hint for clients that want one
         (2.2.2.2.2)."""
         connection = request.connection
@@ -238,4 +245,4 @@ class ServiceOwner:
             return
         if not texts or connection.dialect < _DIALECT_3_1_1 or not flags & _REDIRECT_TO_OWNER:
             raise StatusError(NtStatus.BAD_NETWORK_NAME)
-        raise share_redirect([entry.address for entry in self.config.addresses], self.name)
+        raise share_redirect([entry.address for entry in self.config.addresses], share.name)

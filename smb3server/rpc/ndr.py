@@ -37,6 +37,10 @@ def operation(request_type: Any, serve: Callable[[Any], Any]) -> Operation:
             # impacket's decoders meet whatever the client sends, and raise whatever comes to them.
             log.debug("bad stub of %s: %r", request_type.__name__, error)
             raise Fault(FAULT_BAD_STUB_DATA) from error
-        return bytes(serve(request).getData())
+        try:
+            return bytes(serve(request).getData())
+        except UnicodeError as error:
+            # Strings are decoded when they are looked at.
+            raise Fault(FAULT_BAD_STUB_DATA) from error
 
     return run

@@ -42,6 +42,10 @@ PIPES: dict[str, InterfaceFactory] = {
 }
 """By name without ``\\pipe\\``. impacket's NDR is imported with the first use."""
 
+MAX_WRITE = 65536
+"""Bytes at once: calls in it run one after the other, and nobody else's requests meanwhile. Clients write fragments."""
+MAX_STUB = 32768
+"""Bytes of one call's arguments, for the same reason."""
 MAX_OUTPUT = 8 << 20
 """Unread answers, bytes; a client that only writes gets PIPE_BUSY."""
 
@@ -54,7 +58,10 @@ class RpcPipe:
         self._rest = memoryview(b"")
 
     def write(self, data: bytes) -> int:
-        """Everything is taken, or PIPE_DISCONNECTED after a protocol violation of the client's."""
+        """Everything is taken, or PIPE_DISCONNECTED after a protocol violation of the client's. INSUFFICIENT_RESOURCES
+        for more than a client has reason to send at once."""
+        if len(data) > MAX_WRITE:
+            raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
         if sum(map(len, self._endpoint.output)) > MAX_OUTPUT:
             raise StatusError(NtStatus.PIPE_BUSY)
         self._endpoint.feed(data)
@@ -101,4 +108,5 @@ def open_pipe(request: Request, name: str) -> RpcPipe:
     association = Association(
         f"\\PIPE\\{normalize(name)}", lambda association: interfaces, server.new_rpc_acceptor, AssociationGroups()
     )
+    association.max_stub = MAX_STUB
     return RpcPipe(association)

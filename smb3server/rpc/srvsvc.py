@@ -16,6 +16,7 @@ from smb3server.rpc.ndr import (
     text,
     wire_uuid,
 )
+from smb3server.rpc.srvsvc_lists import Lists
 from smb3server.server import Server
 from smb3server.session import Session
 from smb3server.tree import Share, ShareType
@@ -171,11 +172,13 @@ class _Service:
 
 def interface(server: Server, session: Session) -> Interface:
     """The operations that are served; all others fault with the opnum out of range."""
-    service = _Service(server, session)
+    service, lists = _Service(server, session), Lists(server, session)
     return Interface(
         UUID,
         VERSION,
         {
+            9: operation(srvs.NetrFileEnum, lists.file_enum),
+            12: operation(srvs.NetrSessionEnum, lists.session_enum),
             15: operation(srvs.NetrShareEnum, service.share_enum),
             16: operation(srvs.NetrShareGetInfo, service.share_get_info),
             21: operation(srvs.NetrServerGetInfo, service.server_get_info),

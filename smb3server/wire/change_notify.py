@@ -10,7 +10,7 @@ from typing import Annotated, NamedTuple
 
 from construct import Int16ul, Int32ul, Int64ul
 
-from smb3server.wire.tail import decode_name, encode_name, fixed
+from smb3server.wire.fields import decode_name, encode_name, fixed
 from smbdirect.codec import Buffer, Codec
 from smbdirect.errors import DecodeError
 

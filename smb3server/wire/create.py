@@ -8,11 +8,11 @@ from typing import Annotated, NamedTuple
 
 from construct import Int8ul, Int16ul, Int32ul, Int64ul
 
-from smb3server.status import NtStatus, StatusError
 from smb3server.wire.create_contexts import RawContext, pack_contexts, parse_contexts
-from smb3server.wire.fields import fixed, take, utf16
+from smb3server.wire.fields import decode_name, fixed, tail
 from smb3server.wire.header import HEADER_SIZE
 from smbdirect.codec import Codec
+from smbdirect.errors import DecodeError
 
 
 class CreateDisposition(enum.IntEnum):
@@ -131,13 +131,13 @@ CREATE_RESPONSE = Codec(CreateResponse)
 def parse_request(message: memoryview) -> tuple[CreateRequest, str, list[RawContext]]:
     """Fixed part, name as sent, contexts in their order."""
     record = fixed(CREATE_REQUEST, message, 57)
-    tail = HEADER_SIZE + CREATE_REQUEST.size
-    name = utf16(take(message, record.name_offset, record.name_length, tail))
+    start = HEADER_SIZE + CREATE_REQUEST.size
+    name = decode_name(tail(message, record.name_offset, record.name_length, start))
     contexts: list[RawContext] = []
     if record.create_contexts_length:
         if record.create_contexts_offset % 8:
-            raise StatusError(NtStatus.INVALID_PARAMETER)
-        contexts = parse_contexts(take(message, record.create_contexts_offset, record.create_contexts_length, tail))
+            raise DecodeError("create contexts not aligned to eight bytes")
+        contexts = parse_contexts(tail(message, record.create_contexts_offset, record.create_contexts_length, start))
     return record, name, contexts
 
 
@@ -145,20 +145,20 @@ def pack_request(record: CreateRequest, name: str, contexts: Sequence[RawContext
     raw = name.encode("utf-16-le", "surrogatepass")
     start = HEADER_SIZE + CREATE_REQUEST.size
     # The buffer holds at least one byte; Windows and Linux pad an empty name to eight.
-    tail = bytearray(raw or bytes(8))
+    area = bytearray(raw or bytes(8))
     fields = {"name_offset": start, "name_length": len(raw)}
     if contexts:
-        tail += bytes(-(start + len(tail)) % 8)
-        fields["create_contexts_offset"] = start + len(tail)
+        area += bytes(-(start + len(area)) % 8)
+        fields["create_contexts_offset"] = start + len(area)
         packed = pack_contexts(contexts)
         fields["create_contexts_length"] = len(packed)
-        tail += packed
-    return CREATE_REQUEST.pack(record._replace(**fields)) + bytes(tail)
+        area += packed
+    return CREATE_REQUEST.pack(record._replace(**fields)) + bytes(area)
 
 
 def parse_response(message: memoryview) -> tuple[CreateResponse, list[RawContext]]:
     record = fixed(CREATE_RESPONSE, message, 89)
-    area = take(
+    area = tail(
         message, record.create_contexts_offset, record.create_contexts_length, HEADER_SIZE + CREATE_RESPONSE.size
     )
     return record, parse_contexts(area) if area else []

@@ -15,6 +15,7 @@ from construct import Bytes, Int8ul, Int16ul, Int32ul, Int64ul
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire.fields import record_at
 from smbdirect.codec import Buffer, Codec
+from smbdirect.errors import DecodeError
 
 EA_BUFFER = b"ExtA"
 SD_BUFFER = b"SecD"
@@ -200,7 +201,7 @@ def _lease(data: bytes) -> Lease | LeaseV2:
         return LEASE_CODEC.unpack(data)
     if len(data) == LEASE_V2_CODEC.size:
         return LEASE_V2_CODEC.unpack(data)
-    raise StatusError(NtStatus.INVALID_PARAMETER)
+    raise DecodeError(f"lease context of {len(data)} bytes")
 
 
 def _maximal_access(data: bytes) -> Timewarp | None:
@@ -208,13 +209,13 @@ def _maximal_access(data: bytes) -> Timewarp | None:
     if not data:
         return None
     if len(data) != TIMEWARP_CODEC.size:
-        raise StatusError(NtStatus.INVALID_PARAMETER)
+        raise DecodeError(f"timewarp context of {len(data)} bytes")
     return TIMEWARP_CODEC.unpack(data)
 
 
 def _empty(data: bytes) -> bool:
     if data:
-        raise StatusError(NtStatus.INVALID_PARAMETER)
+        raise DecodeError("data in a context that has none")
     return True
 
 
@@ -282,7 +283,7 @@ def parse_contexts(area: memoryview) -> list[RawContext]:
         header = record_at(CONTEXT_HEADER, area, position)
         end = position + header.next if header.next else len(area)
         if header.next % 8 or end > len(area) or (header.next and header.next < CONTEXT_HEADER.size):
-            raise StatusError(NtStatus.INVALID_PARAMETER)
+            raise DecodeError("bad Next in the create contexts")
         name_start = position + header.name_offset
         data_start = position + header.data_offset
         if (
@@ -293,7 +294,7 @@ def parse_contexts(area: memoryview) -> list[RawContext]:
             or (header.data_length and header.data_offset % 8)
             or (header.data_length and data_start + header.data_length > end)
         ):
-            raise StatusError(NtStatus.INVALID_PARAMETER)
+            raise DecodeError("create context outside its entry")
         name = bytes(area[name_start : name_start + header.name_length])
         data = bytes(area[data_start : data_start + header.data_length]) if header.data_length else b""
         found.append(RawContext(name, data))

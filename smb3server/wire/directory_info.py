@@ -10,8 +10,8 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from smb3server.wire.fields import decode_name
 from smb3server.wire.file_info import FileInfoClass, chain
-from smb3server.wire.tail import decode_name
 from smbdirect.codec import Buffer
 from smbdirect.errors import DecodeError
 

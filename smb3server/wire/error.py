@@ -6,7 +6,7 @@ from typing import Annotated, NamedTuple
 
 from construct import Int8ul, Int16ul, Int32ul
 
-from smb3server.wire.fields import fixed, take
+from smb3server.wire.fields import fixed, tail
 from smb3server.wire.header import HEADER_SIZE
 from smbdirect.codec import Codec
 
@@ -26,4 +26,4 @@ ERROR_RESPONSE = Codec(ErrorResponse)
 def parse_response(message: memoryview) -> tuple[ErrorResponse, memoryview]:
     record = fixed(ERROR_RESPONSE, message, 9)
     start = HEADER_SIZE + ERROR_RESPONSE.size
-    return record, take(message, start, record.byte_count, start)
+    return record, tail(message, start, record.byte_count, start)

@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple
 
 from construct import Bytes, Int8ul, Int32ul, Int64sl, Int64ul
 
-from smb3server.wire.tail import decode_name, encode_name
+from smb3server.wire.fields import decode_name, encode_name
 from smbdirect.codec import Buffer, Codec
 from smbdirect.errors import DecodeError
 

@@ -7,8 +7,8 @@ from typing import Annotated, NamedTuple
 
 from construct import Int16ul, Int32ul, Int64ul
 
+from smb3server.wire.fields import fixed, tail
 from smb3server.wire.header import HEADER_SIZE
-from smb3server.wire.tail import fixed, tail
 from smbdirect.codec import Buffer, Codec
 
 IOCTL_IS_FSCTL = 0x00000001

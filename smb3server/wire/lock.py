@@ -8,10 +8,10 @@ from typing import Annotated, NamedTuple
 
 from construct import Int16ul, Int32ul, Int64ul
 
-from smb3server.status import NtStatus, StatusError
 from smb3server.wire.fields import fixed
 from smb3server.wire.header import HEADER_SIZE
 from smbdirect.codec import Codec
+from smbdirect.errors import DecodeError
 
 
 class LockFlags(enum.IntFlag):
@@ -54,7 +54,7 @@ def parse_request(message: memoryview) -> tuple[LockRequest, list[LockElement]]:
     record = fixed(LOCK_REQUEST, message, 48)
     start = HEADER_SIZE + LOCK_REQUEST.size
     if record.lock_count == 0 or start + record.lock_count * LOCK_ELEMENT.size > len(message):
-        raise StatusError(NtStatus.INVALID_PARAMETER)
+        raise DecodeError(f"{record.lock_count} locks in a message of {len(message)}")
     return record, [LOCK_ELEMENT.unpack(message, start + i * LOCK_ELEMENT.size) for i in range(record.lock_count)]
 
 

@@ -10,10 +10,10 @@ from typing import Annotated, NamedTuple
 
 from construct import Bytes, Int8ul, Int16ul, Int32ul, Int64ul
 
-from smb3server.status import NtStatus, StatusError
 from smb3server.wire.fields import fixed
 from smb3server.wire.header import HEADER_SIZE
 from smbdirect.codec import Codec
+from smbdirect.errors import DecodeError
 
 
 class OplockLevel(enum.IntEnum):
@@ -76,7 +76,7 @@ LEASE_BREAK = Codec(LeaseBreak)
 
 def _structure_size(message: memoryview) -> int:
     if len(message) < HEADER_SIZE + 2:
-        raise StatusError(NtStatus.INVALID_PARAMETER)
+        raise DecodeError("oplock break without StructureSize")
     return message[HEADER_SIZE] | message[HEADER_SIZE + 1] << 8
 
 

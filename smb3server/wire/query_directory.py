@@ -7,8 +7,8 @@ from typing import Annotated, NamedTuple
 
 from construct import Int8ul, Int16ul, Int32ul, Int64ul
 
+from smb3server.wire.fields import decode_name, encode_name, fixed, tail
 from smb3server.wire.header import HEADER_SIZE
-from smb3server.wire.tail import decode_name, encode_name, fixed, tail
 from smbdirect.codec import Codec
 
 

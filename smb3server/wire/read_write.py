@@ -8,10 +8,10 @@ from typing import Annotated, NamedTuple
 
 from construct import Int8ul, Int16ul, Int32ul, Int64ul
 
-from smb3server.status import NtStatus, StatusError
-from smb3server.wire.fields import fixed, take
+from smb3server.wire.fields import fixed, tail
 from smb3server.wire.header import HEADER_SIZE
 from smbdirect.codec import Codec
+from smbdirect.errors import DecodeError
 from smbdirect.message_transport import RemoteBuffer
 
 
@@ -107,7 +107,7 @@ def parse_read_request(message: memoryview) -> ReadRequest:
 
 def parse_read_response(message: memoryview) -> tuple[ReadResponse, memoryview]:
     record = fixed(READ_RESPONSE, message, 17)
-    return record, take(message, record.data_offset, record.data_length, READ_DATA_OFFSET)
+    return record, tail(message, record.data_offset, record.data_length, READ_DATA_OFFSET)
 
 
 def parse_write_request(message: memoryview) -> WriteRequest:
@@ -121,8 +121,8 @@ def parse_write_response(message: memoryview) -> WriteResponse:
 def descriptors(message: memoryview, offset: int, length: int) -> list[RemoteBuffer]:
     """The descriptor array at ``offset``: at least one, no partial one, all within the message."""
     if length == 0 or length % BUFFER_DESCRIPTOR.size:
-        raise StatusError(NtStatus.INVALID_PARAMETER)
-    area = take(message, offset, length, TAIL)
+        raise DecodeError(f"{length} bytes of buffer descriptors")
+    area = tail(message, offset, length, TAIL)
     return [
         RemoteBuffer._make(BUFFER_DESCRIPTOR.unpack(area, position))
         for position in range(0, length, BUFFER_DESCRIPTOR.size)

@@ -6,7 +6,7 @@ import shutil
 import socket
 import subprocess
 import time
-import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -23,13 +23,15 @@ def free_ports(count: int) -> list[int]:
 class Etcd:
     """One member, or several; without fsync unless the test is about the disk."""
 
-    def __init__(self, folder: Path, members: int = 1) -> None:
+    def __init__(self, folder: Path, members: int = 1, address: str = "127.0.0.1", prefix: Sequence[str] = ()) -> None:
         if shutil.which("etcd") is None:
             pytest.skip("etcd is not installed (Debian: etcd-server)")
         self.folder = folder
         ports = free_ports(2 * members)
-        self.clients = [f"127.0.0.1:{port}" for port in ports[:members]]
-        self._peers = [f"http://127.0.0.1:{port}" for port in ports[members:]]
+        self.clients = [f"{address}:{port}" for port in ports[:members]]
+        self._peers = [f"http://{address}:{port}" for port in ports[members:]]
+        self._prefix = list(prefix)
+        """What the command begins with: ip netns exec ..."""
         self.processes: list[subprocess.Popen[bytes] | None] = [None] * members
 
     @property
@@ -43,7 +45,7 @@ class Etcd:
             client = f"http://{self.clients[index]}"
             log = (self.folder / f"etcd-{index}.log").open("ab")
             self.processes[index] = subprocess.Popen(
-                ["etcd", "--name", f"m{index}", "--data-dir", str(self.folder / f"etcd-{index}"),
+                [*self._prefix, "etcd", "--name", f"m{index}", "--data-dir", str(self.folder / f"etcd-{index}"),
                  "--listen-client-urls", client, "--advertise-client-urls", client,
                  "--listen-peer-urls", self._peers[index], "--initial-advertise-peer-urls", self._peers[index],
                  "--initial-cluster", cluster, "--heartbeat-interval", "50", "--election-timeout", "500",
@@ -58,12 +60,11 @@ class Etcd:
     def _wait(self, index: int) -> None:
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
-            try:
-                with urllib.request.urlopen(f"http://{self.clients[index]}/health", timeout=1) as answer:
-                    if b'"true"' in answer.read():
-                        return
-            except OSError:
-                time.sleep(0.05)
+            url = f"http://{self.clients[index]}/health"
+            found = subprocess.run([*self._prefix, "curl", "-s", url], capture_output=True, check=False, timeout=5)
+            if b'"true"' in found.stdout:
+                return
+            time.sleep(0.05)
         raise AssertionError(f"etcd does not start: {(self.folder / f'etcd-{index}.log').read_text()[-2000:]}")
 
     def kill(self, member: int) -> None:

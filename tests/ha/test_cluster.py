@@ -188,7 +188,7 @@ def test_without_etcd_nobody_serves(cluster: Cluster) -> None:
             assert seconds_since(start) < TTL
             await asyncio.sleep(0.02)
         for node in (cluster.a, cluster.b):
-            with pytest.raises((ConnectionLost, OSError)):
+            with pytest.raises((ConnectionLost, OSError, ServerError)):
                 lonely = await Client.connect(await node.connect())
                 await (await lonely.log_on(USER, PASSWORD)).tree_connect("data")
         writing = asyncio.ensure_future(file.write(1, b"2"))

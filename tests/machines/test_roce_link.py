@@ -43,6 +43,16 @@ class Wire:
         packet = header + extension + payload + bytes(pad)
         self.link.carry(packet + icrc.of_payload(packet, self.link.state(len(packet) + 4)), self.receiver)
 
+    def send_middles(
+        self, opcode: int, psn: int, memory: memoryview, count: int, countdown: int = 0, ask_every: int = 0
+    ) -> int:
+        assert len(memory) == count * MTU
+        for index in range(count):
+            ask = index + 1 >= countdown > 0 and (index + 1 - countdown) % ask_every == 0
+            segment = memory[index * MTU : (index + 1) * MTU]
+            self.send(opcode, 0, psn + index & PSN_MASK, ask, b"", (segment,), MTU)
+        return count
+
 
 class End:
     """A queue pair, what it completed, and its memory."""

@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smb3server.status import NtStatus, StatusError
+from smb3server.status import StatusError
 from smb3server.wire import close, create, create_contexts, flush, lock, oplock_break, read_write
 from smbdirect.codec import Codec
+from smbdirect.errors import DecodeError
 from smbdirect.message_transport import RemoteBuffer
 
 CODECS = [
@@ -75,20 +76,20 @@ def test_sizes_of_the_specification(size: int, codec: Codec) -> None:
 def test_garbage_ends_in_a_status(parser, tail: bytes, size: int) -> None:
     try:
         parser(memoryview(HEADER + size.to_bytes(2, "little") + tail))
-    except StatusError as error:
-        assert error.status == NtStatus.INVALID_PARAMETER
+    except DecodeError:
+        pass
 
 
 @given(st.binary(max_size=120))
 def test_garbage_contexts_end_in_a_status(data: bytes) -> None:
     try:
         create_contexts.decode_requests(create_contexts.parse_contexts(memoryview(data)))
-    except StatusError:
+    except DecodeError:
         pass
     for decode in (*create_contexts.REQUESTS.values(), *create_contexts.RESPONSES.values()):
         try:
             decode(data)
-        except StatusError:
+        except (DecodeError, StatusError):
             pass
 
 
@@ -116,9 +117,8 @@ def test_name_beyond_the_message() -> None:
     body = create.pack_request(create.CreateRequest(), "abc")
     parsed, _, _ = create.parse_request(memoryview(HEADER + body))
     bad = create.CREATE_REQUEST.pack(parsed._replace(name_length=8)) + body[create.CREATE_REQUEST.size :]
-    with pytest.raises(StatusError) as error:
+    with pytest.raises(DecodeError):
         create.parse_request(memoryview(HEADER + bad))
-    assert error.value.status == NtStatus.INVALID_PARAMETER
 
 
 @given(st.lists(st.tuples(st.binary(min_size=1, max_size=20), st.binary(max_size=20), st.just(0)), min_size=1))
@@ -131,14 +131,14 @@ def test_descriptors() -> None:
     message = memoryview(HEADER + bytes(48) + read_write.pack_descriptors(remote))
     assert read_write.descriptors(message, 112, 32) == remote
     for offset, length in [(112, 0), (112, 31), (112, 48), (111, 32), (113, 32), (64, 16)]:
-        with pytest.raises(StatusError):
+        with pytest.raises(DecodeError):
             read_write.descriptors(message, offset, length)
 
 
 def test_lock_count_beyond_the_message() -> None:
     body = lock.pack_request(lock.LockRequest(), [lock.LockElement(1, 2, 2)])
     assert lock.parse_request(memoryview(HEADER + body))[1] == [lock.LockElement(1, 2, 2)]
-    with pytest.raises(StatusError):
+    with pytest.raises(DecodeError):
         lock.parse_request(memoryview(HEADER + body[:-1]))
-    with pytest.raises(StatusError):
+    with pytest.raises(DecodeError):
         lock.parse_request(memoryview(HEADER + lock.pack_request(lock.LockRequest(), [])))

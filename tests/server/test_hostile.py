@@ -8,11 +8,13 @@ import logging
 import random
 import struct
 import time
+import uuid
 from collections.abc import Awaitable, Callable
 
 import pytest
 import spnego
 
+from smb3server.commands import query_directory
 from smb3server.connection import Connection
 from smb3server.expression import compile_expression
 from smb3server.session import Session
@@ -233,6 +235,57 @@ def test_patterns_that_are_meant_to_take_long(name: str) -> None:
         for letter in "ab.":
             matches(letter * 255)
     assert time.monotonic() - begun < 0.5
+
+
+def test_a_long_search_lets_others_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pattern that matches nothing in a large folder: who asks something meanwhile is answered meanwhile; searches of
+    one open go one after the other, and each entry comes once."""
+    monkeypatch.setattr(query_directory, "TURN", 0.0)
+
+    async def test(harness: Harness) -> None:
+        searcher, other = await harness.connect(), await harness.connect()
+        await searcher.login()
+        await other.login()
+        directory = file_id_of(await searcher.open("folder", 2, 0x120089, 1))
+        names = {f"file{number}" for number in range(300)}
+        for name in names:
+            reply = await searcher.open(f"folder\\{name}", 2)
+            await searcher.call(Command.CLOSE, struct.pack("<HHI16s", 24, 0, 0, file_id_of(reply)))
+
+        def search(pattern: str, flags: int, size: int = 2000) -> bytes:
+            raw = pattern.encode("utf-16-le")
+            return struct.pack("<HBBI16sHHI", 33, 12, flags, 0, directory, 96, len(raw), size) + raw
+
+        await searcher.post(Command.QUERY_DIRECTORY, search("nothing*", 1))
+        await other.call(Command.ECHO, ECHO)
+        assert len(harness.server.connection_list) == 2
+        assert (await searcher.receive()).status == NtStatus.NO_SUCH_FILE
+        found: list[str] = []
+        done = False
+        flags = 1
+        while not done:
+            for _ in range(3):
+                await searcher.post(Command.QUERY_DIRECTORY, search("file*", flags))
+                flags = 0
+            for _ in range(3):
+                reply = await searcher.receive()
+                while reply.status == NtStatus.PENDING:
+                    reply = await searcher.receive()
+                if reply.status:
+                    assert reply.status == NtStatus.NO_MORE_FILES
+                    done = True
+                    continue
+                offset, length = struct.unpack_from("<HI", reply.body, 2)
+                data = reply.message[offset : offset + length]
+                while True:
+                    step, _, size = struct.unpack_from("<III", data)
+                    found.append(data[12 : 12 + size].decode("utf-16-le"))
+                    if not step:
+                        break
+                    data = data[step:]
+        assert sorted(found) == sorted(names)
+
+    drive(test)
 
 
 # Other people's things
@@ -507,3 +560,70 @@ def test_no_request_makes_a_handler_fail(seed: int, directory: bool, caplog: pyt
     with caplog.at_level(logging.ERROR):
         drive(test)
     assert not caplog.records, caplog.text
+
+
+# Named pipes
+
+
+async def pipe(harness: Harness) -> tuple[Client, bytes]:
+    """srvsvc, bound."""
+    client = await harness.connect()
+    await client.login(share="IPC$")
+    file_id = file_id_of(await client.open("srvsvc", 1))
+    syntaxes = uuid.UUID("4b324fc8-1670-01d3-1278-5a47bf6ee188").bytes_le + struct.pack("<HH", 3, 0)
+    syntaxes += uuid.UUID("8a885d04-1ceb-11c9-9fe8-08002b104860").bytes_le + struct.pack("<I", 2)
+    body = struct.pack("<HHIBBHHBB", 4280, 4280, 0, 1, 0, 0, 0, 1, 0) + syntaxes
+    answer = await transceive(client, file_id, rpc_fragment(11, body))
+    assert answer[2] == 12
+    return client, file_id
+
+
+def rpc_fragment(kind: int, body: bytes, flags: int = 3) -> bytes:
+    return struct.pack("<BBBBIHHI", 5, 0, kind, flags, 0x10, 16 + len(body), 0, 1) + body
+
+
+async def transceive(client: Client, file_id: bytes, data: bytes) -> bytes:
+    reply = await client.call(Command.IOCTL, ioctl_body(Fsctl.PIPE_TRANSCEIVE, data, file_id))
+    assert reply.status == 0, hex(reply.status)
+    offset, length = struct.unpack_from("<II", reply.body, 32)
+    return reply.message[offset : offset + length]
+
+
+def test_a_string_that_is_none_in_a_call(caplog: pytest.LogCaptureFixture) -> None:
+    """NetrShareGetInfo of a name with half a surrogate pair: a fault, not a failure of the server's."""
+
+    async def test(harness: Harness) -> None:
+        client, file_id = await pipe(harness)
+        stub = struct.pack("<IIII", 0, 3, 0, 3) + b"\x00\xd8a\0\0\0" + bytes(2) + struct.pack("<I", 1)
+        answer = await transceive(client, file_id, rpc_fragment(0, struct.pack("<IHH", len(stub), 0, 16) + stub))
+        assert answer[2] == 3
+        assert int.from_bytes(answer[24:28], "little") == 0x000006F7
+
+    with caplog.at_level(logging.ERROR):
+        drive(test)
+    assert not caplog.records
+
+
+def test_calls_that_are_too_long() -> None:
+    async def test(harness: Harness) -> None:
+        client, file_id = await pipe(harness)
+        data = bytes(65537)
+        write = struct.pack("<HHIQ16sIIHHI", 49, 112, len(data), 0, file_id, 0, 0, 0, 0, 0) + data
+        assert (await client.call(Command.WRITE, write, credit_charge=2)).status == NtStatus.INSUFFICIENT_RESOURCES
+        body = struct.pack("<IHH", 4000, 0, 36) + bytes(4000)
+        first = rpc_fragment(0, body, flags=1)
+        answer = b""
+        for number in range(20):
+            part = first if not number else rpc_fragment(0, body, flags=0)
+            write = struct.pack("<HHIQ16sIIHHI", 49, 112, len(part), 0, file_id, 0, 0, 0, 0, 0) + part
+            if (await client.call(Command.WRITE, write)).status:
+                break
+            read = struct.pack("<HBBIQ16sIIIHH", 49, 0, 0, 4280, 0, file_id, 0, 0, 0, 0, 0) + b"\0"
+            reply = await client.call(Command.READ, read)
+            if reply.status == 0:
+                answer = reply.message[80:]
+                break
+        assert number < 10
+        assert not answer or answer[2] == 3
+
+    drive(test)

@@ -1,13 +1,24 @@
 """Byte-range locks as a state machine (MS-FSA 2.1.4.10, 2.1.5.7, 2.1.5.8)."""
 
+import random
+import time
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smb3server.locks import MAX_OFFSET, LockTable, overlaps, valid_range
+from smb3server import range_index
+from smb3server.locks import MAX_OFFSET, Lock, LockTable, valid_range
+from smb3server.range_index import RangeIndex
 
 A, B = object(), object()
 offsets = st.one_of(st.integers(0, 12), st.integers(MAX_OFFSET - 12, MAX_OFFSET), st.integers(2**63 - 4, 2**63 + 4))
 lengths = st.one_of(st.integers(0, 12), st.just(2**63), st.just(MAX_OFFSET))
+
+
+def overlaps(offset1: int, length1: int, offset2: int, length2: int) -> bool:
+    """The rule (MS-FSA 2.1.4.10): an empty range overlaps only what holds bytes on both sides of it."""
+    return offset1 <= offset2 + length2 - 1 and offset2 <= offset1 + length1 - 1
 
 
 @given(offsets, lengths, offsets, lengths)
@@ -94,7 +105,7 @@ def test_waiters_are_granted_in_order_and_end_with_their_owner() -> None:
     assert not table.cancel(first)
     table.release_owner(B)
     assert events == ["first", "second closed"]
-    assert table.locks == []
+    assert not table.locks
     assert table.waiters == []
 
 
@@ -122,3 +133,44 @@ def test_held_locks_never_conflict(operations: list[tuple[object, int, int, bool
             for other in table.locks:
                 if lock.owner is not other.owner and lock.exclusive:
                     assert not overlaps(lock.offset, lock.length, other.offset, other.length)
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 5])
+@pytest.mark.parametrize("spread", [15, 200])
+@pytest.mark.parametrize("seed", range(4))
+def test_index_agrees_with_looking_at_all(chunk: int, spread: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(range_index, "CHUNK", chunk)
+    chance = random.Random(f"{chunk} {spread} {seed}")
+    index: RangeIndex[Lock] = RangeIndex()
+    held: list[Lock] = []
+    for _ in range(400):
+        if held and chance.random() < 0.45:
+            gone = held.pop(chance.randrange(len(held)))
+            index.remove(gone)
+        else:
+            lock = Lock(chance.choice((A, B)), chance.randrange(spread), chance.choice((0, 1, 2, 7, 50)), False)
+            held.append(lock)
+            index.add(lock)
+        assert len(index) == len(held)
+        offset, length, but = chance.randrange(spread), chance.choice((0, 1, 3, 20, 500)), chance.choice((A, B, None))
+        expected = any(lock.owner is not but and overlaps(offset, length, lock.offset, lock.length) for lock in held)
+        assert index.overlapped(offset, length, but) is expected
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_a_great_many_locks_take_no_great_time(stacked: bool) -> None:
+    """A client may send thousands of them in one message."""
+    table = LockTable()
+    count = 30_000
+    begun = time.monotonic()
+    for number in range(count):
+        assert table.acquire(A, 0 if stacked else 2 * number, number + 1 if stacked else 1, not stacked)
+    for number in range(0, count, 10):
+        assert not table.acquire(B, number, 1, True) or not stacked
+        assert not table.denies_read(A, 2 * number, 100)
+        table.denies_write(B, count + number, 100)
+    for number in range(count):
+        assert table.release(A, 0 if stacked else 2 * number, number + 1 if stacked else 1)
+    assert time.monotonic() - begun < 5
+    table.release_owner(B)
+    assert not table.locks and not table.waiters

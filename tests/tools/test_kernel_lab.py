@@ -11,7 +11,7 @@ import pytest
 
 from tools.kernel_lab import judge as judge_module
 from tools.kernel_lab.cases import CASES, Case, select
-from tools.kernel_lab.judge import judge, tshark_complaints, tshark_experts
+from tools.kernel_lab.judge import judge, met_client_defect, tshark_complaints, tshark_experts
 from tools.kernel_lab.server import log_complaints
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -131,3 +131,48 @@ def test_verbs_case(folder: Path) -> None:
     assert len(judge(VERBS, folder)) == 3
     (folder / "steady.json").unlink()
     assert any("status of the server" in complaint for complaint in judge(VERBS, folder))
+
+
+def counted(folder: Path, read: int, written: int, invalidations: int, messages: int = 5_000_000) -> None:
+    """The server's counters, beside those of a client that read 4 MB and wrote 3 MB in 110 requests."""
+    channel = {
+        "rdma_read_bytes": read,
+        "rdma_write_bytes": written,
+        "inline_bytes_received": messages,
+        "inline_bytes_sent": messages,
+        "smb_direct": {"remote_invalidations_sent": invalidations},
+        "rdma": {"code": "used", "text": ""},
+    }
+    (folder / "status.json").write_text(json.dumps({"channels": [channel]}))
+    (folder / "stats.txt").write_text(
+        "1) \\\\10.0.2.2\\share\nBytes read: 4000000  Bytes written: 3000000\n"
+        "Reads: 60 total 0 failed\nWrites: 50 total 0 failed\n"
+    )
+
+
+def test_counters_of_both_sides(folder: Path) -> None:
+    assert judge(SIW, folder, counted=True)[0].startswith("status of the server: ")
+    counted(folder, 3_000_000 - 40, 4_000_000, 100)
+    assert judge(SIW, folder, counted=True) == []
+    for read, written, invalidations in (
+        (3_000_001, 4_000_000, 100),
+        (3_000_000, 3_900_000, 100),
+        (3_000_000, 4_000_000, 111),
+    ):
+        counted(folder, read, written, invalidations)
+        assert len(judge(SIW, folder, counted=True)) == 1
+    without = SIW._replace(invalidation=False)
+    assert "counters: invalidations: 111 at the server, 0 at the client" in judge(without, folder, counted=True)
+    signed = Case("siw-sign", "siw", "sign")
+    counted(folder, 0, 0, 0)
+    assert not any("counters" in complaint for complaint in judge(signed, folder, counted=True))
+    counted(folder, 4096, 0, 0, 2_000_000)
+    assert sum("counters" in complaint for complaint in judge(signed, folder, counted=True)) == 3
+
+
+def test_known_defect_of_the_client(folder: Path) -> None:
+    signed = next(case for case in CASES if case.name == "siw-sign")
+    assert not met_client_defect(signed, folder)
+    (folder / "dmesg.txt").write_text("[ 1.0] CIFS: VFS: sign fail cmd 0x8 message id 0x4f\n")
+    assert met_client_defect(signed, folder)
+    assert not met_client_defect(SIW, folder)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import re
 from pathlib import Path
 from typing import Any
@@ -35,7 +37,13 @@ def rows(title: str) -> dict[str, list[str]]:
 def example(tmp_path: Path) -> str:
     data = tmp_path / "data"
     data.mkdir()
-    return section("Everything at once").split("```toml\n")[1].split("```")[0].replace("/srv/data", str(data))
+    return (
+        section("Everything at once")
+        .split("```toml\n")[1]
+        .split("```")[0]
+        .replace("/srv/data", str(data))
+        .replace("www-data", pwd.getpwuid(os.geteuid()).pw_name)
+    )
 
 
 @pytest.fixture
@@ -73,9 +81,10 @@ def test_the_example_has_every_key_and_is_read(tmp_path: Path, taken: dict[str, 
     assert (read.listen, read.rdma, read.rdma_port) == (["0.0.0.0", "::"], "iwarp,roce", 5445)
     assert read.shares[0].users == {"alice", "bob"} and read.shares[0].encrypt
     assert [account.name for account in read.accounts] == ["alice", "bob"]
-    for title in ("[server]", "[[share]]", "[[user]]", "[witness]", "[limits]"):
-        assert taken[title] == set(rows(f"`{title}`")) - {"node"}, title
-    for title in ("[server]", "[[share]]", "[[user]]", "[witness]"):
+    for title in ("[server]", "[[share]]", "[[user]]", "[cluster]", "[[service]]", "[witness]", "[limits]"):
+        sections = {"node"} if title == "[witness]" else set()
+        assert taken[title] == set(rows(f"`{title}`")) - sections, title
+    for title in ("[server]", "[[share]]", "[[user]]", "[cluster]", "[[service]]", "[witness]"):
         text = file.read_text()
         assert all(re.search(rf"^{key} = ", text, re.MULTILINE) for key in taken[title])
 

@@ -25,4 +25,4 @@ def test_kernel_lab_cases_named_by_the_table_of_clients() -> None:
         for row in re.findall(r"`make kernel-test`, cases (.*) \|", CLIENTS)
         for name in re.findall(r"`(.+?)`", row)
     }
-    assert named == {case.name for case in CASES}
+    assert named and named <= {case.name for case in CASES}

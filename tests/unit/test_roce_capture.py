@@ -156,6 +156,14 @@ class Recorder:
         assert len(payload) == size
         self.sent.append((opcode, psn, extension, payload))
 
+    def send_middles(
+        self, opcode: int, psn: int, memory: memoryview, count: int, countdown: int = 0, ask_every: int = 0
+    ) -> int:
+        for index in range(count):
+            segment = memory[index * MTU : (index + 1) * MTU]
+            self.send(opcode, 0, psn + index & PSN_MASK, False, b"", (segment,), MTU)
+        return count
+
 
 def test_our_queue_pair_in_the_servers_place() -> None:
     data = [packet for packet in packets() if packet.bth.opcode != Opcode.UD_SEND_ONLY]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -90,11 +91,17 @@ def boot(cases: list[Case], out: Path, host: Host, options: argparse.Namespace) 
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
+        start_new_session=True,
     ) as process:
         assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith(_SHOWN) or "FAIL(" in line or options.verbose:
-                print("  " + line.rstrip(), flush=True)
+        try:
+            for line in process.stdout:
+                if line.startswith(_SHOWN) or "FAIL(" in line or options.verbose:
+                    print("  " + line.rstrip(), flush=True)
+        except BaseException:
+            # Interrupted: neither QEMU nor the shell above it may outlive this.
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
     if (console := out / CONSOLE).exists():
         console.rename(out / f"console-{cases[0].name}.log")
 
@@ -120,7 +127,7 @@ def repeat(case: Case, out: Path, host: Host, options: argparse.Namespace) -> No
             return
         if not met_client_defect(case, folder):
             return
-        print(f"  {case.name}: {case.client_defect}: once more", flush=True)
+        print(f"  {case.name}: the client met its known defect ({case.client_defect}): once more", flush=True)
         folder.rename(out / f"{case.name}-{attempt}")
         run_all([case], out, host, options)
 
@@ -171,6 +178,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
+    # What was made for the run (server, namespace, QEMU) goes with it, also when it is told to end.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         cases = select(options.cases)
     except ValueError as error:

@@ -222,7 +222,9 @@ def _steady(folder: Path) -> list[str]:
 def met_client_defect(case: Case, folder: Path) -> bool:
     """Whether the client's kernel logged what ``case.client_defect`` says."""
     path = folder / "dmesg.txt"
-    return bool(case.client_defect) and path.exists() and case.client_defect in path.read_text(errors="replace")
+    if not case.client_defect or not path.exists():
+        return False
+    return re.search(case.client_defect, path.read_text(errors="replace")) is not None
 
 
 def judge(case: Case, folder: Path, counted: bool = False) -> list[str]:

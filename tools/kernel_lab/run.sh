@@ -71,6 +71,6 @@ timeout --foreground "${TIMEOUT:-600}" qemu-system-x86_64 -machine q35 -accel tc
   -nographic -no-reboot -nodefaults -serial stdio -monitor none -device virtio-rng-pci \
   $(nic "${NET:-user}" n0 52:54:00:00:$m:01) ${NET2:+$(nic "$NET2" n1 52:54:00:00:$m:02)} \
   -virtfs local,path="$OUT",mount_tag=out,security_model=none,id=out \
-  ${HOSTROOT:+-virtfs local,path=/,mount_tag=host,security_model=none,id=host,readonly=on,multidevs=remap} </dev/null 2>&1 | tr -d '\r' | tee "$OUT/console.log"
+  ${HOSTROOT:+-virtfs local,path=/,mount_tag=host,security_model=none,id=host,readonly=on,multidevs=remap} </dev/null 2>&1 | sed -u 's,\r,,g' | tee "$OUT/console.log"
 [ -e "$OUT/status" ] && exit "$(cat "$OUT/status")"
 echo "the guest left no status (crash or timeout)"; exit 99

@@ -58,6 +58,14 @@ class Path(Protocol):
         """Send one packet; ``size`` is that of the concatenated ``segments``, which may change once this returned."""
         ...
 
+    def send_middles(
+        self, opcode: int, psn: int, memory: memoryview, count: int, countdown: int = 0, ask_every: int = 0
+    ) -> int:
+        """Send ``memory`` in ``count`` packets of the path's MTU without extension headers, numbered from ``psn`` on.
+        The ``countdown``-th and from there every ``ask_every``-th asks for an acknowledgement (0: none does). Returns
+        how many went out: fewer if ``ready`` turned false."""
+        ...
+
 
 class Work:
     """A work request on its way."""
@@ -238,7 +246,18 @@ class Requester:
             self._counters["retransmissions"] += min(end, self._high) - psn
             self._since_ack = quarter
         offset = (psn - work.first) * mtu
+        whole = work.segments[0] if len(work.segments) == 1 else None
         while psn < end:
+            count = min(end, last) - psn
+            if whole is not None and count > 1 and psn != work.first:
+                sent = self._send_middles(
+                    path, base + 1, psn, whole[offset : offset + count * mtu], count, quarter, now
+                )
+                psn += sent
+                offset += sent * mtu
+                if sent < count:
+                    break
+                continue
             final = psn == last
             size = work.length - offset if final else mtu
             extension, flags = b"", 0
@@ -270,6 +289,19 @@ class Requester:
         self._next = psn
         self._high = max(self._high, psn)
         return budget
+
+    def _send_middles(
+        self, path: Path, opcode: int, psn: int, memory: memoryview, count: int, quarter: int, now: float
+    ) -> int:
+        countdown = max(1, quarter - self._since_ack)
+        sent = path.send_middles(opcode, psn, memory, count, countdown, quarter)
+        if sent < countdown:
+            self._since_ack += sent
+            return sent
+        self._since_ack = (sent - countdown) % quarter
+        if self._timed is None and psn + countdown - 1 >= self._high:
+            self._timed = (psn + countdown - 1, now)
+        return sent
 
     # -- in ------------------------------------------------------------------------------------------------------
 

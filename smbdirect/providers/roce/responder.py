@@ -114,6 +114,19 @@ class Responder:
         """A request packet: extension headers at 12, payload up to ``end``. ``packet`` has room for the headers that
         ``opcode`` calls for (the caller checked)."""
         number = extend_psn(psn, self._expected)
+        if opcode == Opcode.WRITE_MIDDLE and number == self._expected and self._message == _WRITE and not self._early:
+            # Most packets by far: nothing to decide but whether the memory may still be written.
+            region, position, size = self._region, self._position, end - 12
+            if region is not None and region.valid and size == self.mtu < self._left:
+                region.memory[position : position + size] = packet[12:end]
+                self._position = position + size
+                self._left -= size
+                self._counters["bytes_placed"] += size
+                self._expected = number + 1
+                self._nak = self._nak_sent = None
+                if ack_request:
+                    self._acknowledge = True
+                return
         if number != self._expected:
             self._out_of_order(opcode, number, ack_request, packet, end, now)
             return
@@ -322,7 +335,12 @@ class Responder:
     def transmit(self, path: Path, budget: int) -> int:
         """Send read responses, at most ``budget`` packets, then the acknowledgement; returns the budget left."""
         while self._reads and budget > 0 and path.ready:
-            if not self._answer(path, self._reads[0]):
+            answer = self._reads[0]
+            count = min(budget, (answer.left - 1) // self.mtu)
+            if count > 1 and not answer.first and answer.region is not None and answer.region.valid:
+                budget -= self._answer_middles(path, answer, answer.region, count)
+                continue
+            if not self._answer(path, answer):
                 return budget
             budget -= 1
         if self._reads or not path.ready:
@@ -349,6 +367,17 @@ class Responder:
     def _send_aeth(self, path: Path, syndrome: int, psn: int) -> None:
         aeth = AETH.pack(Aeth(syndrome << 24 | self._msn & PSN_MASK))
         path.send(Opcode.ACKNOWLEDGE, 0, psn & PSN_MASK, False, aeth, (), 0)
+
+    def _answer_middles(self, path: Path, answer: _ReadAnswer, region: Region, count: int) -> int:
+        """Several packets of a read response, neither the first nor the last one; how many went out."""
+        memory = region.memory[answer.position : answer.position + count * self.mtu]
+        sent = path.send_middles(Opcode.READ_RESPONSE_MIDDLE, answer.psn, memory, count)
+        size = sent * self.mtu
+        self._counters["bytes_served"] += size
+        answer.psn += sent
+        answer.position += size
+        answer.left -= size
+        return sent
 
     def _answer(self, path: Path, answer: _ReadAnswer) -> bool:
         """One packet of a read response."""

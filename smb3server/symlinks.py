@@ -1,0 +1,45 @@
+"""Paths that stop at a symbolic link, which the client then follows (MS-SMB2 2.2.2.2.1, 3.3.5.9)."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from smb3server.backends.base import OpenRequest
+from smb3server.status import NtStatus, StatusError
+
+if TYPE_CHECKING:
+    from smb3server.backends.base import Backend, Handle, Path, User
+
+TAG_SYMLINK = 0xA000000C
+_ERROR_TAG = 0x4C4D5953
+_LENGTH_AND_TAG = struct.Struct("<II")
+_REPARSE_HEADER = struct.Struct("<IHH")
+
+
+def stopped(handle: Handle, rest: Path) -> StatusError:
+    """STOPPED_ON_SYMLINK for the link that ``handle`` is, before the components ``rest``."""
+    buffer = handle.reparse_point()
+    if buffer is None or len(buffer) < _REPARSE_HEADER.size:
+        return StatusError(NtStatus.IO_REPARSE_DATA_INVALID)
+    tag, length, _ = _REPARSE_HEADER.unpack_from(buffer)
+    # The error response is the reparse buffer, with the part of the name not yet looked at where that is reserved.
+    unparsed = sum(len(f"\\{part}".encode("utf-16-le", "surrogatepass")) for part in rest)
+    data = _REPARSE_HEADER.pack(tag, length, unparsed) + buffer[_REPARSE_HEADER.size :]
+    return StatusError(NtStatus.STOPPED_ON_SYMLINK, _LENGTH_AND_TAG.pack(4 + len(data), _ERROR_TAG) + data)
+
+
+def on_the_way(backend: Backend, path: Path, user: User | None) -> StatusError | None:
+    """``path`` was not found: is that because of a link among its ancestors?"""
+    for depth in range(1, len(path)):
+        try:
+            if backend.stat(path[:depth], user).reparse_tag != TAG_SYMLINK:
+                continue
+            handle = backend.open(OpenRequest(path[:depth], open_reparse_point=True, user=user))
+        except OSError:
+            return None
+        try:
+            return stopped(handle, path[depth:])
+        finally:
+            handle.close()
+    return None
