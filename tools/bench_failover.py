@@ -95,7 +95,7 @@ class Setup:
             config = self.folder / f"node{number}.toml"
             config.write_text(
                 f'[server]\nlisten = ["127.0.0.1"]\nport = {port}\nstate = "{self.folder / f"node{number}"}"\n'
-                f'max_connections = 50000\nlog_level = "info"\n[cluster]\nttl = {self.ttl}\n'
+                f'log_level = "info"\n[limits]\nmax_connections = 50000\n[cluster]\nttl = {self.ttl}\n'
                 f'[[service]]\nname = "bench"\nnodes = ["node0", "node1"]\n'
                 f'[[share]]\nname = "data"\npath = "{self.share}"\ncontinuous_availability = true\n'
                 f'service = "bench"\n[[user]]\nname = "{_USER}"\npassword = "{_PASSWORD}"\n'
@@ -111,6 +111,8 @@ class Setup:
             for line in process.stdout or ():
                 if line.startswith("ready"):
                     break
+            else:
+                raise OSError((self.folder / f"node{number}.log").read_text()[-500:])
 
     def stop(self) -> None:
         self.etcd.kill()
