@@ -36,7 +36,7 @@ _TRANSIENT = frozenset(
 """What a server in transition says; the same request is worth another try on a new connection."""
 _RETRY_DELAY = 0.05
 _MAX_DELAY = 0.5
-_SETUP_TIMEOUT = 3.0
+_SETUP_TIMEOUT, _MAX_SETUP_TIMEOUT = 3.0, 24.0
 """Seconds for connection, logon and tree connect: a machine may take connections and never answer."""
 _MAX_SEQUENCE_INDEX = 64
 
@@ -68,6 +68,7 @@ class PersistentShare:
         self._connect = connect
         self._share, self._user, self._password = share, user, password
         self._session_id = 0
+        self._setup_timeout = _SETUP_TIMEOUT
         self._lock = asyncio.Lock()
 
     async def connected(self) -> Tree:
@@ -76,8 +77,14 @@ class PersistentShare:
             if self.tree is not None and self.tree.client.closed is None:
                 return self.tree
             self.tree = None
-            async with asyncio.timeout(_SETUP_TIMEOUT):
-                tree = await self._set_up()
+            try:
+                async with asyncio.timeout(self._setup_timeout):
+                    tree = await self._set_up()
+            except TimeoutError:
+                # A server that many come back to at once gets through with nobody if all give up early.
+                self._setup_timeout = min(2 * self._setup_timeout, _MAX_SETUP_TIMEOUT)
+                raise
+            self._setup_timeout = _SETUP_TIMEOUT
             self._session_id = tree.session.session_id
             self.generation += 1
             self.tree = tree
