@@ -4,7 +4,7 @@
 
 VENV_PYTHON := .venv/bin/python
 
-.PHONY: serve test lint format kernel-test torture clean
+.PHONY: serve test lint format kernel-test torture torture-variants clean
 
 serve: .venv/.installed
 	tools/serve_demo.sh $(SERVE_ARGS)
@@ -30,6 +30,13 @@ kernel-test: .venv/.installed
 torture: .venv/.installed
 	tools/setup.sh test-tools
 	$(VENV_PYTHON) -m tools.torture $(SUITES) $(TORTURE_ARGS)
+
+# The same over SMB Direct, with signing and with encryption required; TORTURE_ARGS=--quick leaves out suites that mostly wait.
+torture-variants: .venv/.installed
+	tools/setup.sh test-tools
+	$(VENV_PYTHON) -m tools.torture --fabric iwarp
+	$(VENV_PYTHON) -m tools.torture --signing required $(TORTURE_ARGS)
+	$(VENV_PYTHON) -m tools.torture --encryption required $(TORTURE_ARGS)
 
 .venv/.installed: pyproject.toml tools/setup.sh
 	tools/setup.sh install

@@ -27,6 +27,8 @@ _NO_MESSAGE_ID = 0xFFFFFFFFFFFFFFFF
 _REPLY = int(HeaderFlags.SERVER_TO_REDIR)
 _ASYNC = int(HeaderFlags.ASYNC_COMMAND)
 _SIGNED = int(HeaderFlags.SIGNED)
+_WITHOUT_SESSION = (NtStatus.USER_SESSION_DELETED, NtStatus.INVALID_PARAMETER)
+"""What a command gets whose session is not known, and one that is related to it."""
 _ECHOED = int(HeaderFlags.PRIORITY_MASK | HeaderFlags.RELATED_OPERATIONS)
 DIALECT_3_1_1 = 0x0311
 
@@ -110,7 +112,7 @@ class ReplyWriter:
             channel = session.channel_list.get(connection)
             if channel is not None:
                 reply.signer = channel.signer
-        if result.status == NtStatus.USER_SESSION_DELETED and reply.signer is None and header.flags & _SIGNED:
+        if result.status in _WITHOUT_SESSION and session is None and reply.signer is None and header.flags & _SIGNED:
             # There is no key to sign with. smbtorture: does without the signature, but wants the flag.
             packed[16] |= _SIGNED
         if request.extra:

@@ -47,6 +47,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--fabric", choices=("iwarp", "loopback"), help="over SMB Direct, through a proxy; default: TCP"
     )
+    parser.add_argument("--quick", action="store_true", help="leave out suites that mostly wait")
     parser.add_argument(
         "--retries", type=int, default=1, help="times that tests which fail against expectation run again"
     )
@@ -92,7 +93,10 @@ def _start(stack: contextlib.ExitStack, options: argparse.Namespace, plan: Plan,
 def _run(options: argparse.Namespace, variant: Variant) -> list[outcome.Outcome]:
     plan = make_plan(options.suites)
     if not options.suites:
-        plan.suites = {suite: tests for suite, tests in plan.suites.items() if variant.wants(suite)}
+        left_out = variants.SLOW if options.quick else frozenset()
+        plan.suites = {
+            suite: tests for suite, tests in plan.suites.items() if variant.wants(suite) and suite not in left_out
+        }
     raw = options.out / "raw"
     shutil.rmtree(raw, ignore_errors=True)
     raw.mkdir(parents=True)

@@ -23,6 +23,15 @@ CORE = tuple(
 ABOUT_SECURITY = frozenset(["smb2.session", "smb2.session-require-signing"])
 """Suites whose tests choose signing and encryption themselves."""
 
+SLOW = frozenset(
+    f"smb2.{name}"
+    for name in (
+        *("lease", "oplock", "kernel-oplocks", "notify", "notify-inotify", "replay", "multichannel", "timestamps"),
+        *("durable-v2-delay", "bench", "maxfid", "aio_delay", "change_notify_disabled", "maximum_allowed", "twrp"),
+    )
+)
+"""Suites that mostly wait for breaks to time out, or need what a share of their own has."""
+
 
 @dataclass(frozen=True, slots=True)
 class Variant:
