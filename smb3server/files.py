@@ -109,8 +109,8 @@ class File:
         if closing.delete_on_close:
             self.delete_pending = True
             self.deleter = closing.parent_lease
-            if self.opens:
-                self.caching.break_handles(holder)
+            # Whoever keeps it open only for its cache stands in the way of the deletion.
+            self.caching.break_handles(holder)
             if self.opens and closing.is_directory and closing.handle is not None:
                 notify.directory_deleted(closing.tree.share, closing.handle.path)
         if self.opens:

@@ -280,13 +280,14 @@ def directory_deleted(share: Share, path: Path) -> None:
 
 
 def report_write(opened: Open) -> None:
-    """Called with the first WRITE of an open: that the file changes is told now and once more when it is closed."""
+    """Called with the first WRITE of an open: that the file changes is told now and once more when it is closed. Who
+    caches the directory hears of it only then, as from Windows (smb2.lease.v2_request)."""
     opened.wrote = True
-    _report_data(opened)
-    opened.on_close.append(lambda: _report_data(opened))
+    _report_data(opened, closing=False)
+    opened.on_close.append(lambda: _report_data(opened, closing=True))
 
 
-def _report_data(opened: Open) -> None:
+def _report_data(opened: Open, closing: bool) -> None:
     handle = opened.handle
     if handle is None or not somebody_listens(opened):
         return
@@ -297,5 +298,7 @@ def _report_data(opened: Open) -> None:
     if handle.stream:
         which = NotifyFilter.STREAM_SIZE | NotifyFilter.STREAM_WRITE
         report(opened, path, Action.MODIFIED_STREAM, which, handle.stream)
-    else:
+    elif closing:
         report(opened, path, Action.MODIFIED, NotifyFilter.SIZE | NotifyFilter.LAST_WRITE)
+    else:
+        opened.tree.share.notify.report(path, Action.MODIFIED, NotifyFilter.SIZE | NotifyFilter.LAST_WRITE)

@@ -38,7 +38,6 @@ _RETRANSMISSIONS = ("retransmissions",)
 _ERRORS = (
     "errors",
     "malformed",
-    "timeouts",
     "naks_sent",
     "naks_received",
     "terminates_sent",

@@ -15,6 +15,7 @@ import asyncio
 import base64
 import json
 import os
+import resource
 import secrets
 import shutil
 import signal
@@ -27,15 +28,18 @@ import time
 import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from smb3server.buffers import BufferPool
 from smb3server.client.persistent import PersistentFile, PersistentShare
-from smb3server.client.transports import open_tcp
+from smb3server.client.transports import MAX_MESSAGE_SIZE
 from smb3server.ha.etcd_store import EtcdStore
 from smb3server.ha.records import key_of
 from smb3server.ha.store import Put, StoreError
 from smb3server.ha.store_url import parse_url
+from smb3server.transports.tcp import TcpTransport
 from smb3server.wire.oplock_break import LeaseState
 from smbdirect.message_transport import MessageTransport
 
@@ -163,6 +167,18 @@ class Result:
         )
 
 
+async def _open_from(source: str, port: int) -> MessageTransport:
+    sock = socket.socket()
+    sock.setblocking(False)
+    try:
+        sock.bind((source, 0))
+        await asyncio.wait_for(asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port)), 5.0)
+    except BaseException:
+        sock.close()
+        raise
+    return TcpTransport(sock, BufferPool(), MAX_MESSAGE_SIZE)
+
+
 async def fill(setup: Setup, count: int) -> None:
     """Records like the first client's, of as many files and clients."""
     store = EtcdStore(parse_url(setup.url))
@@ -173,7 +189,6 @@ async def fill(setup: Setup, count: int) -> None:
         for number in range(count):
             name = f"filled{number}"
             path = setup.share / name
-            path.touch()
             more = {
                 "id": secrets.randbits(62) | 1 << 62,
                 "path": [name],
@@ -188,9 +203,11 @@ async def fill(setup: Setup, count: int) -> None:
             caching[5], caching[6] = os.urandom(16).hex(), more["client_guid"]
             value["caching"] = caching
             futures.append(store.submit([Put(key_of(_STATE, value["id"]), json.dumps(value).encode())]))
-            if len(futures) == 2000:
+            if len(futures) == 50:
+                # Not so fast that the nodes cannot renew their leases beside it.
                 await asyncio.gather(*futures)
                 futures.clear()
+                await asyncio.sleep(0.02)
         await asyncio.gather(*futures)
     finally:
         await store.close()
@@ -211,11 +228,14 @@ async def run(setup: Setup, clients: int, filled: int, pause: float, limit: floa
     node = [0]
     at_once = asyncio.Semaphore(_LOGONS_AT_ONCE)
 
-    async def connect() -> MessageTransport:
-        return await open_tcp("127.0.0.1", setup.ports[node[0]])
+    async def connect(number: int) -> MessageTransport:
+        """From many addresses: what a server takes from one is limited."""
+        source = f"127.{1 + number // 62500}.{number // 250 % 250}.{1 + number % 250}"
+        return await _open_from(source, setup.ports[node[0]])
 
     everybody = [
-        SimulatedClient(number, PersistentShare(connect, "data", _USER, _PASSWORD, limit)) for number in range(clients)
+        SimulatedClient(number, PersistentShare(partial(connect, number), "data", _USER, _PASSWORD, limit))
+        for number in range(clients)
     ]
 
     async def open_one(client: SimulatedClient) -> None:
@@ -228,6 +248,7 @@ async def run(setup: Setup, clients: int, filled: int, pause: float, limit: floa
     stop = asyncio.Event()
     writers = [asyncio.ensure_future(client.write(stop, pause)) for client in everybody]
     await asyncio.sleep(1.0)
+    early = "is served here" in (setup.folder / "node1.log").read_text()
     start = time.monotonic()
     for client in everybody:
         client.killed_at = start
@@ -235,19 +256,31 @@ async def run(setup: Setup, clients: int, filled: int, pause: float, limit: floa
     node[0] = 1
     restored = await _serving(setup, 1)
     result = Result(clients, max(filled, clients), time.monotonic() - start, restored)
+    if early:
+        result.errors.append("the machine was too busy to renew a lease: the service had moved before the kill")
     while any(not client.resumed_at for client in everybody) and time.monotonic() < start + limit:
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.03)
     stop.set()
     outcomes = await asyncio.gather(*writers, return_exceptions=True)
     result.errors += [repr(outcome) for outcome in outcomes if isinstance(outcome, BaseException)]
     late = sum(not client.resumed_at for client in everybody)
     if late:
         result.errors.append(f"{late} clients not back after {limit:g} s")
+    if result.errors:
+        show_logs(setup)
     result.times = [(client.resumed_at or start + limit) - start for client in everybody]
     result.errors += [error for client in everybody if (error := check(setup, client))]
     for client in everybody:
         client.share.drop()
     return result
+
+
+def show_logs(setup: Setup) -> None:
+    """What the nodes said about their membership and services."""
+    for number in range(len(setup.nodes)):
+        for line in (setup.folder / f"node{number}.log").read_text().splitlines():
+            if "smb3server.ha" in line:
+                print(f"node{number}: {line}", file=sys.stderr)
 
 
 def check(setup: Setup, client: SimulatedClient) -> str:
@@ -263,12 +296,13 @@ def check(setup: Setup, client: SimulatedClient) -> str:
 
 
 def extrapolate(results: Sequence[Result], clients: int) -> float | None:
-    """A straight line through the slowest clients' times; None for less than two sizes."""
+    """A straight line through the slowest clients' times; None for less than two sizes, or if nothing grew: then the
+    sizes are too small to tell."""
     sizes = [float(result.clients) for result in results]
     if len(set(sizes)) < 2:
         return None
     slope, base = statistics.linear_regression(sizes, [max(result.times) for result in results])
-    return base + slope * clients
+    return base + slope * clients if slope > 0 else None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -278,17 +312,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ttl", type=int, default=4, help="seconds of the nodes' lease")
     parser.add_argument("--pause", type=float, default=0.5, help="seconds between a client's writes")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds to wait for all clients")
+    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    parser.add_argument(
+        "--folder",
+        default=memory,
+        help="for everybody's files (default: in memory, so that etcd's "
+        "and the nodes' fsyncs do not wait for each other on one disk)",
+    )
     parser.add_argument("--target", type=int, default=20000, help="clients to extrapolate to")
     options = parser.parse_args(arguments)
     if shutil.which("etcd") is None:
         print("etcd is not installed (Debian: etcd-server)", file=sys.stderr)
         return 2
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     results = []
     print(" clients    opens  restored   service     50 %    90 %    99 %     all  (seconds after the kill)")
     for clients in map(int, options.clients.split(",")):
-        with tempfile.TemporaryDirectory(prefix="failover-") as folder:
+        with tempfile.TemporaryDirectory(prefix="failover-", dir=options.folder) as folder:
             setup = Setup(Path(folder), options.ttl)
             try:
+                # Before there is a server that would notice every one of them.
+                for number in range(options.filled):
+                    (setup.share / f"filled{number}").touch()
                 setup.start()
                 result = asyncio.run(run(setup, clients, options.filled, options.pause, options.limit))
             except (StoreError, OSError) as error:

@@ -7,6 +7,7 @@ clients were told, waiting for those clients as long as the clients were promise
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast
@@ -33,13 +34,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_EXHAUSTED = frozenset([errno.EMFILE, errno.ENFILE, errno.ENOMEM])
 _AT_ONCE = 64
 """Opens restored before others (the renewal of a cluster lease) get their turn."""
 
 
 async def restore(server: Server, domain: Domain, shares: Iterable[Share]) -> int:
     """Restore all opens of a domain, on these shares; how many came back. Records of what cannot come back (the file is
-    gone: it was closed for good as the server died) are removed; those not understood stay. Raises ``StoreError``."""
+    gone: it was closed for good as the server died) are removed; those not understood stay. Raises ``StoreError``, also
+    when there is no room for all of them."""
     by_name = {share.name.casefold(): share for share in shares}
     restored = 0
     for index, entry in enumerate(await domain.store.scan(opens_prefix(domain.prefix))):
@@ -56,9 +59,14 @@ async def restore(server: Server, domain: Domain, shares: Iterable[Share]) -> in
             continue
         try:
             restored += restore_open(server, share, share.backend, record)
-        except OSError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
             log.info("open of %s does not come back: %s", "/".join(record.path), error)
             await _remove(domain, entry.key)
+        except OSError as error:
+            if error.errno in _EXHAUSTED:
+                # Serving without the rest would let others at files that their owners count on.
+                raise StoreError(f"opens cannot be restored: {error}") from error
+            log.error("open of %s does not come back, but stays stored: %s", "/".join(record.path), error)
     return restored
 
 

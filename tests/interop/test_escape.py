@@ -244,7 +244,8 @@ def opened(tree: TreeConnect, name: str, access: int, disposition: int, options:
     file = Open(tree, name)
     try:
         file.create(ImpersonationLevel.Impersonation, access, 0, ShareAccess.FILE_SHARE_READ | 6, disposition, options)
-    except SMBResponseException:
+    except SMBException:
+        # Also a link, which smbprotocol may find that it cannot follow.
         return None
     return file
 

@@ -121,6 +121,7 @@ async def set_size(client: Client) -> None:
 async def write_data(client: Client) -> None:
     _, file, _ = await opened(client, "d\\f")
     assert (await write(client, file, b"data")).status == 0
+    await close(client, file)
 
 
 CHANGES = [create_file, overwrite, delete, rename_out, rename_in, hard_link, set_attributes, set_size, write_data]
@@ -202,6 +203,20 @@ def test_deletion_spares_who_asked_for_it_and_closed_last(parent: bytes) -> None
         await close(client, first)
         await client.post(Command.CLOSE, CLOSE_REQUEST.pack(CloseRequest(24, 0, 0, *last)))
         assert await broken(client) == (parent != KEY)
+
+    run(test)
+
+
+def test_writes_are_told_when_the_file_is_closed() -> None:
+    async def test(harness: Harness, client: Client) -> None:
+        other = await second(harness)
+        await opened(other, "d", create_options=DIRECTORY)
+        _, file, _ = await opened(other, "d\\f")
+        await lease_directory(client)
+        assert (await write(other, file, b"data")).status == 0
+        assert not await broken(client)
+        await close(other, file)
+        assert await broken(client)
 
     run(test)
 

@@ -40,7 +40,7 @@ from tests.server.hostile_client import MPA_REQUEST, OVER_SMB_DIRECT, READ_WRITE
 PATIENCE = 20.0
 """Seconds for what takes milliseconds on an idle machine."""
 MANY = 500
-BYSTANDER_LIMIT = 5.0
+BYSTANDER_LIMIT = 15.0
 """Seconds within which another client is answered, on a machine that is busy with everything else at the same time."""
 needs_smbclient = pytest.mark.skipif(shutil.which("smbclient") is None, reason="smbclient is not installed")
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
+from tools.kernel_lab import __main__ as lab
 from tools.kernel_lab import judge as judge_module
 from tools.kernel_lab.cases import CASES, Case, select
 from tools.kernel_lab.judge import judge, met_client_defect, tshark_complaints, tshark_experts
@@ -176,3 +178,25 @@ def test_known_defect_of_the_client(folder: Path) -> None:
     (folder / "dmesg.txt").write_text("[ 1.0] CIFS: VFS: sign fail cmd 0x8 message id 0x4f\n")
     assert met_client_defect(signed, folder)
     assert not met_client_defect(SIW, folder)
+
+
+def test_case_spoilt_by_the_client_runs_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    signed = next(case for case in CASES if case.name == "siw-sign")
+    logs = iter(["[ 1.0] CIFS: VFS: sign fail cmd 0x8\n", "[ 1.0] fine\n"])
+    runs = 0
+
+    def run_all(cases: list[Case], out: Path, host: lab.Host, options: Namespace) -> None:
+        nonlocal runs
+        runs += 1
+        (out / cases[0].name).mkdir()
+        (out / cases[0].name / "dmesg.txt").write_text(next(logs))
+
+    monkeypatch.setattr(lab, "run_all", run_all)
+    host = lab.Host("10.0.2.2", None)
+    run_all([signed], tmp_path, host, Namespace())
+    lab.repeat(signed, tmp_path, host, Namespace())
+    assert runs == 2
+    assert (tmp_path / "siw-sign" / "dmesg.txt").read_text() == "[ 1.0] fine\n"
+    assert (tmp_path / "siw-sign-1").is_dir()
+    lab.repeat(signed, tmp_path, host, Namespace())
+    assert runs == 2

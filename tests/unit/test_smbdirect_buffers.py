@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from smbdirect.buffers import BufferPool, RegistrationCache
+from smbdirect.buffers import Allowance, BufferPool, RegistrationCache
 
 
 class Needs:
@@ -77,3 +77,13 @@ def test_a_pool_forgets_ended_connections() -> None:
     assert not endpoint.live
     del cache
     assert not list(pool.caches)
+
+
+def test_allowance_is_shared() -> None:
+    allowance = Allowance(100)
+    assert allowance.take(60)
+    assert not allowance.take(41)
+    assert allowance.taken == 60
+    assert allowance.take(40)
+    allowance.give_back(60)
+    assert allowance.taken == 40

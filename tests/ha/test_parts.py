@@ -1,0 +1,214 @@
+"""Packets, records and deadlines by themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from typing import cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scapy.layers.inet6 import ICMPv6ND_NA
+from scapy.layers.l2 import ARP, Ether
+
+from smb3server.ha import address, membership, redirect
+from smb3server.ha.cluster import Cluster, ClusterConfig, MoveClientEvent, NodeEvent, ServiceEvent, View
+from smb3server.ha.membership import Membership
+from smb3server.ha.records import parse
+from smb3server.ha.service_owner import ServiceConfig
+from smb3server.ha.store import Change, LeaseLost, Store, StoreError
+from smb3server.ha.witness_source import WitnessSource
+from smb3server.server import Server
+from smb3server.settings import Settings
+from smb3server.tree import Share
+from witness import cluster as witness
+
+MAC = bytes.fromhex("020000000001")
+
+
+def test_gratuitous_arp() -> None:
+    """RFC 5227 section 3: sender and target address are the announced one."""
+    for packet, operation in zip(address.arp_packets(ipaddress.IPv4Address("10.0.0.1"), MAC), (1, 2), strict=True):
+        frame = Ether(packet)
+        assert (frame.dst, frame.src, frame.type) == ("ff:ff:ff:ff:ff:ff", "02:00:00:00:00:01", 0x0806)
+        arp = frame[ARP]
+        assert (arp.op, arp.psrc, arp.pdst, arp.hwsrc) == (operation, "10.0.0.1", "10.0.0.1", "02:00:00:00:00:01")
+
+
+def test_unsolicited_advertisement() -> None:
+    """RFC 4861 section 7.2.6: override, not solicited, with the new link-layer address."""
+    packet = ICMPv6ND_NA(address.advertisement(ipaddress.IPv6Address("fd00::1"), MAC))
+    assert (packet.type, packet.code, packet.R, packet.S, packet.O) == (136, 0, 0, 0, 1)
+    assert packet.tgt == "fd00::1"
+    assert (packet.payload.type, packet.payload.lladdr) == (2, "02:00:00:00:00:01")
+
+
+def test_virtual_addresses() -> None:
+    found = address.parse("10.0.0.1/24@eth0")
+    assert (str(found.address), found.prefix_length, found.interface) == ("10.0.0.1", 24, "eth0")
+    assert str(address.parse("fd00::1/64@lan")) == "fd00::1/64@lan"
+    for bad in ("10.0.0.1", "10.0.0.1/24", "10.0.0.1@eth0", "10.0.0.1/24@", "10.0.0.1/33@eth0", "x/24@eth0"):
+        with pytest.raises(ValueError):
+            address.parse(bad)
+
+
+@given(st.lists(st.ip_addresses(), max_size=4), st.text(max_size=20))
+def test_share_redirect(addresses: list[redirect.Address], name: str) -> None:
+    try:
+        name.encode("utf-16-le")
+    except UnicodeEncodeError:
+        return
+    assert redirect.parse(redirect.pack(addresses, name)) == (addresses, name)
+
+
+@given(st.binary(max_size=80))
+def test_bad_share_redirect(data: bytes) -> None:
+    try:
+        redirect.parse(data)
+    except ValueError:
+        return
+
+
+@given(st.binary(max_size=80) | st.sampled_from([b"{}", b"[]", b'{"format":1}', b'{"format":2}', b"null"]))
+def test_bad_records(data: bytes) -> None:
+    with pytest.raises(ValueError):
+        parse(data)
+
+
+class FakeStore:
+    """Leases that obey: the store's and the node's clock is ``now``."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.delay = 0.0
+        """Seconds that a renewal takes to reach the store, and its answer back."""
+        self.failing = False
+        self.expires = 0.0
+
+    async def grant(self, ttl: float) -> int:
+        self.now += self.delay
+        self.expires = self.now + ttl
+        self.now += self.delay
+        return 7
+
+    async def commit(self, operations: object, conditions: object = ()) -> int:
+        return 1
+
+    async def renew(self, lease: int) -> None:
+        self.now += self.delay
+        if self.failing:
+            raise StoreError("no")
+        if self.now >= self.expires:
+            raise LeaseLost("gone")
+        self.expires = self.now + 4
+        self.now += self.delay
+
+
+def test_fence_comes_before_the_lease_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the delays: at its deadline the node's lease is still valid in the store, by the margin."""
+    store = FakeStore()
+    monkeypatch.setattr(membership, "boottime", lambda: store.now)
+
+    yield_once = asyncio.sleep
+
+    async def pause(seconds: float) -> None:
+        store.now += seconds
+        await yield_once(0)
+
+    monkeypatch.setattr(asyncio, "sleep", pause)
+    monkeypatch.setattr(membership.Fence, "expired", lambda self: store.now >= self.deadline)
+
+    async def body() -> None:
+        member = Membership(cast("Store", store), "c/", "a", dict, 4)
+        for delay in (0.0, 0.1, 0.5, 1.0):
+            store.delay = delay
+            await member._join()
+            assert member.fence.deadline + member.margin <= store.expires
+            renewals = 0
+
+            def renewed() -> None:
+                nonlocal renewals
+                assert member.fence.deadline + member.margin <= store.expires
+                renewals += 1
+                store.failing = renewals == 20
+
+            member.on_renewed = renewed
+            failing = asyncio.ensure_future(member._renew())
+            for _ in range(5000):
+                await yield_once(0)
+                if store.failing and store.now >= member.fence.deadline:
+                    break
+            assert store.now >= member.fence.deadline and renewals in (0, 20)
+            failing.cancel()
+            store.failing = False
+            member.lease = 0
+
+    asyncio.run(body())
+
+
+def test_view() -> None:
+    view = View("n/c/")
+
+    def change(key: str, value: bytes | None) -> object:
+        return view.apply(Change(f"n/c/{key}", value, 1))
+
+    assert change("nodes/a", b'{"addresses": []}') == NodeEvent("a", True)
+    assert change("nodes/a", b"{}") is None
+    assert change("services/s/owner", b'{"node": "a"}') == ServiceEvent("s", "a")
+    assert change("services/s/owner", b'{"node": "a"}') is None
+    assert change("services/s/owner", b'{"node": "b"}') == ServiceEvent("s", "b")
+    assert change("services/s/owner", None) == ServiceEvent("s", None)
+    assert change("services/s/target", b'{"node": "b"}') is None and view.targets == {"s": "b"}
+    assert change("draining/a", b"{}") is None and view.draining == {"a"}
+    assert change("draining/a", None) is None and not view.draining
+    assert change("events/x", b'{"kind": "move-client", "client": "c", "node": "a"}') == MoveClientEvent("c", "a")
+    assert change("events/x", b"not json") is None and change("events/x", None) is None
+    assert change("nodes/a", None) == NodeEvent("a", False)
+
+
+def test_witness_is_told() -> None:
+    """Services, moves of clients and moves of services as MS-SWN has them."""
+
+    async def body() -> None:
+        server = Server(Settings(server_name="CLU"))
+        services = [ServiceConfig("files", [address.parse("10.0.0.100/24@eth0")]), ServiceConfig("bare")]
+        cluster = Cluster(server, cast("Store", FakeStore()), ClusterConfig("", "a", services=services), dict)
+        share = Share("data", service="files")
+        cluster.services["files"].shares.append(share)
+        source = WitnessSource(cluster, server)
+        told: list[witness.Event] = []
+        stop = source.subscribe(told.append)
+        prefix = cluster.prefix
+
+        def change(key: str, value: bytes | None) -> None:
+            cluster._tell(cluster.view.apply(Change(prefix + key, value, 1)))
+
+        change("nodes/a", b'{"addresses": ["10.0.0.1"]}')
+        change("nodes/b", b'{"addresses": ["10.0.0.2", "fd00::2"]}')
+        assert [(info.group_name, info.witness) for info in source.interfaces()] == [("a", False), ("b", True)]
+        assert set(source.net_names()) == {"CLU", "files", "bare"}
+        assert source.shares("Files") == ["data"] == source.shares("clu")
+        assert {str(entry) for entry in source.addresses("files")} == {"10.0.0.100"}
+        virtual = frozenset([ipaddress.ip_address("10.0.0.100")])
+        change("services/files/owner", b'{"node": "b"}')
+        change("services/files/owner", None)
+        assert told == [
+            witness.ResourceChanged("files", True),
+            witness.ResourceChanged("CLU", True, virtual),
+            witness.ResourceChanged("files", False),
+            witness.ResourceChanged("CLU", False, virtual),
+        ]
+        told.clear()
+        change("events/x", b'{"kind": "move-client", "client": "PC", "node": "b"}')
+        (moved,) = told
+        assert isinstance(moved, witness.ClientMove) and moved.client == "PC"
+        assert [str(info.address) for info in moved.addresses] == ["10.0.0.2", "fd00::2"]
+        told.clear()
+        change("events/x", b'{"kind": "move", "service": "files", "node": "a"}')
+        assert [(type(event), getattr(event, "share", "")) for event in told] == [(witness.ShareMove, "data")] * 2
+        stop()
+        change("nodes/b", None)
+        assert len(told) == 2
+
+    asyncio.run(body())
