@@ -127,8 +127,10 @@ def test_owner_is_killed(cluster: Cluster) -> None:
         cluster.a.kill()
         await writing
         assert seconds_since(start) < BOUND
+        other = cluster.client(patience=0)
         with pytest.raises(ServerError) as caught:
-            await cluster.client(patience=0).open("f", share=0)
+            await other.open("f", share=0)
+        await other.close()
         assert caught.value.status in (NtStatus.SHARING_VIOLATION, NtStatus.BAD_NETWORK_NAME)
         await file.unlock(0, 1)
         await file.close()
@@ -188,9 +190,11 @@ def test_without_etcd_nobody_serves(cluster: Cluster) -> None:
             assert seconds_since(start) < TTL
             await asyncio.sleep(0.02)
         for node in (cluster.a, cluster.b):
+            transport = await node.connect()
             with pytest.raises((ConnectionLost, OSError, ServerError)):
-                lonely = await Client.connect(await node.connect())
+                lonely = await Client.connect(transport)
                 await (await lonely.log_on(USER, PASSWORD)).tree_connect("data")
+            transport.abort("seen enough")
         writing = asyncio.ensure_future(file.write(1, b"2"))
         await asyncio.to_thread(cluster.etcd.start, 0)
         await writing

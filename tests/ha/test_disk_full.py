@@ -74,10 +74,12 @@ def test_disk_full(tmp_path: Path, small_disk: Path) -> None:
         assert caught.value.status == NtStatus.INSUFFICIENT_RESOURCES
 
         # Others and what is open already take no harm.
-        plain = await server.client("plain").connected()
+        beside = server.client("plain")
+        plain = await beside.connected()
         file = await plain.create("plain", disposition=3, access=0x0012019F)
         await plain.write(file, 0, b"works")
         await plain.close(file)
+        await beside.close()
         assert await before.write(0, b"goes on") == 7
         await kept.pop().close()
 
