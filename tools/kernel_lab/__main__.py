@@ -210,7 +210,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"\nLinux 6.12 client against {options.server}, {time.monotonic() - started:.0f} s, results in {out}")
     for case in cases:
         complaints = judge(case, out / case.name, counted=options.server != "ksmbd")
-        # Still the client's own defect after every repetition: that says nothing about the server, and is shown as such.
+        # The client met its own defect in every repetition: that says nothing about the server, and is shown as such.
         spoilt = bool(complaints) and met_client_defect(case, out / case.name)
         failed |= bool(complaints) and not spoilt
         detail = f"{case.protocol} {case.mount_options} credits={case.credits} {case.netem}"
