@@ -25,7 +25,7 @@ format: .venv/.installed-dev
 
 kernel-test: .venv/.installed
 	tools/setup.sh kernel-lab
-	$(VENV_PYTHON) -m tools.kernel_lab $(CASES)
+	$(VENV_PYTHON) -m tools.kernel_lab $(LAB_ARGS) $(CASES)
 
 torture: .venv/.installed
 	tools/setup.sh test-tools

@@ -231,7 +231,7 @@ def judge(case: Case, folder: Path, counted: bool = False) -> list[str]:
     """Everything that is wrong with a case whose results lie in ``folder``; empty when it passed. ``counted``: the
     server was asked for its counters, too."""
     found = _guest(case, folder) + _kernel_log(folder) + _debug_data(case, folder)
-    if not case.verbs and counted and case.captured:
+    if not case.verbs and counted and not case.program:  # only workout.sh asks for them
         found += _counters(case, folder)
     if not case.captured:
         return found

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from smb3server.backends.base import OpenRequest
 from smb3server.backends.local import LocalBackend
-from smb3server.commands.query_directory import Enumeration, _fill
+from smb3server.commands.query_directory import Enumeration, _Listing
 from smb3server.wire.directory_info import Packer
 from smb3server.wire.file_info import FileInfoClass
 
@@ -33,7 +33,9 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
     before = peak = resident_bytes()
     while True:
         packer = Packer(FileInfoClass.ID_BOTH_DIRECTORY, RESPONSE)
-        _fill(packer, enumeration, False)
+        listing = _Listing(packer, enumeration, False, None, None)
+        while not listing.go_on():
+            pass
         if not packer.count:
             break
         found += packer.count
