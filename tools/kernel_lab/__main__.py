@@ -132,6 +132,21 @@ def repeat(case: Case, out: Path, host: Host, options: argparse.Namespace) -> No
         run_all([case], out, host, options)
 
 
+def retry(case: Case, out: Path, host: Host, options: argparse.Namespace) -> None:
+    """Run a failed case again, ``--retries`` times at most, and say so: an emulated guest on a busy machine times out."""
+    folder = out / case.name
+    for attempt in range(1, options.retries + 1):
+        if host.server is not None and not host.server.alive:
+            return
+        complaints = judge(case, folder, counted=options.server != "ksmbd")
+        if not complaints:
+            return
+        print(f"  {case.name} failed ({complaints[0]}): once more", flush=True)
+        if folder.exists():
+            folder.rename(out / f"{case.name}-failed-{attempt}")
+        run_all([case], out, host, options)
+
+
 @contextlib.contextmanager
 def host_for(case: Case, options: argparse.Namespace, log: Path) -> Iterator[Host]:
     """Where ``case``, and those that share its boot, find a server. Raises ``ServerError`` and ``NetworkError``."""
@@ -172,6 +187,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--stress", type=int, default=20, metavar="S", help="seconds of load in case stress; 300 is long"
     )
+    parser.add_argument("--retries", type=int, default=0, metavar="N", help="run a failed case again, N times at most")
     parser.add_argument("--verbose", action="store_true", help="show the guest's whole console")
     return parser.parse_args(arguments)
 
@@ -202,6 +218,8 @@ def main(arguments: list[str] | None = None) -> int:
                 run_all(together, out, host, options)
                 for case in together:
                     repeat(case, out, host, options)
+                for case in together:
+                    retry(case, out, host, options)
         except (ServerError, network.NetworkError) as error:
             general.append(str(error))
         if logs[-1].exists():
