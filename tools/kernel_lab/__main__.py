@@ -133,7 +133,7 @@ def repeat(case: Case, out: Path, host: Host, options: argparse.Namespace) -> No
 
 
 def retry(case: Case, out: Path, host: Host, options: argparse.Namespace) -> None:
-    """Run a failed case again, ``--retries`` times at most, and say so: an emulated guest on a busy machine times out."""
+    """Run a failed case again, ``--retries`` times at most, and say so: emulated guests time out on busy machines."""
     folder = out / case.name
     for attempt in range(1, options.retries + 1):
         if host.server is not None and not host.server.alive:
