@@ -51,8 +51,6 @@ class Blob(enum.IntEnum):
     """Marks alternate data streams; never an extended attribute."""
 
 
-_IN_ATTRIBUTES = Blob.DESCRIPTOR | Blob.EA | Blob.REPARSE
-_ATTRIBUTE_BLOCK = 4096
 _ITEM = {Blob.DESCRIPTOR: "sd", Blob.EA: "ea", Blob.REPARSE: "reparse"}
 
 Reference = int | str
@@ -313,9 +311,6 @@ def file_info(stat: Statx, metadata: Metadata, data: Statx | None = None) -> Fil
         if kind == Kind.FILE:
             size = stat.size
             allocation = stat.blocks * 512
-            if metadata.present & ~metadata.beside & _IN_ATTRIBUTES and allocation >= _ATTRIBUTE_BLOCK:
-                # The block with the larger attributes counts among the file's, but holds no data of it.
-                allocation -= _ATTRIBUTE_BLOCK
         elif kind == Kind.SYMLINK:
             tag = attr.TAG_SYMLINK
             attributes &= ~attr.READONLY
