@@ -78,7 +78,8 @@ def boot(cases: list[Case], out: Path, host: Host, options: argparse.Namespace) 
     if host.server is not None:
         settings += " ASK_STATUS=1"
     if cases[0].tap:
-        environment["NET"] = f"tap:{network.TAP}"
+        nics = zip(("NET", "NET2"), network.TAPS[: cases[0].nics], strict=False)
+        environment.update((name, f"tap:{tap}") for name, tap in nics)
     if cases[0].rxe_retry:
         settings += " RXE_RETRY=1"
     command = [*host.prefix, str(HERE / "run.sh"), str(HERE / "guest" / "cases.sh"), settings, host.address]
@@ -159,8 +160,10 @@ def host_for(case: Case, options: argparse.Namespace, log: Path) -> Iterator[Hos
             return
         share = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="smb-share-")))
         if case.tap:
-            prefix = stack.enter_context(network.tap_namespace())
-            server = stack.enter_context(running_server(share, log, network.ADDRESS, "roce", prefix))
+            prefix = stack.enter_context(network.tap_namespace(case.nics))
+            stack.enter_context(network.switching(prefix, log.parent))
+            addresses = network.ADDRESSES[: case.nics]
+            server = stack.enter_context(running_server(share, log, addresses, case.fabric, prefix))
             host = Host(network.ADDRESS, server, prefix)
         else:
             server = stack.enter_context(running_server(share, log))

@@ -30,6 +30,8 @@ class Case(NamedTuple):
     """The server runs inside the guest, on the kernel's RDMA device, instead of on the host."""
     tap: bool = False
     """Guest and host meet on a tap instead of QEMU's user network, which carries no RoCE."""
+    nics: int = 1
+    """Taps, each with a network of its own."""
     mtu: int = 1500
     """Of the guest's interface."""
     netem: str = ""
@@ -50,9 +52,14 @@ class Case(NamedTuple):
         return f"{self.name}:{self.protocol}:{self.credits}:{self.mtu}:{self.netem}:{self.mount_options}"
 
     @property
-    def boot(self) -> tuple[bool, bool, bool, int]:
+    def boot(self) -> tuple[bool, bool, int, str, bool, int]:
         """Cases with the same value can share a boot of the guest."""
-        return self.verbs, self.tap, self.rxe_retry, self.mtu
+        return self.verbs, self.tap, self.nics, self.fabric, self.rxe_retry, self.mtu
+
+    @property
+    def fabric(self) -> str:
+        """What the server on the host offers beside TCP."""
+        return "roce" if self.protocol == "rxe" else "iwarp"
 
 
 CASES = (
