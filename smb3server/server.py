@@ -83,6 +83,8 @@ class Server:
         self.interfaces = InterfaceList()
         self.rdma_addresses: set[str] = set()
         """Local addresses on which SMB Direct is served; clients are told so (FSCTL_QUERY_NETWORK_INTERFACE_INFO)."""
+        self.tcp_addresses: set[str] = {"0.0.0.0", "::"}
+        """The same for direct TCP."""
         self.rdma = "off"
         """The fabrics asked for."""
         self.rdma_choices: Sequence[Choice] = ()

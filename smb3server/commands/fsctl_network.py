@@ -65,7 +65,8 @@ def query_network_interface_info(control: Control) -> Buffer | Response:
     if connection.dialect < Dialect.SMB_3_0 or not server.settings.multichannel:
         raise StatusError(NtStatus.NOT_SUPPORTED)
     interfaces = server.interfaces.visible_from(connection.transport.local_address[0])
-    output = pack_interfaces(interfaces, server.rdma_addresses)
+    over_tcp = connection.transport.rdma is None
+    output = pack_interfaces(interfaces, server.rdma_addresses, server.tcp_addresses, plain_too=over_tcp)
     connection.interfaces_asked = True
     connection.rdma_interfaces_told = rdma_capable(interfaces, server.rdma_addresses)
     if not output:

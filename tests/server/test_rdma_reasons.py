@@ -210,8 +210,13 @@ def test_not_asked(tmp_path: Path) -> None:
 
 
 def test_not_flagged(tmp_path: Path) -> None:
-    """SMB Direct is served on an address that is not in the list."""
-    play(tmp_path, simple(Code.NOT_FLAGGED), host=UNLISTED)
+    """SMB Direct is served on an address that is not in the list, and TCP on one that is."""
+
+    async def scene(acted: Scene) -> None:
+        acted.service.server.tcp_addresses.add("127.0.0.1")
+        await simple(Code.NOT_FLAGGED)(acted)
+
+    play(tmp_path, scene, host=UNLISTED)
 
 
 def test_not_opened(tmp_path: Path) -> None:
