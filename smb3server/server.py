@@ -223,8 +223,10 @@ class Server:
         session.channel_list.pop(connection, None)
         if not session.channel_list:
             self.remove_session(session)
-        elif session.connection is connection:
+            return
+        if session.connection is connection:
             session.connection = next(iter(session.channel_list))
+        session.channels_changed()
 
     def close_previous_session(self, session_id: int, identity: Identity) -> None:
         """3.3.5.5.3: a client that reconnects names its old session; only its own user's is closed."""

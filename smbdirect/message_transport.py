@@ -128,6 +128,11 @@ class MessageTransport(Protocol):
         False where a fabric finds that out by itself."""
         ...
 
+    def limit_silence(self, seconds: float | None) -> None:
+        """From now on end the connection when nothing was heard of the peer for about so many seconds though it was
+        asked; None: as long as is usual for a connection that nothing stands in for."""
+        ...
+
     def pause_reading(self) -> None:
         """Deliver no further messages until ``resume_reading``."""
         ...

@@ -121,6 +121,10 @@ class LoopbackEndpoint:
 
     # -- work requests -------------------------------------------------------------------------------------------
 
+    def is_stalled(self) -> bool:
+        """See ``base.Endpoint.is_stalled``: the peer is in this process."""
+        return False
+
     def register(self, memory: memoryview, access: Access) -> LoopbackRegion:
         if memory.readonly or not memory.contiguous:
             raise ProviderError("a region must be writable and contiguous")

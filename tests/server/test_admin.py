@@ -224,6 +224,7 @@ def test_doctor_finds_rdma(tmp_path: Path) -> None:
 )
 def test_doctor_verdicts(tmp_path: Path, settings: dict[str, Any], verdict: str) -> None:
     async def scene(acted: Scene) -> None:
+        acted.service.server.tcp_addresses.add("127.0.0.1")  # so that there is a list
         result = await examined(acted)
         assert result.reached
         assert verdict in result.verdict

@@ -28,7 +28,7 @@ SLIRP_HOST = "10.0.2.2"
 """The host's 127.0.0.1 as a guest on QEMU's user network sees it."""
 CONSOLE = "console.log"
 """As run.sh leaves it."""
-_SHOWN = ("=== ", "TIME ")
+_SHOWN = ("=== ", "TIME ", "STALL ")
 
 
 def lab_folder() -> Path:

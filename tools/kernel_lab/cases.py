@@ -91,6 +91,8 @@ CASES = (
         rxe_retry=True,
         client_defect=FULL_QUEUE,
     ),
+    Case("multichannel-tcp", "tcp", tap=True, nics=2, captured=False, program="transfer"),
+    Case("multichannel-iwarp", "siw", tap=True, nics=2, captured=False, program="transfer"),
     Case("verbs-siw", "siw", rdma_transfers=True, invalidation=True, verbs=True),
     Case("verbs-rxe", "rxe", rdma_transfers=True, invalidation=True, verbs=True, client_defect=FULL_QUEUE),
 )
