@@ -47,6 +47,11 @@ class Case(NamedTuple):
     """A C program of guest/ that the case's script runs."""
 
     @property
+    def outages(self) -> bool:
+        """Links go down in the case, of a client that has several."""
+        return self.nics > 1
+
+    @property
     def argument(self) -> str:
         """As guest/cases.sh takes it."""
         return f"{self.name}:{self.protocol}:{self.credits}:{self.mtu}:{self.netem}:{self.mount_options}"
@@ -93,6 +98,7 @@ CASES = (
     ),
     Case("multichannel-tcp", "tcp", tap=True, nics=2, captured=False, program="transfer"),
     Case("multichannel-iwarp", "siw", tap=True, nics=2, captured=False, program="transfer"),
+    Case("multichannel-mixed", "siw", tap=True, nics=2, captured=False, program="transfer"),
     Case("verbs-siw", "siw", rdma_transfers=True, invalidation=True, verbs=True),
     Case("verbs-rxe", "rxe", rdma_transfers=True, invalidation=True, verbs=True, client_defect=FULL_QUEUE),
 )

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from tools.kernel_lab import multichannel
 from tools.kernel_lab.cases import Case
 from tools.kernel_lab.server import log_complaints
 from tools.pcap.capture import CaptureError
@@ -34,6 +35,8 @@ _KERNEL_TROUBLE = re.compile(
     r"|has not responded|re-established|Signature verification|sign fail|No task to wake|smb2_check_message|invalid",
     re.IGNORECASE,
 )
+_OUTAGE = re.compile("has not responded|re-established", re.IGNORECASE)
+"""What it logs when a link was taken down and put up again, too."""
 _OUR_PROTOCOLS = ("IWARP", "SMB_DIRECT", "SMB2", "SMB", "NBSS")
 
 # Group, protocol, summary of what tshark 4.0 reports though it is right.
@@ -129,11 +132,13 @@ def _guest(case: Case, folder: Path) -> list[str]:
     return found
 
 
-def _kernel_log(folder: Path) -> list[str]:
+def _kernel_log(case: Case, folder: Path) -> list[str]:
     path = folder / "dmesg.txt"
     if not path.exists():
         return []
     lines = path.read_text(errors="replace").splitlines()
+    if case.outages:
+        lines = [line for line in lines if not _OUTAGE.search(line)]
     return [f"client kernel: {line}" for line in lines if _KERNEL_TROUBLE.search(line)][:5]
 
 
@@ -243,9 +248,11 @@ def met_client_defect(case: Case, folder: Path) -> bool:
 def judge(case: Case, folder: Path, counted: bool = False) -> list[str]:
     """Everything that is wrong with a case whose results lie in ``folder``; empty when it passed. ``counted``: the
     server was asked for its counters, too."""
-    found = _guest(case, folder) + _kernel_log(folder) + _debug_data(case, folder)
+    found = _guest(case, folder) + _kernel_log(case, folder) + _debug_data(case, folder)
     if not case.verbs and counted and not case.program:  # only workout.sh asks for them
         found += _counters(case, folder)
+    if case.outages and counted:
+        found += multichannel.complaints(case, folder)
     if not case.captured:
         return found
     if case.verbs:

@@ -45,7 +45,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--signing", choices=("required",), help="client and server require it")
     parser.add_argument("--encryption", choices=("required",), help="client and server require it")
     parser.add_argument(
-        "--fabric", choices=("iwarp", "loopback"), help="over SMB Direct, through a proxy; default: TCP"
+        "--fabric",
+        choices=("iwarp", "loopback", "mixed"),
+        help="over SMB Direct, through a proxy; mixed: connections by turns over TCP and iWARP; default: TCP",
     )
     parser.add_argument("--quick", action="store_true", help="leave out suites that mostly wait")
     parser.add_argument(

@@ -20,6 +20,8 @@ CORE = tuple(
     )
 )
 """What is run over SMB Direct."""
+ABOUT_CHANNELS = frozenset(["smb2.multichannel", "smb2.session", "smb2.replay", "smb2.lease", "smb2.oplock"])
+"""What is run over TCP and SMB Direct mixed: suites whose sessions have more than one connection."""
 ABOUT_SECURITY = frozenset(["smb2.session", "smb2.session-require-signing"])
 """Suites whose tests choose signing and encryption themselves."""
 
@@ -63,6 +65,8 @@ class Variant:
 
     def wants(self, suite: str) -> bool:
         """Whether ``suite`` is run when none is named."""
+        if self.fabric == "mixed":
+            return suite in ABOUT_CHANNELS
         if self.fabric is not None:
             return suite in CORE
         return not self.name or suite not in ABOUT_SECURITY
@@ -96,7 +100,7 @@ def markdown(results: dict[str, list[Outcome]], plain: Path) -> str:
         "",
         "Written by `python -m tools.torture --update` with `--signing required`, `--encryption required` or",
         "`--fabric`: the tests of [smbtorture.md](smbtorture.md), with both sides requiring signing or encryption, or",
-        "over SMB Direct through `tools/smbdirect_proxy.py`.",
+        "over SMB Direct through `tools/smbdirect_proxy.py`; mixed: connections by turns over TCP and iWARP.",
     ]
     for name, outcomes in sorted(results.items()):
         why = reasons(name)
