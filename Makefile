@@ -35,6 +35,7 @@ torture: .venv/.installed
 torture-variants: .venv/.installed
 	tools/setup.sh test-tools
 	$(VENV_PYTHON) -m tools.torture --fabric iwarp
+	$(VENV_PYTHON) -m tools.torture --fabric mixed
 	$(VENV_PYTHON) -m tools.torture --signing required $(TORTURE_ARGS)
 	$(VENV_PYTHON) -m tools.torture --encryption required $(TORTURE_ARGS)
 

@@ -38,7 +38,7 @@ def _best(candidates: Iterable[Connection]) -> Connection | None:
     """The first that works; failing that, the first that has stalled."""
     stalled = None
     for connection in candidates:
-        if not connection.is_stalled():
+        if not (connection.ended_by or connection.transport.is_stalled()):
             return connection
         stalled = stalled or connection
     return stalled
