@@ -84,7 +84,7 @@ class Channel(smb3.SMB3):  # type: ignore[misc]
         return bytes(self.create(tree, name, MAXIMUM, SHARE_ALL, 0x40, OPEN_IF, 0, oplockLevel=oplock))
 
     def wait_for_break(self) -> Any:
-        """The next oplock break notification. ``recvSMB`` would count its CreditCharge of 0 as a MessageId given back."""
+        """The next oplock break notification. ``recvSMB`` would give a MessageId back for its CreditCharge of 0."""
         while True:
             packet = smb3structs.SMB2Packet(self._NetBIOSSession.recv_packet(60).get_trailer())
             if packet["MessageID"] == UNSOLICITED:
