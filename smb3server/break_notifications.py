@@ -133,7 +133,8 @@ class BreakNotifications:
             lost = connection.closed or connection.is_stalled()
             if lost and not connection.closed and connection.forced_stall:
                 connection.disconnect("peer does not acknowledge")
-            if lost and choose() is not connection:
+            other = choose() if lost else connection
+            if other is not connection and (connection.closed or other is None or not other.is_stalled()):
                 again()
             elif holder.breaking:
                 # Nothing better there, or nothing known yet: the network may have lost the notification just before it
