@@ -52,6 +52,10 @@ class MustWait(Exception):
         self.file = file
 
 
+class _DeletedMeanwhileError(Exception):
+    """A disconnected open has given way to this one, and its end deleted the file: look for the name again."""
+
+
 @dataclass(slots=True)
 class Opening:
     """One CREATE on a disk share, its request checked as far as it can be without the file."""
@@ -82,6 +86,13 @@ class Opening:
 
     def attempt(self) -> Open:
         """The open, or ``MustWait``. Raises ``StatusError`` and ``OSError``; nothing stays behind in any case."""
+        while True:
+            try:
+                return self._attempt()
+            except _DeletedMeanwhileError:
+                continue
+
+    def _attempt(self) -> Open:
         try:
             handle = self._open_handle()
         except (FileNotFoundError, NotADirectoryError):
@@ -325,6 +336,8 @@ class Opening:
         implied = access.implied_by(record.create_disposition)
         granted = access.grant(self.desired, maximal & ~access.WRITES_DATA if readonly else maximal, implied)
         self._share(file, granted, implied)
+        if file.delete_pending or self._base_pending(handle):
+            raise _DeletedMeanwhileError
         return granted
 
     def _base_pending(self, handle: Handle) -> bool:

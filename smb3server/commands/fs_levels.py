@@ -103,7 +103,10 @@ def _object_id(share: Share, backend: Backend) -> bytes:
 def _sector_size(share: Share, backend: Backend) -> bytes:
     volume = backend.volume()
     physical = max(volume.block_size, volume.sector_size)
-    flags = wire.SectorFlags.ALIGNED_DEVICE | wire.SectorFlags.PARTITION_ALIGNED_ON_DEVICE
+    # FSCTL_FILE_LEVEL_TRIM gives blocks back to the file system.
+    flags = (
+        wire.SectorFlags.ALIGNED_DEVICE | wire.SectorFlags.PARTITION_ALIGNED_ON_DEVICE | wire.SectorFlags.TRIM_ENABLED
+    )
     return wire.SECTOR_SIZE.pack(
         wire.SectorSizeInformation(volume.sector_size, physical, physical, physical, int(flags), 0, 0)
     )
