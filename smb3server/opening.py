@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from smb3server import access, notify, security_info, symlinks, tokens
+from smb3server.backends.attributes import COMPRESSED
 from smb3server.backends.base import Disposition, FileInfo, Handle, Kind, OpenRequest, Path, PathNotFound, User
 from smb3server.durable import held_for_owner
 from smb3server.files import LEASE_STAT_ACCESS, STAT_ACCESS, File, FileTable
@@ -271,6 +272,10 @@ class Opening:
                 if self._descriptor is not None and self.user is not None and not self.stream:
                     dacl = int(SecurityInformation.DACL)
                     security_info.to_host(handle, security_info.current_descriptor(handle), dacl)
+                if self.record.create_options & CreateOptions.NO_COMPRESSION and info.attributes & COMPRESSED:
+                    # Inherited from the directory.
+                    handle.set_compressed(False)
+                    self.info = handle.info()
                 self._allocate(handle)
             else:
                 granted = self._check_existing(handle, info, file)

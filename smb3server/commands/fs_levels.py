@@ -75,6 +75,8 @@ def volume_attributes(share: Share, backend: Backend) -> int:
         attributes |= FsAttributes.NAMED_STREAMS
     if backend.supports_reflink:
         attributes |= FsAttributes.SUPPORTS_BLOCK_REFCOUNTING
+    if backend.supports_compression:
+        attributes |= FsAttributes.FILE_COMPRESSION
     if share.read_only or backend.read_only:
         attributes |= FsAttributes.READ_ONLY_VOLUME
     return int(attributes)
