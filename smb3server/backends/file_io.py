@@ -109,11 +109,19 @@ def truncate(descriptor: int, size: int) -> None:
 
 
 def allocate(descriptor: int, size: int) -> None:
+    """Reserve space for ``size`` bytes, or give back what is reserved beyond; below the end of file that is cut."""
     check_range(size)
-    current = os.fstat(descriptor).st_size
+    stat = os.fstat(descriptor)
+    current = stat.st_size
+    cluster = max(stat.st_blksize, 1)
     if size < current:
         os.ftruncate(descriptor, size)
-    elif size > current:
+        return
+    # One more cluster may hold extended attributes.
+    if stat.st_blocks * 512 > (-(-size // cluster) + 1) * cluster:
+        # Cutting a file to the size it has frees what is behind.
+        os.ftruncate(descriptor, current)
+    if size > current:
         try:
             syscalls.fallocate(descriptor, syscalls.FALLOC_KEEP_SIZE, 0, size)
         except OSError as error:
