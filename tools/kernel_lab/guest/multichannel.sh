@@ -11,8 +11,8 @@ n=0; for net in 10.77.0 10.78.0; do
   [ $P = tcp ] || rdma link show | grep -q "r_siw$n" || { modprobe siw; ck rdma link add r_siw$n type siw netdev eth$n; }
   ping -c1 -W2 $net.1 >/dev/null; n=$((n+1))      # a cold ARP makes the first RDMA connect time out
 done
-# siw leaves a dead peer to TCP's retransmissions, a quarter of an hour of them: some seconds, as RDMA hardware has it.
-[ $P = tcp ] || echo 4 > /proc/sys/net/ipv4/tcp_retries2
+# The client and siw leave a dead peer to TCP's retransmissions, a quarter of an hour of them: some seconds here, as RDMA hardware has it.
+echo 4 > /proc/sys/net/ipv4/tcp_retries2
 modprobe cifs; client_credits ${CREDITS:-255}
 wait_for() { local i=0; while ! "$@"; do sleep 0.5; i=$((i+1)); [ $i -le 120 ] || return 1; done; }
 channels() { [ $(grep -c "Extra Channels: [1-9]" /proc/fs/cifs/DebugData) = $(grep -c " cifs " /proc/mounts) ]; }
@@ -39,7 +39,7 @@ interrupted() {   # NAME, what takes the link down, what brings it back: data mo
   /out/transfer.bin read /mnt/read $SECONDS_DOWN 16 & local d=$!
   (while [ -e /tmp/copying ]; do cp /tmp/bulk $WRITER/copied && cmp -s /tmp/bulk /mnt/copied || exit 1; done) & local c=$!
   sleep 3; say "$1: link down"; $2 || r=1
-  for p in $w $d; do ended $p $((SECONDS_DOWN + 40)) || r=1; done
+  for p in $w $d; do ended $p $((SECONDS_DOWN + 75)) || r=1; done
   views $1-down; rm /tmp/copying; ended $c 40 || r=1
   $3 || r=1; say "$1: link up"
   return $r
