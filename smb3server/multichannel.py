@@ -43,6 +43,8 @@ class Interface(NamedTuple):
     loopback: bool
     running: bool = True
     """The link is there: nobody reaches an address whose cable is out."""
+    queues: int = 1
+    """Receive queues."""
 
 
 def _speed(name: str) -> int:
@@ -52,6 +54,13 @@ def _speed(name: str) -> int:
     except (OSError, ValueError):
         return DEFAULT_SPEED
     return megabits * 1_000_000 if megabits > 0 else DEFAULT_SPEED
+
+
+def _queues(name: str) -> int:
+    try:
+        return max(1, sum(1 for _ in (Path("/sys/class/net") / name / "queues").glob("rx-*")))
+    except OSError:
+        return 1
 
 
 def read_interfaces() -> list[Interface]:
@@ -72,7 +81,7 @@ def read_interfaces() -> list[Interface]:
             name = link.get_attr("IFLA_IFNAME")
             running = bool(link["flags"] & _IFF_RUNNING) and not entry["flags"] & _UNUSABLE
             loopback = bool(link["flags"] & _IFF_LOOPBACK)
-            found.append(Interface(entry["index"], name, address, _speed(name), loopback, running))
+            found.append(Interface(entry["index"], name, address, _speed(name), loopback, running, _queues(name)))
     return found
 
 
@@ -144,18 +153,20 @@ def pack_interfaces(
     tcp_addresses: Collection[str],
     *,
     plain_too: bool = False,
+    rss: bool = False,
 ) -> bytes:
     """NETWORK_INTERFACE_INFO structures, linked, of the addresses that are served; RDMA_CAPABLE where SMB Direct
     listens. ``plain_too``: such an address is listed once more without that flag, if it is served over TCP. Linux 6.12
-    keeps to one kind: a session that began over TCP gets channels to interfaces without the flag only."""
+    keeps to one kind: a session that began over TCP gets channels to interfaces without the flag only. ``rss``: those
+    with several receive queues are RSS_CAPABLE."""
     packed: list[bytes] = []
     for entry in interfaces:
         rdma, tcp = _serves(rdma_addresses, entry.address), _serves(tcp_addresses, entry.address)
-        # RSS would have clients open several connections per interface; one event loop gains nothing by that.
+        queues = RSS_CAPABLE if rss and entry.queues > 1 else 0
         if rdma:
-            packed.append(_pack(entry, RDMA_CAPABLE))
+            packed.append(_pack(entry, RDMA_CAPABLE | queues))
         if tcp and (plain_too or not rdma):
-            packed.append(_pack(entry, 0))
+            packed.append(_pack(entry, queues))
     if packed:
         packed[-1] = bytes(4) + packed[-1][4:]
     return b"".join(packed)

@@ -66,7 +66,9 @@ def query_network_interface_info(control: Control) -> Buffer | Response:
         raise StatusError(NtStatus.NOT_SUPPORTED)
     interfaces = server.interfaces.visible_from(connection.transport.local_address[0])
     over_tcp = connection.transport.rdma is None
-    output = pack_interfaces(interfaces, server.rdma_addresses, server.tcp_addresses, plain_too=over_tcp)
+    output = pack_interfaces(
+        interfaces, server.rdma_addresses, server.tcp_addresses, plain_too=over_tcp, rss=server.settings.rss
+    )
     connection.interfaces_asked = True
     connection.rdma_interfaces_told = rdma_capable(interfaces, server.rdma_addresses)
     if not output:

@@ -27,7 +27,7 @@ IN_TIME = 5.0
 
 def _own_namespace() -> bool:
     probe = subprocess.run(
-        ["unshare", "-n", "ip", "link", "add", "a0", "type", "veth", "peer", "name", "a1"],
+        ["unshare", "-n", "-m", "ip", "link", "add", "a0", "type", "veth", "peer", "name", "a1"],
         capture_output=True,
         check=False,
         stdin=subprocess.DEVNULL,
@@ -49,7 +49,8 @@ async def _scene() -> None:
     """Runs in the namespace: a server there, and a mounted client that asks again and again."""
     _ip("link", "set", "lo", "up")
     for number in (0, 1):
-        _ip("link", "add", f"near{number}", "type", "veth", "peer", "name", f"far{number}")
+        queues = ["numrxqueues", "3"] if number else []
+        _ip("link", "add", f"near{number}", *queues, "type", "veth", "peer", "name", f"far{number}")
         _ip("addr", "add", f"10.77.{number}.1/24", "dev", f"near{number}")
         _ip("link", "set", f"near{number}", "up")
     _ip("link", "set", "far0", "up")
@@ -91,6 +92,10 @@ async def _watch(service: Service) -> None:
     await until({one})  # near1 is up, but its other end is not: no link
     _ip("link", "set", "far1", "up")
     await until({one, two})
+    assert {entry.name: entry.queues for entry in service.server.interfaces.interfaces if not entry.loopback} == {
+        "near0": 1,
+        "near1": 3,
+    }
     _ip("addr", "add", f"{added}/24", "dev", "near0")
     await until({one, two, added})
     _ip("addr", "del", f"{added}/24", "dev", "near0")
@@ -112,7 +117,9 @@ async def _watch(service: Service) -> None:
 
 @needs_namespace
 def test_list_follows_the_kernels_events() -> None:
-    command = ["unshare", "-n", sys.executable, "-W", "error", "-m", "tests.server.test_interface_list"]
+    # /sys shows the interfaces of the namespace that it was mounted in.
+    command = ["unshare", "-n", "-m", "sh", "-c", 'mount -t sysfs sysfs /sys && exec "$@"', "sh"]
+    command += [sys.executable, "-W", "error", "-m", "tests.server.test_interface_list"]
     run = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=100, check=False)
     assert run.returncode == 0, run.stderr
 
@@ -139,6 +146,13 @@ def test_which_addresses_are_told(
     found: list[ServerInterface] = parse_interfaces(packed) if packed else []
     assert [entry.rdma for entry in found] == flags
     assert all((entry.number, entry.speed, entry.rss) == (3, 10**10, False) for entry in found)
+
+
+@pytest.mark.parametrize(("queues", "rss", "flagged"), [(1, True, False), (2, True, True), (2, False, False)])
+def test_several_receive_queues_are_told_where_that_is_wanted(queues: int, rss: bool, flagged: bool) -> None:
+    entry = _interface("10.0.0.1")._replace(queues=queues)
+    packed = pack_interfaces([entry], ("0.0.0.0",), ("0.0.0.0",), plain_too=True, rss=rss)
+    assert [(found.rdma, found.rss) for found in parse_interfaces(packed)] == [(True, flagged), (False, flagged)]
 
 
 if __name__ == "__main__":
