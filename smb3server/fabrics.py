@@ -23,6 +23,7 @@ from smbdirect.errors import ProviderError
 
 if TYPE_CHECKING:
     from smb3server.server import Server
+    from smbdirect.buffers import BufferPool
     from smbdirect.providers.base import Provider
     from smbdirect.transport import SmbDirectListener
 
@@ -55,6 +56,8 @@ class Fabrics:
         self.choices: list[Choice] = []
         """What is served, and what is not, with the reason."""
         self._providers: dict[str, Provider] = {}
+        self._pool: BufferPool | None = None
+        """One for all listeners: what a connection leaves behind is ready for the next, on whatever port."""
         self._port: int | None = None
         self._unavailable: dict[str, str] = {}
 
@@ -110,10 +113,12 @@ class Fabrics:
         return failure or choice.failed("nothing to listen on")
 
     async def _listen(self, name: str, host: str, port: int) -> SmbDirectListener:
+        from smbdirect.buffers import BufferPool
         from smbdirect.transport import listen
 
         provider = self._providers[name]
-        listener = await listen(provider, host, port, self.server.accept)
+        self._pool = self._pool or BufferPool()
+        listener = await listen(provider, host, port, self.server.accept, pool=self._pool)
         self.listeners.append((name, listener))
         self.server.rdma_addresses.add(listener.address[0])
         adopt = getattr(provider, "adopt", None)

@@ -17,6 +17,7 @@ from smbdirect.providers.base import (
     Completion,
     OnCompletions,
     Operation,
+    ProtectionDomain,
     Read,
     RemoteSegment,
     Send,
@@ -84,6 +85,7 @@ class VerbsEndpoint:
         self.local_address = abi.unpack_sockaddr(cm_id + abi.CM_ID_SOURCE)
         self.peer_address = abi.unpack_sockaddr(cm_id + abi.CM_ID_DESTINATION)
         self.on_released: Callable[[VerbsEndpoint], None] = lambda _: None
+        self.domain: ProtectionDomain | None = domain
         self._device = device
         self._domain = domain
         self._verbs = device.libraries.verbs

@@ -120,7 +120,8 @@ class _Connection:
     def make_endpoint(self, own_domain: bool) -> VerbsEndpoint:
         """``own_domain``: a protection domain for this connection alone, for the side that exposes memory."""
         self.device, domain = self.cm.device_of(self.cm_id)
-        if own_domain:
+        # The keys of such sinks are on the wire and let their owner write: no other connection may use them.
+        if own_domain or self.device.read_sink_needs_remote_write:
             domain = self.domain = Domain(self.device)
         self.endpoint = VerbsEndpoint(self.device, domain, self.cm_id, self.cm.loop)
         self.endpoint.private_data = self.private_data
