@@ -246,8 +246,16 @@ class ConnectionRequest(Protocol):
     def reject(self, private_data: bytes = b"") -> None: ...
 
 
+def ignore_change() -> None:
+    """``Listener.on_change`` until its owner sets it."""
+
+
 class Listener(Protocol):
     address: tuple[str, int]
+    down: str
+    """Why nobody can connect for the time being (a port without a link, a device removed); empty: all is well."""
+    on_change: Callable[[], None]
+    """Called when ``down`` has changed."""
 
     async def close(self) -> None:
         """Stop listening; established endpoints live on."""

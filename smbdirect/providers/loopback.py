@@ -33,6 +33,7 @@ from smbdirect.providers.base import (
     Status,
     WorkRequest,
     Write,
+    ignore_change,
 )
 from smbdirect.providers.local_domain import LocalDomain
 
@@ -479,8 +480,23 @@ class LoopbackListener:
         self, provider: LoopbackProvider, address: tuple[str, int], on_request: Callable[[ConnectionRequest], None]
     ) -> None:
         self.address = address
+        self.down = ""
+        self.on_change: Callable[[], None] = ignore_change
         self.on_request = on_request
         self._provider = provider
+
+    def port_down(self, detail: str) -> None:
+        """The port it is on loses its link: nobody connects any more, and whoever did is cut off."""
+        self.down = detail
+        reason = CloseReason(CloseCause.DEVICE, detail)
+        for endpoint in tuple(self._provider.endpoints):
+            if endpoint.local_address == self.address:
+                endpoint.fail(reason, CloseReason(CloseCause.TIMEOUT, "no answer"))
+        self.on_change()
+
+    def port_up(self) -> None:
+        self.down = ""
+        self.on_change()
 
     async def close(self) -> None:
         self._provider.listeners.pop(self.address[1], None)
@@ -526,7 +542,7 @@ class LoopbackProvider:
     ) -> LoopbackEndpoint:
         """Raises ``ConnectionLost``: nobody listens, rejected, or no answer in ``timeout`` seconds."""
         listener = self.listeners.get(port)
-        if listener is None:
+        if listener is None or listener.down:
             raise ConnectionLost(CloseReason(CloseCause.PEER, f"nobody listens on port {port}"))
         client = LoopbackEndpoint(self, (host, self._ephemeral_port()), (host, port))
         prepare(client)
