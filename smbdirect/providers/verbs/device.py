@@ -65,6 +65,11 @@ def ports(root: Path = Path("/sys/class/infiniband")) -> list[PortState]:
     return found
 
 
+def is_active(name: str, port: int, root: Path = Path("/sys/class/infiniband")) -> bool:
+    """Whether the port has a link."""
+    return _read(root / name / "ports" / str(port) / "state").startswith("4")
+
+
 def why_unavailable() -> str | None:
     """None if verbs can be used here, else the reason and the remedy."""
     if not ports():

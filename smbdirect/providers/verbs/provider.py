@@ -247,6 +247,13 @@ class VerbsListener:
 
     def _on_event(self, details: abi.CmEvent, private_data: bytes) -> None:
         if details.event == abi.CM_CONNECT_REQUEST:
+            if self.down and self.device is not None and device.is_active(self.device.name, self.port):
+                # Whoever gets here knows better than an event that never came.
+                self.restored()
+            if self.down:
+                self._cm.libraries.cm.rdma_reject(details.id, None, 0)
+                self._cm.libraries.cm.rdma_destroy_id(details.id)
+                return
             self._on_request(VerbsConnectionRequest(_Connection(self._cm, details.id), details, private_data))
         elif details.event == abi.CM_DEVICE_REMOVAL:
             name = self.device.name if self.device is not None else "RDMA"
