@@ -11,7 +11,7 @@ look() {
   smb3server doctor //127.0.0.1/share --user u:pw --fabrics iwarp --rdma-port 5445 --json > $CASE_OUT/$1-client.json
   [ -s $CASE_OUT/$1-host.json ] && [ -s $CASE_OUT/$1-client.json ]
 }
-awaited() { local i=0; while ! grep -q "$2" $CASE_OUT/$1.log; do sleep 0.5; i=$((i+1)); [ $i -gt 120 ] && return 1; done; return 0; }
+awaited() { local i=0; while ! grep -q "$2" $CASE_OUT/$1.log 2>/dev/null; do sleep 0.5; i=$((i+1)); [ $i -gt 120 ] && return 1; done; return 0; }
 connect() {
   if [ $P = siw ]; then
     smb_mount $IP share /mnt rdma && dd if=/dev/urandom of=/mnt/kept bs=64k count=4 oflag=direct status=none && cp /mnt/kept /tmp/kept &&
