@@ -108,7 +108,8 @@ def verdicts(document: str) -> dict[str, str]:
 
 
 def run_suite(address: str, driver: str) -> dict[str, str]:
-    """The contract suite over the device that has ``address``; some drivers have known gaps. Raises ``RuntimeError`` if it does not run at all."""
+    """The contract suite over the device that has ``address``; some drivers have known gaps. Raises
+    ``RuntimeError`` if it does not run at all."""
     with tempfile.TemporaryDirectory(prefix="verbs-selfcheck-") as folder:
         result = Path(folder) / "result.xml"
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--timeout={TEST_SECONDS}"]
@@ -173,8 +174,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     results = []
     for address in wanted:
-        device = known.get(address)
-        results.append(check(address, device.name if device else "?", device.driver if device else ""))
+        found = known.get(address)
+        results.append(check(address, found.name if found else "?", found.driver if found else ""))
     if options.json:
         print(json.dumps([dataclasses.asdict(found) | {"passed": found.passed} for found in results], indent=2))
     else:
