@@ -174,8 +174,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     results = []
     for address in wanted:
-        found = known.get(address)
-        results.append(check(address, found.name if found else "?", found.driver if found else ""))
+        at = known.get(address)
+        results.append(check(address, at.name if at else "?", at.driver if at else ""))
     if options.json:
         print(json.dumps([dataclasses.asdict(found) | {"passed": found.passed} for found in results], indent=2))
     else:
