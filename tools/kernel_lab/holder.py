@@ -1,7 +1,7 @@
 """``python -m tools.kernel_lab.holder HOST PORT``: a client of ours, over verbs, that stays connected.
 
-For cases in which a connection is cut: Linux 6.12's own client hangs then over rxe. Prints a line when it is connected and
-one when the connection ended, with the reason.
+For cases in which a connection is cut: Linux 6.12's own client hangs then over rxe. Prints a line when it is connected
+and one when the connection ended, with the reason.
 """
 
 from __future__ import annotations
