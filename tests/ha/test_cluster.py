@@ -30,7 +30,8 @@ class Cluster:
     def __init__(self, folder: Path, members: int = 1) -> None:
         self.share = folder / "share"
         self.share.mkdir()
-        self.etcd = Etcd(folder, members).start()
+        self.etcd = Etcd(folder, members)
+        self.etcd.start()
         services = (
             '[[service]]\nname = "one"\nnodes = ["a", "b"]\n[[service]]\nname = "two"\nnodes = ["b", "a"]\n'
             f'[[share]]\nname = "data"\npath = "{self.share}"\ncontinuous_availability = true\nservice = "one"\n'
