@@ -121,12 +121,14 @@ class ClusterLab:
             raise LabError(f"{' '.join(arguments)}: exit {done.returncode}: {done.stderr}")
         return done.stdout
 
-    def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.admin("status", "--json"))
+    def status(self, *options: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.admin("status", "--json", *options))
         return found
 
-    def owners(self) -> dict[str, str | None]:
-        return {entry["name"]: entry["node"] for entry in self.status()["services"]}
+    def served(self) -> dict[str, str | None]:
+        """Who serves what."""
+        services = self.status("--quick")["services"]
+        return {entry["name"]: entry["node"] if entry["serving"] else None for entry in services}
 
     def wait_until(self, condition: Callable[[], bool], what: str, timeout: float = 20.0) -> None:
         """Raises ``LabError`` after ``timeout`` seconds."""
@@ -137,8 +139,8 @@ class ClusterLab:
                 raise LabError(f"not {what} within {timeout:g} s\n{logs}")
             time.sleep(0.05)
 
-    def wait_for_owner(self, service: str, node: str, timeout: float = 20.0) -> None:
-        self.wait_until(lambda: self.owners().get(service) == node, f"{service} on {node}", timeout)
+    def wait_for_service(self, service: str, node: str, timeout: float = 20.0) -> None:
+        self.wait_until(lambda: self.served().get(service) == node, f"{service} on {node}", timeout)
 
     def wait_for_address(self, node: str, address: str = VIRTUAL, timeout: float = 20.0) -> None:
         """Until a node has it on its interface."""
