@@ -82,6 +82,8 @@ class Cluster:
         self._wake = asyncio.Event()
         self._unowned_since: dict[str, tuple[list[str], float]] = {}
         """Since when a service has no owner, and these candidates for it."""
+        self._moving: set[str] = set()
+        """Services whose clients have been told that they move."""
         server.fence = self.membership.fence
         if server.persistence is None:
             server.persistence = Persistence()
@@ -230,11 +232,15 @@ class Cluster:
 
     async def _move(self, service: ServiceOwner, node: str) -> None:
         """Clients first, by Witness; then the service."""
-        if service.busy or not service.owned:
+        if service.busy or not service.owned or service.name in self._moving:
             return
-        self.announce({"kind": "move", "service": service.name, "node": node})
-        await asyncio.sleep(_MOVE_NOTICE)
-        await service.release()
+        self._moving.add(service.name)
+        try:
+            self.announce({"kind": "move", "service": service.name, "node": node})
+            await asyncio.sleep(_MOVE_NOTICE)
+            await service.release()
+        finally:
+            self._moving.discard(service.name)
 
     def announce(self, event: dict[str, Any]) -> None:
         """Tell all nodes; forgotten with this membership."""

@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TypeVar
 
+from smb3server.ha.admin import Admin
+from smb3server.ha.cluster import DEFAULT_NAME
+from smb3server.ha.etcd_store import EtcdStore
+from smb3server.ha.store_url import parse_url
 from tools.cluster import etcd, network
 from tools.cluster.etcd import Etcd, member_at
 from tools.cluster.network import INTERFACE, NETWORK, NETWORK6, Network
 from tools.cluster.node import Node, admin
+
+T = TypeVar("T")
 
 CLIENT = "cli"
 """The member that clients run in."""
@@ -57,7 +63,7 @@ class ClusterLab:
         sections: str | None = None,
         *,
         etcd_members: int = 1,
-        ttl: float = 2,
+        ttl: int = 2,
         options: str = "",
         extra_members: Sequence[str] = (),
     ) -> None:
@@ -121,14 +127,43 @@ class ClusterLab:
             raise LabError(f"{' '.join(arguments)}: exit {done.returncode}: {done.stderr}")
         return done.stdout
 
-    def status(self, *options: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.admin("status", "--json", *options))
-        return found
+    def ask(self, question: Callable[[Admin], Awaitable[T]]) -> T:
+        """The same without a process of its own. Raises ``AdminError`` or ``StoreError``."""
+        answers: list[T] = []
+
+        async def body() -> None:
+            store = EtcdStore(parse_url(self.etcd.url))
+            try:
+                answers.append(await question(Admin(store, DEFAULT_NAME)))
+            finally:
+                await store.close()
+
+        self.network.inside(CLIENT, body)
+        return answers[0]
 
     def served(self) -> dict[str, str | None]:
         """Who serves what."""
-        services = self.status("--quick")["services"]
-        return {entry["name"]: entry["node"] if entry["serving"] else None for entry in services}
+        view = self.ask(lambda admin: admin.view())
+        return {name: view.served_by(name) for name in view.services()}
+
+    def up(self) -> set[str]:
+        """The nodes that are members."""
+        return set(self.ask(lambda admin: admin.view()).nodes)
+
+    def gather(self, node: str, services: Sequence[str]) -> None:
+        """Every node up, none draining, these services on one."""
+        for entry in self.nodes.values():
+            if entry.process is None:
+                entry.start()
+        self.wait_until(lambda: self.up() == set(self.nodes), "all nodes up")
+
+        async def move(admin: Admin) -> None:
+            for draining in (await admin.view()).draining:
+                await admin.undo_drain(draining)
+            for service in services:
+                await admin.move(service, node, 30)
+
+        self.ask(move)
 
     def wait_until(self, condition: Callable[[], bool], what: str, timeout: float = 20.0) -> None:
         """Raises ``LabError`` after ``timeout`` seconds."""

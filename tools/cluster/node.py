@@ -29,7 +29,7 @@ class Node:
         port: int,
         listen: Sequence[str] = ("127.0.0.1",),
         prefix: Sequence[str] = (),
-        ttl: float = 2,
+        ttl: int = 2,
         options: str = "",
     ) -> None:
         """``sections``: of the configuration file, beyond those of server, cluster and user; ``options``: lines of its
