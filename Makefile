@@ -31,12 +31,15 @@ torture: .venv/.installed
 	tools/setup.sh test-tools
 	$(VENV_PYTHON) -m tools.torture $(SUITES) $(TORTURE_ARGS)
 
-# The same over SMB Direct, with signing and with encryption required; TORTURE_ARGS=--quick leaves out suites that mostly wait.
+# The same over SMB Direct, with signing and with encryption required, with persistent handles on one node and on a cluster
+# of two (what concerns handles and sessions); TORTURE_ARGS=--quick leaves out suites that mostly wait.
 torture-variants: .venv/.installed
 	tools/setup.sh test-tools
 	$(VENV_PYTHON) -m tools.torture --fabric iwarp
 	$(VENV_PYTHON) -m tools.torture --signing required $(TORTURE_ARGS)
 	$(VENV_PYTHON) -m tools.torture --encryption required $(TORTURE_ARGS)
+	$(VENV_PYTHON) -m tools.torture --available $(TORTURE_ARGS)
+	$(VENV_PYTHON) -m tools.torture --cluster $(TORTURE_ARGS)
 
 .venv/.installed: pyproject.toml tools/setup.sh
 	tools/setup.sh install

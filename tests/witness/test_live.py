@@ -207,6 +207,7 @@ def test_client_is_moved(cluster: ClusterLab, watch: Watch, tmp_path: Path) -> N
     assert judged(tmp_path / "client.pcap", ports(cluster)) == [CLIENT_MOVE] * 2
 
 
+@pytest.mark.long
 def test_addresses_come_and_go(cluster: ClusterLab, watch: Watch, tmp_path: Path) -> None:
     """3.1.6.4, for those that asked for it: a service without addresses of its own is at those of its node."""
     network = cluster.network
