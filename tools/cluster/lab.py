@@ -151,7 +151,10 @@ class ClusterLab:
         return set(self.ask(lambda admin: admin.view()).nodes)
 
     def gather(self, node: str, services: Sequence[str]) -> None:
-        """Every node up, none draining, these services on one."""
+        """Every etcd member and node up, none draining, these services on one."""
+        for member, process in enumerate(self.etcd.processes):
+            if process is None:
+                self.etcd.start(member)
         for entry in self.nodes.values():
             if entry.process is None:
                 entry.start()
