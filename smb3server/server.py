@@ -170,7 +170,14 @@ class Server:
 
     def new_acceptor(self) -> Acceptor:
         settings = self.settings
-        return Acceptor(self.users, settings.server_name, settings.allow_guest, settings.allow_anonymous, self.kerberos)
+        return Acceptor(
+            self.users,
+            settings.server_name,
+            settings.allow_guest,
+            settings.allow_anonymous,
+            self.kerberos,
+            keys_only=True,
+        )
 
     def new_rpc_acceptor(self) -> Acceptor:
         """For RPC over TCP: no guests, who have no keys."""
