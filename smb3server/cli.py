@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import logging
 import signal
@@ -20,6 +21,9 @@ _COMMANDS = {
     "cluster": "smb3server.ha.admin",
 }
 EXIT_USAGE, EXIT_FAILED = 2, 1
+COLLECTION_THRESHOLDS = 10_000, 20, 10
+"""Objects that a connection is made of refer to each other and live long: with tens of thousands of clients Python's
+own thresholds have the collector look at all of them over and over while they come."""
 
 
 def _reachable(service: Service) -> str:
@@ -78,6 +82,8 @@ async def serve(config: Config) -> int:
         print(f"note: {note}")
     for line in commands(service):
         print(line)
+    gc.freeze()
+    gc.set_threshold(*COLLECTION_THRESHOLDS)
     print("ready", ", ".join(service.addresses()), flush=True)
     await stop.wait()
     await service.stop()
