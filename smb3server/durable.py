@@ -234,12 +234,22 @@ def reconnect(request: Request, found: dict[bytes, Any], path: tuple[str, ...], 
         raise StatusError(NtStatus.ACCESS_DENIED)
     if tree.share is not entry.tree.share:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
+    _wake(entry)
     if isinstance(entry.caching, Lease) and [part.upper() for part in path] != [
         part.upper() for part in _current_path(entry)
     ]:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     _attach(entry, durable, session, tree)
     return entry
+
+
+def _wake(entry: Open) -> None:
+    """The file was there when the server began; if it is not any more, neither is the open."""
+    try:
+        entry.wake()
+    except FileNotFoundError:
+        entry.close()
+        raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND) from None
 
 
 def _attach(entry: Open, durable: Durability, session: Session, tree: TreeConnect) -> None:
@@ -300,6 +310,7 @@ def revived(request: Request, found: dict[bytes, Any]) -> Open | None:
         or (asked.lease_key if asked is not None else None) != (lease.key if lease is not None else None)
     ):
         raise StatusError(NtStatus.ACCESS_DENIED)
+    _wake(entry)
     _attach(entry, entry.durable, session, tree)
     return entry
 

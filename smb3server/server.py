@@ -58,6 +58,8 @@ class Server:
         """Keyed by the persistent half of the FileId."""
         self.max_opens = sys.maxsize
         """Of all clients: what the process has descriptors for."""
+        self.dormant_opens = 0
+        """Restored ones whose client is not back yet and which take no descriptor."""
         self.replays = Replays()
         self.persistent_opens: dict[tuple[bytes, bytes], Open] = {}
         """By (ClientGuid, CreateGuid)."""

@@ -1,12 +1,13 @@
 """``python -m tools.bench_failover``: how long clients wait when the owner of a service is killed.
 
-An etcd, two nodes on loopback and simulated clients with real sockets (``tools.failover``), each with a persistent open, a
-lease, a lock and writes under way. The owner is killed with SIGKILL; for every client the time to its first write
-acknowledged by the other node is taken. Afterwards every acknowledged write must be in the files, and every other be whole
-or absent. ``--filled`` fills the store up to that many persistent opens first, as if their clients were there, too.
+An etcd, two nodes on loopback and simulated clients with real sockets (``tools.failover``), each with a persistent
+open, a lease, a lock and writes under way. The owner is killed with SIGKILL; for every client the time to its first
+write acknowledged by the other node is taken. Afterwards every acknowledged write must be in the files, and every other
+be whole or absent. ``--filled`` fills the store up to that many persistent opens first, as if their clients were there,
+too.
 
-Until the service is served again, clients' connections are refused, as by an address that nobody has; with ``--impatient``
-they go to the other node at once, and are turned away at their tree connect.
+Until the service is served again, clients' connections are refused, as by an address that nobody has; with
+``--impatient`` they go to the other node at once, and are turned away at their tree connect.
 
 The clients share the machine with the server. So there are two extrapolations: a straight line of the times, and one of
 the server's own processor time for each client, for a server that has a processor to itself.
@@ -362,7 +363,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--clients", default="500,1000,2000", help="numbers of clients, one run each")
     parser.add_argument("--filled", type=int, default=0, help="persistent opens in the store")
     parser.add_argument("--ttl", type=int, default=4, help="seconds of the nodes' lease")
-    parser.add_argument("--pause", type=float, default=0.0, help="seconds between a client's writes; 0: by their number")
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds between a client's writes; 0: as many allow")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds to wait for all clients")
     parser.add_argument("--processes", type=int, default=2, help="processes of clients")
     parser.add_argument("--impatient", action="store_true", help="clients go to the other node before it serves")
@@ -382,7 +383,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     results = []
-    print("seconds after the kill; processor: of the new owner until it serves (s), then for each client (ms); of a client (ms)")
+    print("seconds after the kill; then processor time: of the new owner until it serves (s) and for each client after")
+    print("that (ms), and of a simulated client (ms)")
     print(" clients   opens restored  service    50 %    90 %    99 %     all restoring per client  simulated")
     for clients in map(int, options.clients.split(",")):
         # A server with tens of thousands of clients has no time for two writes of each in a second.

@@ -93,8 +93,8 @@ class Acceptor:
         service: str = "cifs",
         keys_only: bool = False,
     ) -> None:
-        """``service``: first part of the Kerberos principal. ``keys_only``: nobody wants its ``context``, so NTLM may take
-        the short way."""
+        """``service``: first part of the Kerberos principal. ``keys_only``: nobody wants its ``context``, so NTLM may
+        take the short way."""
         self._logon = NtlmLogon(users, server_name, allow_guest, allow_anonymous)
         self._users = users
         self._with_kerberos = kerberos
@@ -160,7 +160,7 @@ class Acceptor:
         """Who the mechanism that was chosen says it is."""
         chosen = self._kerberos if self._context is self._kerberos else self._context._context
         if self._ntlm is not None and chosen is self._ntlm and self._ntlm.complete and self._ntlm.identity is not None:
-            return self._ntlm.identity
+            return self._ntlm.identity  # type: ignore[no-any-return]
         if self._kerberos is not None and chosen is self._kerberos and self._kerberos.complete:
             return self._kerberos_identity(self._kerberos)
         raise StatusError(NtStatus.LOGON_FAILURE)

@@ -1,7 +1,7 @@
 """NTLMv2 from the acceptor's side (MS-NLMP 3.2.5), with accounts in memory. LM and NTLMv1 responses are refused.
 
-Only what a logon needs is computed: three HMAC-MD5 and an RC4 of 16 bytes, one more for a MIC. Keys that protect messages
-are pyspnego's business (``ntlm``).
+Only what a logon needs is computed: three HMAC-MD5 and an RC4 of 16 bytes, one more for a MIC. Keys that protect
+messages are pyspnego's business (``ntlm``).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class LogonError(InvalidTokenError):  # type: ignore[misc]
 
 
 class NtlmLogon:
-    """``challenge``, then ``authenticate``, once; ``identity`` is set once that succeeded. Both raise ``LogonError``, and
-    ``ValueError`` or ``DecodeError`` for a message that is none."""
+    """``challenge``, then ``authenticate``, once; ``identity`` is set once that succeeded. Both raise ``LogonError``,
+    and ``ValueError`` or ``DecodeError`` for a message that is none."""
 
     __slots__ = (
         "_allow_anonymous",

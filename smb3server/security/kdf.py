@@ -22,8 +22,8 @@ class SessionKeys(NamedTuple):
 
 
 def derive(key: bytes, label: bytes, context: bytes, length: int = 16) -> bytes:
-    """``length`` bytes, at most 32: the first block is all that SMB ever needs. Label and context without the separating
-    zero byte, which the function puts between them."""
+    """``length`` bytes, at most 32: the first block is all that SMB ever needs. Label and context without the
+    separating zero byte, which the function puts between them."""
     fixed = b"".join((_FIRST_BLOCK, label, b"\0", context, (8 * length).to_bytes(4, "big")))
     return hmac.digest(key, fixed, "sha256")[:length]
 

@@ -1,1 +1,1 @@
-"""Simulated clients of the failover bench: thousands of them in a process, with as little work of their own as possible."""
+"""Simulated clients of the failover bench: thousands of them in a process, each with as little work as possible."""

@@ -1,8 +1,8 @@
 """One simulated client: a socket, what it is waiting for, and a write under way.
 
-It negotiates 3.1.1 with AES-GMAC, logs on with NTLMv2 (MIC and key exchange, as Windows does), connects to a share, opens
-a file with a persistent handle and a lease, locks a range, and writes block after block. When its connection is lost it
-comes back (MS-SMB2 3.2.4.4) and sends again what had no answer. Requests that are alike are packed once.
+It negotiates 3.1.1 with AES-GMAC, logs on with NTLMv2 (MIC and key exchange, as Windows does), connects to a share,
+opens a file with a persistent handle and a lease, locks a range, and writes block after block. When its connection is
+lost it comes back (MS-SMB2 3.2.4.4) and sends again what had no answer. Requests that are alike are packed once.
 """
 
 from __future__ import annotations
@@ -87,9 +87,12 @@ class Profile:
     def __init__(self, share: str, user: str, password: str, delays: tuple[float, float] = (0.05, 0.5)) -> None:
         self.account = logon.Account(user, password)
         name = f"\\\\server\\{share}".encode("utf-16-le")
-        self.tree = TREE_CONNECT_REQUEST.pack(
-            TreeConnectRequest(path_offset=HEADER_SIZE + TREE_CONNECT_REQUEST.size, path_length=len(name))
-        ) + name
+        self.tree = (
+            TREE_CONNECT_REQUEST.pack(
+                TreeConnectRequest(path_offset=HEADER_SIZE + TREE_CONNECT_REQUEST.size, path_length=len(name))
+            )
+            + name
+        )
         self.first_setup = _setup(logon.FIRST_TOKEN)
         self.delays = delays
         """Seconds before the first and the last retry of a connection."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hmac
 import os
 import struct
-from typing import Any
 
 from cryptography.hazmat.decrepit.ciphers.algorithms import ARC4
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -38,8 +37,7 @@ def tlv(tag: int, content: bytes) -> bytes:
 NEGOTIATE = _SIGNATURE + struct.pack("<II", 1, _FLAGS) + bytes(16) + _VERSION
 FIRST_TOKEN = tlv(
     0x60,
-    _SPNEGO_OID
-    + tlv(0xA0, tlv(0x30, tlv(0xA0, tlv(0x30, _NTLM_OID)) + tlv(0xA2, tlv(0x04, NEGOTIATE)))),
+    _SPNEGO_OID + tlv(0xA0, tlv(0x30, tlv(0xA0, tlv(0x30, _NTLM_OID)) + tlv(0xA2, tlv(0x04, NEGOTIATE)))),
 )
 
 
@@ -93,7 +91,7 @@ def challenge_end(challenge: bytes) -> int:
     """Where a CHALLENGE_MESSAGE ends that more may follow: behind its last field."""
     name, _, name_at = struct.unpack_from("<HHI", challenge, 12)
     info, _, info_at = struct.unpack_from("<HHI", challenge, 40)
-    return max(name_at + name, info_at + info)
+    return max(int(name_at + name), int(info_at + info))
 
 
 def _timestamp(info: bytes) -> bytes:
@@ -110,5 +108,4 @@ def _timestamp(info: bytes) -> bytes:
 
 
 def _rc4(key: bytes, data: bytes) -> bytes:
-    cipher: Any = Cipher(ARC4(key), mode=None).encryptor()
-    return cipher.update(data)  # type: ignore[no-any-return]
+    return Cipher(ARC4(key), mode=None).encryptor().update(data)
