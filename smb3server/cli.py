@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import importlib
 import logging
 import signal
 import sys
 from collections.abc import Sequence
 
+from smb3server import collector
 from smb3server.config import Config, ConfigError, parse_arguments
 from smb3server.service import DEFAULT_PORT, Service
 from smbdirect.errors import ProviderError
@@ -21,9 +21,6 @@ _COMMANDS = {
     "cluster": "smb3server.ha.admin",
 }
 EXIT_USAGE, EXIT_FAILED = 2, 1
-COLLECTION_THRESHOLDS = 10_000, 20, 10
-"""Objects that a connection is made of refer to each other and live long: with tens of thousands of clients Python's
-own thresholds have the collector look at all of them over and over while they come."""
 
 
 def _reachable(service: Service) -> str:
@@ -82,8 +79,7 @@ async def serve(config: Config) -> int:
         print(f"note: {note}")
     for line in commands(service):
         print(line)
-    gc.freeze()
-    gc.set_threshold(*COLLECTION_THRESHOLDS)
+    collector.settle()
     print("ready", ", ".join(service.addresses()), flush=True)
     await stop.wait()
     await service.stop()

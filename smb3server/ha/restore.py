@@ -9,16 +9,16 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from smb3server import access, host_locks
+from smb3server import access, collector, host_locks
 from smb3server.backends.base import Disposition, Handle, Kind, OpenRequest, Remembered
 from smb3server.backends.deferred import DeferredHandle
 from smb3server.durable import Durability
 from smb3server.ha.records import CachingRecord, OpenRecord, opens_prefix, parse
-from smb3server.ha.store import Delete, StoreError
+from smb3server.ha.store import Delete, Entry, StoreError
 from smb3server.leases import Lease, Oplock
 from smb3server.locks import Lock
 from smb3server.open import Open
@@ -47,9 +47,15 @@ async def restore(server: Server, domain: Domain, shares: Iterable[Share]) -> in
     """Restore all opens of a domain, on these shares; how many came back. Records of what cannot come back (the file is
     gone: it was closed for good as the server died) are removed; those not understood stay. Raises ``StoreError``, also
     when there is no room for all of them."""
+    records = await domain.store.scan(opens_prefix(domain.prefix))
+    with collector.paused():
+        return await _restore_all(server, domain, shares, records)
+
+
+async def _restore_all(server: Server, domain: Domain, shares: Iterable[Share], records: Sequence[Entry]) -> int:
     by_name = {share.name.casefold(): share for share in shares}
     restored = 0
-    for index, entry in enumerate(await domain.store.scan(opens_prefix(domain.prefix))):
+    for index, entry in enumerate(records):
         if index % _AT_ONCE == 0:
             await asyncio.sleep(0)
         try:
