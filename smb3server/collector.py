@@ -1,7 +1,8 @@
 """Python's cyclic garbage collector, for a process with millions of objects that live long and refer to each other.
 
 Connections, sessions and opens do. With Python's own thresholds the collector looks at all of them over and over while
-tens of thousands of clients come; here it looks seldom, and not at all at what a takeover brought until the rush is over.
+tens of thousands of clients come; here it looks seldom, and not at all at what a takeover brought until the rush is
+over.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from smb3server.buffers import BufferPool
 from smb3server.commands import load
 from smb3server.connection import Connection
 from smb3server.files import FileTable
+from smb3server.flushes import Flushes
 from smb3server.host_changes import HostChanges
 from smb3server.multichannel import InterfaceList
 from smb3server.replay import Replays
@@ -77,6 +78,7 @@ class Server:
         self.accounts = Accounts(self)
         self.host_changes = HostChanges(self.file_table)
         """What is open, by file: share modes, locks, oplocks and leases (GlobalLeaseTableList is in it)."""
+        self.flushes = Flushes()
         self.buffers = BufferPool()
         self.kerberos = bool(self.settings.keytab)
         if self.kerberos:

@@ -43,7 +43,7 @@ from smb3server.ha.etcd_store import EtcdStore
 from smb3server.ha.records import key_of
 from smb3server.ha.store import Put, StoreError
 from smb3server.ha.store_url import parse_url
-from tools.failover.client import percentiles
+from tools.failover.client import Step, percentiles
 from tools.failover.crowd import Options, Outcome, work
 
 _USER, _PASSWORD = "bench", "bench"
@@ -274,6 +274,65 @@ def _serving(setup: Setup, node: int, limit: float) -> int:
     raise OSError(f"node{node} does not serve")
 
 
+STEPS = {
+    Step.CONNECT: "connection",
+    Step.NEGOTIATE: "NEGOTIATE",
+    Step.CHALLENGE: "SESSION_SETUP, challenge",
+    Step.LOGON: "SESSION_SETUP, authentication",
+    Step.TREE: "TREE_CONNECT",
+    Step.OPEN: "CREATE, persistent, of a new file",
+    Step.LOCK: "LOCK",
+}
+
+
+def steps(clients: int, folder: Path) -> None:
+    """The server's processor time for each step of a client's way to its first lock: of servers whose clients went one
+    step further each, the difference."""
+    before = 0.0
+    for last, name in STEPS.items():
+        used = min(_until(last, clients, folder / f"{last.name}{attempt}") for attempt in range(3))
+        print(f"{name:36} {(used - before) / clients * 1e6:7.0f} us")
+        before = used
+    print(f"{'all':36} {before / clients * 1e6:7.0f} us")
+
+
+def _until(last: Step, clients: int, folder: Path) -> float:
+    """Processor seconds of a fresh server for clients that stop after this step."""
+    share = folder / "share"
+    share.mkdir(parents=True)
+    (port,) = free_ports(1)
+    config = folder / "smb.toml"
+    config.write_text(
+        f'[server]\nlisten = ["127.0.0.1"]\nport = {port}\nstate = "{folder / "state"}"\nlog_level = "warning"\n'
+        f'[limits]\nmax_connections = 50000\n[[share]]\nname = "data"\npath = "{share}"\n'
+        f'continuous_availability = true\n[[user]]\nname = "{_USER}"\npassword = "{_PASSWORD}"\n'
+    )
+    with subprocess.Popen(
+        [sys.executable, "-m", "smb3server", "--config", str(config)], stdout=subprocess.PIPE, text=True
+    ) as server:
+        try:
+            if not any(line.startswith("ready") for line in server.stdout or ()):
+                raise OSError("the server does not start")
+            start = processor_seconds(server.pid)
+            options = Options(0, clients, ("127.0.0.1", port), "data", str(share), _USER, _PASSWORD, 1.0, last=last)
+            context = multiprocessing.get_context("spawn")
+            here, there = context.Pipe()
+            process = context.Process(target=work, args=(options, there), daemon=True)
+            process.start()
+            there.close()
+            try:
+                if not here.poll(_OPEN_TIMEOUT):
+                    raise OSError("clients do not come to an end")
+                here.recv()
+                return processor_seconds(server.pid) - start
+            finally:
+                process.kill()
+                process.join()
+                here.close()
+        finally:
+            server.kill()
+
+
 @dataclass(slots=True)
 class Plan:
     """What the command line says of a run."""
@@ -376,7 +435,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "and the nodes' fsyncs do not wait for each other on one disk)",
     )
     parser.add_argument("--target", type=int, default=20000, help="clients to extrapolate to")
+    parser.add_argument("--steps", type=int, default=0, metavar="CLIENTS", help="only what each step of a logon costs")
     options = parser.parse_args(arguments)
+    if options.steps:
+        with tempfile.TemporaryDirectory(prefix="failover-", dir=options.folder) as folder:
+            steps(options.steps, Path(folder))
+        return 0
     if shutil.which("etcd") is None:
         print("etcd is not installed (Debian: etcd-server)", file=sys.stderr)
         return 2

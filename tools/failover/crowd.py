@@ -36,6 +36,8 @@ class Options:
     """Seconds between a client's writes."""
     processor: int | None = None
     seed: int = 0
+    last: Step = Step.IDLE
+    """Clients stop once they have an answer that leads beyond this step; IDLE: they go on for ever."""
 
 
 @dataclass(slots=True)
@@ -171,7 +173,11 @@ class Crowd:
                 self._lost(client, os.strerror(failed))
                 return
             self._selector.modify(sock, selectors.EVENT_READ, client)
-            self._send(client, client.connected())
+            hello = client.connected()
+            if client.step > self._options.last:
+                self._opened()
+            else:
+                self._send(client, hello)
             return
         try:
             data = sock.recv(_RECEIVE)
@@ -189,7 +195,9 @@ class Crowd:
         except Refused as error:
             self._lost(client, str(error))
             return
-        if answer:
+        if client.step > self._options.last:
+            self._opened()
+        elif answer:
             self._send(client, answer)
         elif client.step is Step.IDLE and before is Step.LOCK:
             self._opened()
