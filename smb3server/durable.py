@@ -11,6 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from smb3server import replay
+from smb3server.backends.deferred import DeferredHandle
 from smb3server.leases import HANDLE, Lease, Oplock, Timer
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire import create_contexts as contexts
@@ -19,6 +20,7 @@ from smb3server.wire.negotiate import Capability
 from smb3server.wire.oplock_break import OplockLevel
 
 if TYPE_CHECKING:
+    from smb3server.files import File
     from smb3server.open import Open
     from smb3server.opening import Opening
     from smb3server.request import Request
@@ -134,6 +136,14 @@ def held_for_owner(entry: Open) -> bool:
     if durable is None or not durable.persistent or not durable.disconnected:
         return False
     return entry.caching is None or not entry.caching.state & HANDLE
+
+
+def forget_ghosts(file: File | None) -> None:
+    """Restored opens of a file that is gone, whose inode number another has by now: they are nobody's any more."""
+    for entry in list(file.opens) if file is not None else ():
+        handle: object = entry.handle
+        if isinstance(handle, DeferredHandle) and handle.gone:
+            entry.close()
 
 
 def check_contexts(found: dict[bytes, Any], dialect: int) -> None:

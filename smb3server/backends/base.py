@@ -271,6 +271,10 @@ class Remembered(ABC):
         """Whether ``path`` still leads to it."""
 
     @abstractmethod
+    def exists(self) -> bool:
+        """Whether it is there under any name, or open somewhere."""
+
+    @abstractmethod
     def open(self, request: OpenRequest) -> Handle:
         """As ``Backend.open`` would by its name; ``FileNotFoundError`` if it is gone."""
 

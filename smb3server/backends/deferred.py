@@ -32,6 +32,11 @@ class DeferredHandle:
         return handle
 
     @property
+    def gone(self) -> bool:
+        """The file does not exist any more; another may have its key."""
+        return self._handle is None and not self._remembered.exists()
+
+    @property
     def path(self) -> Path:
         """As long as the file has the name that it was found by, it stays closed."""
         if self._handle is None and self._remembered.is_there():

@@ -495,6 +495,15 @@ class _RememberedFile(Remembered):
         os.close(found[0])
         return True
 
+    def exists(self) -> bool:
+        if self.is_there():
+            return True
+        try:
+            os.close(self._backend.file_ids.open(self._file_id))
+        except FileNotFoundError:
+            return False
+        return True
+
     def open(self, request: OpenRequest) -> Handle:
         return self._backend.reopen(request, self._file_id)
 
