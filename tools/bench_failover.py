@@ -63,7 +63,7 @@ def free_ports(count: int) -> list[int]:
 class Setup:
     """Processes and files of one run."""
 
-    def __init__(self, folder: Path, ttl: int, pinned: bool = False) -> None:
+    def __init__(self, folder: Path, ttl: int, connections: int, pinned: bool = False) -> None:
         self.folder = folder
         self.share = folder / "share"
         self.share.mkdir()
@@ -82,6 +82,8 @@ class Setup:
         self.nodes: list[subprocess.Popen[str]] = []
         self.ttl = ttl
         self.pinned = pinned
+        self.connections = connections
+        """The most that a node takes; what it keeps descriptors free for."""
 
     def start(self) -> None:
         deadline = time.monotonic() + 20
@@ -98,7 +100,7 @@ class Setup:
             config = self.folder / f"node{number}.toml"
             config.write_text(
                 f'[server]\nlisten = ["127.0.0.1"]\nport = {port}\nstate = "{self.folder / f"node{number}"}"\n'
-                f'log_level = "info"\n[limits]\nmax_connections = 50000\n[cluster]\nttl = {self.ttl}\n'
+                f'log_level = "info"\n[limits]\nmax_connections = {self.connections}\n[cluster]\nttl = {self.ttl}\n'
                 f'[[service]]\nname = "bench"\nnodes = ["node0", "node1"]\n'
                 f'[[share]]\nname = "data"\npath = "{self.share}"\ncontinuous_availability = true\n'
                 f'service = "bench"\n[[user]]\nname = "{_USER}"\npassword = "{_PASSWORD}"\n'
@@ -455,7 +457,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         pause = options.pause or max(0.5, clients / 500)
         plan = Plan(options.filled, pause, options.limit, options.processes, options.impatient, options.pinned)
         with tempfile.TemporaryDirectory(prefix="failover-", dir=options.folder) as folder:
-            setup = Setup(Path(folder), options.ttl, options.pinned)
+            setup = Setup(Path(folder), options.ttl, clients + 500, options.pinned)
             try:
                 # Before there is a server that would notice every one of them.
                 for number in range(options.filled):
