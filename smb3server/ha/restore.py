@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -39,8 +40,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _EXHAUSTED = frozenset([errno.EMFILE, errno.ENFILE, errno.ENOMEM])
-_AT_ONCE = 64
-"""Opens restored before others (the renewal of a cluster lease) get their turn."""
+_TURN = 0.05
+"""Seconds of restoring before others (the renewal of a cluster lease) get their turn. Theirs may be long, where clients
+are already at the door; so there are not too many."""
 
 
 async def restore(server: Server, domain: Domain, shares: Iterable[Share]) -> int:
@@ -55,9 +57,11 @@ async def restore(server: Server, domain: Domain, shares: Iterable[Share]) -> in
 async def _restore_all(server: Server, domain: Domain, shares: Iterable[Share], records: Sequence[Entry]) -> int:
     by_name = {share.name.casefold(): share for share in shares}
     restored = 0
-    for index, entry in enumerate(records):
-        if index % _AT_ONCE == 0:
+    turn_ends = time.monotonic() + _TURN
+    for entry in records:
+        if time.monotonic() > turn_ends:
             await asyncio.sleep(0)
+            turn_ends = time.monotonic() + _TURN
         try:
             record = parse(entry.value)
         except ValueError as error:
