@@ -246,6 +246,9 @@ class Life:
         path = self.cluster.share / self.name
         assert path.exists()
         assert path.read_bytes() == (DATA if "write" in done else b"")
+        if "close" not in done and self.file is not None:
+            # A client comes back by itself; one that does not has its handle for as long as it wanted it.
+            await self.share.until_done(self.file._attached)
         other = self.client()
         try:
             tree = await other.until_done(_itself)
