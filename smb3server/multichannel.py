@@ -75,7 +75,7 @@ class InterfaceList:
 
     async def start(self) -> None:
         """Read it once, then keep it fresh until ``stop``."""
-        await self._refresh()
+        await self.refresh()
         self._task = asyncio.get_running_loop().create_task(self._keep_fresh())
 
     async def stop(self) -> None:
@@ -84,7 +84,8 @@ class InterfaceList:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
-    async def _refresh(self) -> None:
+    async def refresh(self) -> None:
+        """Now: addresses have just been changed."""
         try:
             self.interfaces = await asyncio.to_thread(read_interfaces)
         except Exception as error:
@@ -94,7 +95,7 @@ class InterfaceList:
     async def _keep_fresh(self) -> None:
         while True:
             await asyncio.sleep(REFRESH_INTERVAL)
-            await self._refresh()
+            await self.refresh()
 
     def visible_from(self, local: str) -> list[Interface]:
         """Those a client can reach that reached us at ``local``: loopback addresses mean nothing to other machines."""

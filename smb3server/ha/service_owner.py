@@ -122,6 +122,8 @@ class ServiceOwner:
             raise StoreError("the membership ended meanwhile")
         for entry in self.config.addresses:
             await asyncio.to_thread(addresses.hold, entry, self._address_lifetime())
+        if self.config.addresses:
+            await self._server.interfaces.refresh()
         if self._membership.lease != lease or self._membership.fence.expired():
             raise StoreError("the membership ended meanwhile")
         self.owned = True
