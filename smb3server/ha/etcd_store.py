@@ -97,6 +97,8 @@ class EtcdStore(Store):
         self._sender: asyncio.Task[None] | None = None
         self._last: asyncio.Future[int] | None = None
         self._closed = False
+        self._watching: dict[aiohttp.ClientResponse, str] = {}
+        """Watches under way, and the endpoints they are at."""
         self.transactions = 0
         """Committed so far: the measure of group commit."""
 
@@ -108,20 +110,22 @@ class EtcdStore(Store):
         if self._closed:
             raise StoreError("store is closed")
         failure: Exception | None = None
+        endpoint = self._endpoints[0]
         try:
             async with asyncio.timeout(self.timeout):
                 for _ in range(len(self._endpoints)):
+                    endpoint = self._endpoints[0]
                     try:
-                        return await self._post(self._endpoints[0] + path, body)
+                        return await self._post(endpoint + path, body)
                     except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
                         failure = error
-                    self._endpoints.rotate(-1)
+                    self._avoid(endpoint)
         except TimeoutError:
             # The next request goes elsewhere: this one may have lost its leader, or its network.
-            self._endpoints.rotate(-1)
+            self._avoid(endpoint)
             raise StoreError(f"no answer from etcd in {self.timeout} s") from None
         except (aiohttp.ClientError, ValueError) as error:
-            self._endpoints.rotate(-1)
+            self._avoid(endpoint)
             raise StoreError(f"etcd: {error}") from error
         raise StoreError(f"no etcd member can be reached: {failure}")
 
@@ -141,13 +145,20 @@ class EtcdStore(Store):
                 raise
             except (StoreError, aiohttp.ClientError, ValueError, TimeoutError) as error:
                 failure = error
-            if self._endpoints[0] == endpoint:
-                self._endpoints.rotate(-1)
+            self._avoid(endpoint)
             if self._loop.time() + _RETRY_DELAY > deadline:
                 raise StoreError(
                     f"no etcd member answers in {self.timeout:g} s (last {endpoint}: {failure or 'silent'})"
                 ) from failure
             await asyncio.sleep(_RETRY_DELAY)
+
+    def _avoid(self, endpoint: str) -> None:
+        """It does not answer as it should: what follows goes elsewhere, and watches do not wait for news from it."""
+        if self._endpoints[0] == endpoint:
+            self._endpoints.rotate(-1)
+        for response, source in list(self._watching.items()):
+            if source == endpoint:
+                response.close()
 
     async def _post(self, url: str, body: Json) -> Json:
         limits = aiohttp.ClientTimeout(total=self.timeout, sock_connect=min(_CONNECT_TIMEOUT, self.timeout))
@@ -262,8 +273,7 @@ class EtcdStore(Store):
             except (aiohttp.ClientError, TimeoutError, ValueError) as error:
                 log.debug("watch of %s: %s", prefix, error)
                 if not isinstance(error, TimeoutError):
-                    self._endpoints.rotate(-1)
-                    await asyncio.sleep(0.1)
+                    await asyncio.sleep(_RETRY_DELAY)
         raise StoreError("store is closed")
 
     async def _watch_once(self, prefix: str, start: int) -> AsyncIterator[Change]:
@@ -275,9 +285,15 @@ class EtcdStore(Store):
             }
         }
         limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT, sock_read=_WATCH_SILENCE)
-        url = self._endpoints[0] + "/v3/watch"
+        endpoint = self._endpoints[0]
         pending: list[Change] = []
-        async with self._session.post(url, data=json.dumps(body), timeout=limits) as response:
+        try:
+            response = await self._session.post(endpoint + "/v3/watch", data=json.dumps(body), timeout=limits)
+        except (aiohttp.ClientError, TimeoutError):
+            self._avoid(endpoint)
+            raise
+        self._watching[response] = endpoint
+        try:
             buffer = bytearray()
             async for chunk in response.content.iter_any():
                 buffer += chunk
@@ -290,6 +306,9 @@ class EtcdStore(Store):
                 for change in pending:
                     yield change
                 pending.clear()
+        finally:
+            del self._watching[response]
+            response.close()
 
     # Leases
 

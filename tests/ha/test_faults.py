@@ -181,6 +181,17 @@ class EtcdMemberCutOff(EtcdMemberKilled):
         await asyncio.to_thread(self.cluster.network.cut, f"e{self.member + 1}", False)
 
 
+class KilledWithEtcdMember(Killed):
+    """The owner, and the link of the etcd member that nodes ask first: news of the one does not wait for the other."""
+
+    async def strike(self) -> None:
+        await asyncio.to_thread(self.cluster.network.cut, "e1")
+        await super().strike()
+
+    async def undo(self) -> None:
+        await asyncio.to_thread(self.cluster.network.cut, "e1", False)
+
+
 class QuorumLost(Fault):
     """Until every node's lease is over."""
 
@@ -212,6 +223,7 @@ FAULTS: dict[str, type[Fault]] = {
     "cut off": CutOff,
     "etcd member killed": EtcdMemberKilled,
     "etcd member cut off": EtcdMemberCutOff,
+    "killed with etcd member": KilledWithEtcdMember,
     "etcd quorum lost": QuorumLost,
 }
 
