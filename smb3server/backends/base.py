@@ -188,8 +188,13 @@ class Handle(ABC):
 
     @abstractmethod
     def set_attributes(self, attributes: int) -> None:
-        """The settable FILE_ATTRIBUTE_* (readonly, hidden, system, archive, temporary, offline, not-indexed, sparse,
-        compressed); kind bits are ignored."""
+        """The settable FILE_ATTRIBUTE_* (readonly, hidden, system, archive, temporary, offline, not-indexed, sparse);
+        other bits are ignored."""
+
+    @abstractmethod
+    def set_compressed(self, compressed: bool) -> None:
+        """Whether the file system compresses what is written from now on, or a directory's new entries inherit that;
+        EOPNOTSUPP where it cannot."""
 
     @abstractmethod
     def eas(self) -> list[tuple[bytes, bytes]]: ...
@@ -258,6 +263,27 @@ class Change(NamedTuple):
     """FILE_NOTIFY_CHANGE_* it counts as (MS-SMB2 2.2.35)."""
 
 
+class Remembered(ABC):
+    """A file that is known, and not open. It stays the same file whatever becomes of its names."""
+
+    key: FileKey
+    kind: Kind
+    path: Path
+    """What it was found by, in the case it has on disk."""
+
+    @abstractmethod
+    def is_there(self) -> bool:
+        """Whether ``path`` still leads to it."""
+
+    @abstractmethod
+    def exists(self) -> bool:
+        """Whether it is there under any name, or open somewhere."""
+
+    @abstractmethod
+    def open(self, request: OpenRequest) -> Handle:
+        """As ``Backend.open`` would by its name; ``FileNotFoundError`` if it is gone."""
+
+
 class Backend(ABC):
     """One share's store."""
 
@@ -268,6 +294,7 @@ class Backend(ABC):
     case_sensitive: bool
     supports_streams: bool
     supports_reflink: bool
+    supports_compression: bool
     max_file_size: int = (1 << 63) - 1
     """Bytes; writes beyond are INVALID_PARAMETER rather than what the store says."""
     volume_serial: int
@@ -282,6 +309,11 @@ class Backend(ABC):
         """FileNotFoundError: last component (or the stream) missing; PathNotFound: an ancestor is missing or no
         directory; NotADirectoryError, IsADirectoryError: against ``directory``; FileExistsError: CREATE on an existing
         one; PermissionError; EILSEQ: no possible name; EROFS; ELOOP: a symlink that leads outside or is not allowed."""
+
+    def remember(self, request: OpenRequest) -> Remembered | None:
+        """What an open of an existing file would find, at no lasting cost; errors as ``open``'s, but for rights on the
+        file itself. None: it takes an open handle to stay sure of this file."""
+        return None
 
     @abstractmethod
     def stat(self, path: Path, user: User | None = None) -> FileInfo:
