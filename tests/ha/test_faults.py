@@ -33,7 +33,7 @@ from tools.cluster.lab import CLIENT, PORT, SHARE, ClusterLab, share_section
 
 pytestmark = pytest.mark.root
 
-TTL = 2
+TTL = 4
 BOUND = TTL + 6.0
 """Seconds in which a request is done that a fault has hit: lease, etcd's expiry, restoring, the client's retry, and a
 slow machine. Where etcd has no quorum: from when it has one again."""
