@@ -122,6 +122,8 @@ class ServiceOwner:
             raise StoreError("the membership ended meanwhile")
         for entry in self.config.addresses:
             await asyncio.to_thread(addresses.hold, entry, self._address_lifetime())
+        if self.config.addresses:
+            await self._server.interfaces.refresh()
         if self._membership.lease != lease or self._membership.fence.expired():
             raise StoreError("the membership ended meanwhile")
         self.owned = True
@@ -185,6 +187,16 @@ class ServiceOwner:
         log.info("service %s is released", self.name)
         self.on_changed()
 
+    async def give_up(self) -> None:
+        """It was lost here although this node lives, and still counts as its owner: let somebody take it."""
+        if self.busy or self.owned:
+            return
+        self.busy = True
+        try:
+            await self._give_up_ownership()
+        finally:
+            self.busy = False
+
     async def _give_up_ownership(self) -> None:
         try:
             await self._store.commit(
@@ -218,6 +230,8 @@ class ServiceOwner:
             if id(entry.tree.share) in mine:
                 entry.abandon()
         for share in self.shares:
+            if share.domain is not None:
+                share.domain.ended = True
             share.domain = None
 
     def _remove_addresses(self) -> None:
