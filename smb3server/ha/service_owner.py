@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -63,6 +64,7 @@ class ServiceOwner:
         self.config = config
         self.name = config.name
         self.owner_key = f"{prefix}services/{config.name}/owner"
+        self._serving_key = f"{prefix}services/{config.name}/serving"
         self.shares: list[Share] = []
         self.owned = False
         self.busy = False
@@ -133,6 +135,9 @@ class ServiceOwner:
         loop = asyncio.get_running_loop()
         for delay in _ANNOUNCEMENTS:
             self._timers.append(loop.call_later(delay, self._announce))
+        # Only now do clients find it here: so say the Witness services. The time is for people to read.
+        serving = {"node": self._membership.node, "since": round(time.time())}
+        await self._store.commit([Put(self._serving_key, json.dumps(serving).encode(), lease)], conditions)
         log.info("service %s is served here, %d opens restored", self.name, self.restored)
         self.on_changed()
 
@@ -189,7 +194,9 @@ class ServiceOwner:
 
     async def _give_up_ownership(self) -> None:
         try:
-            await self._store.commit([Delete(self.owner_key)], [Condition(self.owner_key, self._version)])
+            await self._store.commit(
+                [Delete(self._serving_key), Delete(self.owner_key)], [Condition(self.owner_key, self._version)]
+            )
         except StoreError as error:
             # It goes with the lease.
             log.warning("service %s: %s", self.name, error)
@@ -231,11 +238,20 @@ class ServiceOwner:
     def _concerns(self, connection: Connection) -> bool:
         if self.has_address(connection.transport.local_address[0]):
             return True
+        return self._has_tree(connection)
+
+    def _has_tree(self, connection: Connection) -> bool:
         return any(
             tree.share in self.shares
             for session in connection.session_table.values()
             for tree in session.tree_connect_table.values()
         )
+
+    def report(self) -> dict[str, int]:
+        """For people: clients, and their opens."""
+        clients = [entry for entry in self._server.connection_list if self._has_tree(entry)]
+        opens = sum(entry.tree.share in self.shares for entry in self._server.global_open_table.values())
+        return {"clients": len({entry.client_guid or id(entry) for entry in clients}), "opens": opens}
 
     def _address_texts(self) -> Sequence[str]:
         return [str(entry.address) for entry in self.config.addresses]

@@ -12,7 +12,7 @@ from pathlib import Path
 from smb3server.client.persistent import PersistentShare
 from smb3server.client.transports import open_tcp
 from smbdirect.message_transport import MessageTransport
-from tests.ha.etcd import free_ports
+from tools.cluster.etcd import free_ports
 
 USER, PASSWORD = "u", "pw"
 
