@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 
 from smb3server.buffers import BufferPool
-from smb3server.transports.tcp import TcpTransport
+from smb3server.transports.tcp import TcpTransport, tune
 from smbdirect.message_transport import OnTransport
 
 log = logging.getLogger(__name__)
@@ -39,6 +39,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        tune(sock)
         sock.bind((host, port))
         sock.listen(BACKLOG)
     except OSError:
@@ -152,7 +153,7 @@ class TcpListener:
         self._forget(sock)
         try:
             if first and first[0] == FIRST_BYTE_DIRECT_TCP:
-                self._on_transport(TcpTransport(sock, self._pool, self._max_message_size))
+                self._on_transport(TcpTransport(sock, self._pool, self._max_message_size, tuned=True))
                 return
             if first and first[0] == FIRST_BYTE_MPA and self._on_iwarp is not None:
                 self._on_iwarp(sock)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 from unittest.mock import patch
 
@@ -10,7 +11,7 @@ import pytest
 
 from smb3server.request import Request
 from smb3server.status import NtStatus, StatusError
-from smb3server.transports import listener
+from smb3server.transports import listener, tcp
 from smb3server.tree import Share
 from smb3server.wire.header import Command, HeaderFlags
 from tests.server.test_dispatcher import drive
@@ -103,3 +104,25 @@ def test_a_crowd_is_served_in_turns() -> None:
         patch.object(listener, "LONG_TURN", 0.0),
     ):
         drive(test)
+
+
+def test_accepted_sockets_have_their_listeners_options() -> None:
+    async def test(harness: Harness) -> None:
+        client = await harness.connect()
+        await client.negotiate()
+        (connection,) = harness.server.connection_list
+        transport = connection.transport
+        assert isinstance(transport, tcp.TcpTransport)
+        sock = transport._socket
+        assert not sock.getblocking()
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        for option, value in (
+            (socket.TCP_NODELAY, 1),
+            (socket.TCP_KEEPIDLE, tcp.IDLE_BEFORE_PROBE),
+            (socket.TCP_KEEPINTVL, tcp.PROBE_INTERVAL),
+            (socket.TCP_KEEPCNT, tcp.PROBES),
+            (socket.TCP_USER_TIMEOUT, tcp.UNACKNOWLEDGED_LIMIT),
+        ):
+            assert sock.getsockopt(socket.IPPROTO_TCP, option) == value
+
+    drive(test)
