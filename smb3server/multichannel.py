@@ -91,8 +91,8 @@ class InterfaceList:
     def __init__(self) -> None:
         self.interfaces: list[Interface] = []
         self._task: asyncio.Task[None] | None = None
-        self._events = LinkEvents(self._wake)
-        self._changed = asyncio.Event()
+        self._wanted = asyncio.Event()
+        self._events = LinkEvents(self.refresh_soon)
 
     async def start(self) -> None:
         """Read it once, then keep it fresh until ``stop``."""
@@ -100,7 +100,7 @@ class InterfaceList:
             self._events.start()
         except OSError as error:
             log.info("no events of network interfaces, looking every %.0f s: %s", REFRESH_INTERVAL, error)
-        await self._refresh()
+        await self.refresh()
         self._task = asyncio.get_running_loop().create_task(self._keep_fresh())
 
     async def stop(self) -> None:
@@ -110,23 +110,24 @@ class InterfaceList:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
-    async def _refresh(self) -> None:
+    def refresh_soon(self) -> None:
+        """Something about an interface changed."""
+        self._wanted.set()
+
+    async def refresh(self) -> None:
+        """Now: addresses have just been changed."""
         try:
             self.interfaces = await asyncio.to_thread(read_interfaces)
         except Exception as error:
             # netlink may be out of bounds in a sandbox; the server works without, only multichannel does not.
             log.warning("cannot list network interfaces: %s", error)
 
-    def _wake(self) -> None:
-        self._changed.set()
-
     async def _keep_fresh(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(REFRESH_INTERVAL):
-                    await self._changed.wait()
-            self._changed.clear()
-            await self._refresh()
+                await asyncio.wait_for(self._wanted.wait(), REFRESH_INTERVAL)
+            self._wanted.clear()
+            await self.refresh()
 
     def visible_from(self, local: str) -> list[Interface]:
         """Those a client can reach that reached us at ``local``: loopback addresses mean nothing to other machines."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import logging
 from collections.abc import Callable
 
 from smb3server import write_times
@@ -23,6 +23,8 @@ from smb3server.wire.read_write import (
     WriteResponse,
     parse_write_request,
 )
+
+log = logging.getLogger(__name__)
 
 _WRITES = int(Access.WRITE_DATA | Access.APPEND_DATA)
 _MAX_OFFSET = (1 << 63) - 1
@@ -107,19 +109,18 @@ def _flush_then(
     found: Open, flush: Callable[[], None], pending: Pending, response: Response, remote: RemoteMemory | None
 ) -> None:
     found.begin_io()
-    future = asyncio.get_running_loop().run_in_executor(None, flush)
 
-    def done(future: asyncio.Future[None]) -> None:
+    def done(error: Exception | None) -> None:
         found.end_io()
-        error = future.exception()
         if error is None:
             pending.complete(response)
         elif isinstance(error, OSError):
             _fail(pending, as_status_error(error), remote)
         else:
+            log.error("flush after a write failed", exc_info=error)
             _fail(pending, StatusError(NtStatus.INTERNAL_ERROR), remote)
 
-    future.add_done_callback(done)
+    found.session.server.flushes.add(flush, done)
 
 
 def _fail(pending: Pending, error: StatusError, remote: RemoteMemory | None) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -63,10 +64,13 @@ class ServiceOwner:
         self.config = config
         self.name = config.name
         self.owner_key = f"{prefix}services/{config.name}/owner"
+        self._serving_key = f"{prefix}services/{config.name}/serving"
         self.shares: list[Share] = []
         self.owned = False
         self.busy = False
         """Taking over or handing on."""
+        self.arriving: asyncio.Future[None] | None = None
+        """While taking over: clients who are here already had better wait than be sent away and come again."""
         self.restored = 0
         """Opens that came back with the last takeover."""
         self.on_changed: Callable[[], None] = lambda: None
@@ -84,6 +88,15 @@ class ServiceOwner:
         if self.busy or self.owned or not self._membership.lease:
             return False
         self.busy = True
+        self.arriving = asyncio.get_running_loop().create_future()
+        try:
+            return await self._take()
+        finally:
+            self.busy = False
+            self.arriving.set_result(None)
+            self.arriving = None
+
+    async def _take(self) -> bool:
         try:
             value = json.dumps({"node": self._membership.node}).encode()
             lease = self._membership.lease
@@ -91,11 +104,9 @@ class ServiceOwner:
                 [Put(self.owner_key, value, lease)], [Condition(self.owner_key, ABSENT)]
             )
         except ConditionFailed:
-            self.busy = False
             return False
         except StoreError as error:
             log.warning("service %s: %s", self.name, error)
-            self.busy = False
             return False
         try:
             await self._begin(lease)
@@ -105,8 +116,6 @@ class ServiceOwner:
             await asyncio.to_thread(self._remove_addresses)
             await self._give_up_ownership()
             return False
-        finally:
-            self.busy = False
         return self.owned
 
     async def _begin(self, lease: int) -> None:
@@ -120,12 +129,17 @@ class ServiceOwner:
             raise StoreError("the membership ended meanwhile")
         for entry in self.config.addresses:
             await asyncio.to_thread(addresses.hold, entry, self._address_lifetime())
+        if self.config.addresses:
+            await self._server.interfaces.refresh()
         if self._membership.lease != lease or self._membership.fence.expired():
             raise StoreError("the membership ended meanwhile")
         self.owned = True
         loop = asyncio.get_running_loop()
         for delay in _ANNOUNCEMENTS:
             self._timers.append(loop.call_later(delay, self._announce))
+        # Only now do clients find it here: so say the Witness services. The time is for people to read.
+        serving = {"node": self._membership.node, "since": round(time.time())}
+        await self._store.commit([Put(self._serving_key, json.dumps(serving).encode(), lease)], conditions)
         log.info("service %s is served here, %d opens restored", self.name, self.restored)
         self.on_changed()
 
@@ -180,9 +194,21 @@ class ServiceOwner:
         log.info("service %s is released", self.name)
         self.on_changed()
 
+    async def give_up(self) -> None:
+        """It was lost here although this node lives, and still counts as its owner: let somebody take it."""
+        if self.busy or self.owned:
+            return
+        self.busy = True
+        try:
+            await self._give_up_ownership()
+        finally:
+            self.busy = False
+
     async def _give_up_ownership(self) -> None:
         try:
-            await self._store.commit([Delete(self.owner_key)], [Condition(self.owner_key, self._version)])
+            await self._store.commit(
+                [Delete(self._serving_key), Delete(self.owner_key)], [Condition(self.owner_key, self._version)]
+            )
         except StoreError as error:
             # It goes with the lease.
             log.warning("service %s: %s", self.name, error)
@@ -211,6 +237,8 @@ class ServiceOwner:
             if id(entry.tree.share) in mine:
                 entry.abandon()
         for share in self.shares:
+            if share.domain is not None:
+                share.domain.ended = True
             share.domain = None
 
     def _remove_addresses(self) -> None:
@@ -224,11 +252,20 @@ class ServiceOwner:
     def _concerns(self, connection: Connection) -> bool:
         if self.has_address(connection.transport.local_address[0]):
             return True
+        return self._has_tree(connection)
+
+    def _has_tree(self, connection: Connection) -> bool:
         return any(
             tree.share in self.shares
             for session in connection.session_table.values()
             for tree in session.tree_connect_table.values()
         )
+
+    def report(self) -> dict[str, int]:
+        """For people: clients, and their opens."""
+        clients = [entry for entry in self._server.connection_list if self._has_tree(entry)]
+        opens = sum(entry.tree.share in self.shares for entry in self._server.global_open_table.values())
+        return {"clients": len({entry.client_guid or id(entry) for entry in clients}), "opens": opens}
 
     def _address_texts(self) -> Sequence[str]:
         return [str(entry.address) for entry in self.config.addresses]

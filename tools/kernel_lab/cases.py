@@ -43,6 +43,12 @@ class Case(NamedTuple):
     """The guest's rxe repeats its send queue correctly after a packet loss (docs/rocev2.md)."""
     captured: bool = True
     """A session of the case is captured; load is not."""
+    shows: str = ""
+    """What else the script leaves for the judge: ``port`` (before, while and after a port is down), ``selfcheck``."""
+    reconnects: bool = False
+    """The client loses its connection on purpose, and its kernel may say so."""
+    mounted: bool = True
+    """The kernel's client takes part."""
     program: str = ""
     """A C program of guest/ that the case's script runs."""
 
@@ -96,11 +102,17 @@ CASES = (
         rxe_retry=True,
         client_defect=FULL_QUEUE,
     ),
-    Case("multichannel-tcp", "tcp", tap=True, nics=2, captured=False, program="transfer"),
-    Case("multichannel-iwarp", "siw", tap=True, nics=2, captured=False, program="transfer"),
-    Case("multichannel-mixed", "siw", tap=True, nics=2, captured=False, program="transfer"),
+    Case("multichannel-tcp", "tcp", tap=True, nics=2, captured=False, reconnects=True, program="transfer"),
+    Case("multichannel-iwarp", "siw", tap=True, nics=2, captured=False, reconnects=True, program="transfer"),
+    Case("multichannel-mixed", "siw", tap=True, nics=2, captured=False, reconnects=True, program="transfer"),
     Case("verbs-siw", "siw", rdma_transfers=True, invalidation=True, verbs=True),
     Case("verbs-rxe", "rxe", rdma_transfers=True, invalidation=True, verbs=True, client_defect=FULL_QUEUE),
+    Case("verbs-port-siw", "siw", verbs=True, captured=False, shows="port", reconnects=True),
+    Case("verbs-port-rxe", "rxe", verbs=True, captured=False, shows="port", mounted=False),
+    Case("verbs-churn-siw", "siw", verbs=True, captured=False, mounted=False),
+    Case("verbs-churn-rxe", "rxe", verbs=True, captured=False, mounted=False),
+    Case("verbs-check-siw", "siw", verbs=True, captured=False, mounted=False, shows="selfcheck"),
+    Case("verbs-check-rxe", "rxe", verbs=True, captured=False, mounted=False, shows="selfcheck"),
 )
 
 

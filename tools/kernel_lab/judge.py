@@ -15,6 +15,7 @@ from typing import NamedTuple
 from tools.kernel_lab import multichannel
 from tools.kernel_lab.cases import Case
 from tools.kernel_lab.server import log_complaints
+from tools.kernel_lab.shown import judge_shown
 from tools.pcap.capture import CaptureError
 from tools.pcap.replay import replay
 from tools.pcap.rewrite import rewrite
@@ -35,8 +36,7 @@ _KERNEL_TROUBLE = re.compile(
     r"|has not responded|re-established|Signature verification|sign fail|No task to wake|smb2_check_message|invalid",
     re.IGNORECASE,
 )
-_OUTAGE = re.compile("has not responded|re-established", re.IGNORECASE)
-"""What it logs when a link was taken down and put up again, too."""
+_RECONNECTED = re.compile(r"has not responded|re-established", re.IGNORECASE)
 _OUR_PROTOCOLS = ("IWARP", "SMB_DIRECT", "SMB2", "SMB", "NBSS")
 
 # Group, protocol, summary of what tshark 4.0 reports though it is right.
@@ -137,8 +137,8 @@ def _kernel_log(case: Case, folder: Path) -> list[str]:
     if not path.exists():
         return []
     lines = path.read_text(errors="replace").splitlines()
-    if case.outages:
-        lines = [line for line in lines if not _OUTAGE.search(line)]
+    if case.reconnects:
+        lines = [line for line in lines if not _RECONNECTED.search(line)]
     return [f"client kernel: {line}" for line in lines if _KERNEL_TROUBLE.search(line)][:5]
 
 
@@ -248,17 +248,24 @@ def met_client_defect(case: Case, folder: Path) -> bool:
 def judge(case: Case, folder: Path, counted: bool = False) -> list[str]:
     """Everything that is wrong with a case whose results lie in ``folder``; empty when it passed. ``counted``: the
     server was asked for its counters, too."""
-    found = _guest(case, folder) + _kernel_log(case, folder) + _debug_data(case, folder)
+    found = _guest(case, folder) + _kernel_log(case, folder)
+    if case.mounted:
+        found += _debug_data(case, folder)
+    log = folder / "server.log"
+    if log.exists():
+        found += log_complaints(log)[:5]
+    elif case.verbs and case.mounted:
+        found.append("no log of the server")
     if not case.verbs and counted and not case.program:  # only workout.sh asks for them
         found += _counters(case, folder)
+    if case.shows:
+        found += judge_shown(case.shows, folder, case.protocol)
     if case.outages and counted:
         found += multichannel.complaints(case, folder)
     if not case.captured:
         return found
     if case.verbs:
         found += _steady(folder)
-        log = folder / "server.log"
-        found += log_complaints(log)[:5] if log.exists() else ["no log of the server"]
         if case.protocol == "rxe":
             # rxe loops packets to the machine's own address back before any interface: there is nothing to capture.
             return found
