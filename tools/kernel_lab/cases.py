@@ -13,6 +13,9 @@ FULL_QUEUE = "failed to drain recv queue: -12"
 """cifs of 6.12 gives its queue pair room for the receives it posts (255 with 255 credits), none for the one more that
 ``ib_drain_rq`` posts when it closes: rxe, whose queue then holds exactly 255, refuses that if none was flushed yet."""
 
+SOCKET_ENDED = r"Error -\d+ sending data on socket"
+"""docs/kernel-lab.md: the client does not send again on another channel what met a socket that TCP had given up."""
+
 
 class Case(NamedTuple):
     name: str
@@ -104,7 +107,16 @@ CASES = (
     ),
     Case("multichannel-tcp", "tcp", tap=True, nics=2, captured=False, reconnects=True, program="transfer"),
     Case("multichannel-iwarp", "siw", tap=True, nics=2, captured=False, reconnects=True, program="transfer"),
-    Case("multichannel-mixed", "siw", tap=True, nics=2, captured=False, reconnects=True, program="transfer"),
+    Case(
+        "multichannel-mixed",
+        "siw",
+        tap=True,
+        nics=2,
+        captured=False,
+        reconnects=True,
+        program="transfer",
+        client_defect=SOCKET_ENDED,
+    ),
     Case("verbs-siw", "siw", rdma_transfers=True, invalidation=True, verbs=True),
     Case("verbs-rxe", "rxe", rdma_transfers=True, invalidation=True, verbs=True, client_defect=FULL_QUEUE),
     Case("verbs-port-siw", "siw", verbs=True, captured=False, shows="port", reconnects=True),

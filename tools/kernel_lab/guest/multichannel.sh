@@ -11,8 +11,9 @@ n=0; for net in 10.77.0 10.78.0; do
   [ $P = tcp ] || rdma link show | grep -q "r_siw$n" || { modprobe siw; ck rdma link add r_siw$n type siw netdev eth$n; }
   ping -c1 -W2 $net.1 >/dev/null; n=$((n+1))      # a cold ARP makes the first RDMA connect time out
 done
-# The client and siw leave a dead peer to TCP's retransmissions, a quarter of an hour of them: some seconds here, as RDMA hardware has it.
-echo 4 > /proc/sys/net/ipv4/tcp_retries2
+# siw leaves a dead peer to TCP's retransmissions, a quarter of an hour of them: some seconds, as RDMA hardware has it. Over TCP the client
+# hands programs the error of a socket that ends by itself (docs/kernel-lab.md), so it keeps the default.
+[ $P = tcp ] && echo 15 > /proc/sys/net/ipv4/tcp_retries2 || echo 4 > /proc/sys/net/ipv4/tcp_retries2
 modprobe cifs; client_credits ${CREDITS:-255}
 wait_for() { local i=0; while ! "$@"; do sleep 0.5; i=$((i+1)); [ $i -le 120 ] || return 1; done; }
 channels() { [ $(grep -c "Extra Channels: [1-9]" /proc/fs/cifs/DebugData) = $(grep -c " cifs " /proc/mounts) ]; }
