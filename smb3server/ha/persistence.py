@@ -36,6 +36,8 @@ class Domain:
     conditions: Sequence[Condition] = ()
     on_refused: Callable[[], None] = lambda: None
     """A condition does not hold any more."""
+    ended: bool = False
+    """The opens go on elsewhere: nothing is stored here any more, and nobody cares whether the conditions hold."""
 
 
 class _Flight:
@@ -166,7 +168,7 @@ class Persistence:
             error = None if future.cancelled() else future.exception()
             if error is not None:
                 flight.error = error if isinstance(error, StoreError) else StoreError(str(error))
-                if domain is not None and isinstance(error, ConditionFailed):
+                if domain is not None and not domain.ended and isinstance(error, ConditionFailed):
                     domain.on_refused()
             self._landed(flight)
 
@@ -182,7 +184,7 @@ class Persistence:
             for undo in reversed(flight.undos):
                 undo()
             self._unstored.update((entry.file_id[0], entry) for entry in flight.entries if entry.handle is not None)
-            self._unremoved.update(flight.closed)
+            self._unremoved.update((number, domain) for number, domain in flight.closed.items() if not domain.ended)
             if self._retry is None and (self._unstored or self._unremoved):
                 self._retry = self._loop.call_later(RETRY_DELAY, self._try_again)
         for waiter in flight.waiters:
@@ -194,7 +196,7 @@ class Persistence:
         unremoved, self._unremoved = self._unremoved, {}
         for entry in unstored.values():
             self.changed(entry)
-        self._changes.closed.update(unremoved)
+        self._changes.closed.update((number, domain) for number, domain in unremoved.items() if not domain.ended)
         self.flush()
 
     def when_stored(self, since: int, callback: Callable[[StoreError | None], None]) -> None:

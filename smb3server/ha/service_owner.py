@@ -69,6 +69,8 @@ class ServiceOwner:
         self.owned = False
         self.busy = False
         """Taking over or handing on."""
+        self.arriving: asyncio.Future[None] | None = None
+        """While taking over: clients who are here already had better wait than be sent away and come again."""
         self.restored = 0
         """Opens that came back with the last takeover."""
         self.on_changed: Callable[[], None] = lambda: None
@@ -86,6 +88,15 @@ class ServiceOwner:
         if self.busy or self.owned or not self._membership.lease:
             return False
         self.busy = True
+        self.arriving = asyncio.get_running_loop().create_future()
+        try:
+            return await self._take()
+        finally:
+            self.busy = False
+            self.arriving.set_result(None)
+            self.arriving = None
+
+    async def _take(self) -> bool:
         try:
             value = json.dumps({"node": self._membership.node}).encode()
             lease = self._membership.lease
@@ -93,11 +104,9 @@ class ServiceOwner:
                 [Put(self.owner_key, value, lease)], [Condition(self.owner_key, ABSENT)]
             )
         except ConditionFailed:
-            self.busy = False
             return False
         except StoreError as error:
             log.warning("service %s: %s", self.name, error)
-            self.busy = False
             return False
         try:
             await self._begin(lease)
@@ -107,8 +116,6 @@ class ServiceOwner:
             await asyncio.to_thread(self._remove_addresses)
             await self._give_up_ownership()
             return False
-        finally:
-            self.busy = False
         return self.owned
 
     async def _begin(self, lease: int) -> None:
@@ -122,6 +129,8 @@ class ServiceOwner:
             raise StoreError("the membership ended meanwhile")
         for entry in self.config.addresses:
             await asyncio.to_thread(addresses.hold, entry, self._address_lifetime())
+        if self.config.addresses:
+            await self._server.interfaces.refresh()
         if self._membership.lease != lease or self._membership.fence.expired():
             raise StoreError("the membership ended meanwhile")
         self.owned = True
@@ -185,6 +194,16 @@ class ServiceOwner:
         log.info("service %s is released", self.name)
         self.on_changed()
 
+    async def give_up(self) -> None:
+        """It was lost here although this node lives, and still counts as its owner: let somebody take it."""
+        if self.busy or self.owned:
+            return
+        self.busy = True
+        try:
+            await self._give_up_ownership()
+        finally:
+            self.busy = False
+
     async def _give_up_ownership(self) -> None:
         try:
             await self._store.commit(
@@ -218,6 +237,8 @@ class ServiceOwner:
             if id(entry.tree.share) in mine:
                 entry.abandon()
         for share in self.shares:
+            if share.domain is not None:
+                share.domain.ended = True
             share.domain = None
 
     def _remove_addresses(self) -> None:
