@@ -20,6 +20,7 @@ from smb3server.break_notifications import BreakNotifications
 from smb3server.buffers import BufferPool
 from smb3server.commands import load
 from smb3server.connection import Connection
+from smb3server.durable import HandleCounts
 from smb3server.files import FileTable
 from smb3server.host_changes import HostChanges
 from smb3server.multichannel import InterfaceList
@@ -63,6 +64,7 @@ class Server:
         """By (ClientGuid, CreateGuid)."""
         self.persistence: Persistence | None = None
         """Stores persistent opens; None: there are none."""
+        self.handles = HandleCounts()
         self.fence: Fence | None = None
         """In a cluster: asked before every request and reply."""
         self.guid_of_address: Callable[[str], bytes | None] = lambda address: None

@@ -14,6 +14,10 @@ FULL_QUEUE = "failed to drain recv queue: -12"
 ``ib_drain_rq`` posts when it closes: rxe, whose queue then holds exactly 255, refuses that if none was flushed yet."""
 
 
+NOT_SENT = "Error -[0-9]+ sending data on socket to server"
+"""docs/kernel-lab.md: a write that could not be sent whole as the server went away is not repeated."""
+
+
 class Case(NamedTuple):
     name: str
     protocol: str
@@ -41,6 +45,10 @@ class Case(NamedTuple):
     """The guest's rxe repeats its send queue correctly after a packet loss (docs/rocev2.md)."""
     captured: bool = True
     """A session of the case is captured; load is not."""
+    failure: str = ""
+    """What happens to the server in mid-write: kill, stop (SIGSTOP) or cut (from etcd). docs/kernel-lab.md."""
+    cluster: bool = False
+    """Another node takes over then, instead of the same server started again."""
     program: str = ""
     """A C program of guest/ that the case's script runs."""
 
@@ -50,9 +58,9 @@ class Case(NamedTuple):
         return f"{self.name}:{self.protocol}:{self.credits}:{self.mtu}:{self.netem}:{self.mount_options}"
 
     @property
-    def boot(self) -> tuple[bool, bool, bool, int]:
+    def boot(self) -> tuple[bool, bool, bool, int, str, bool]:
         """Cases with the same value can share a boot of the guest."""
-        return self.verbs, self.tap, self.rxe_retry, self.mtu
+        return self.verbs, self.tap, self.rxe_retry, self.mtu, self.failure, self.cluster
 
 
 CASES = (
@@ -84,6 +92,8 @@ CASES = (
         rxe_retry=True,
         client_defect=FULL_QUEUE,
     ),
+    Case("persist-restart", "tcp", failure="kill", program="persist", client_defect=NOT_SENT),
+    Case("persist-restart-rdma", "siw", failure="kill", program="persist", client_defect=NOT_SENT),
     Case("verbs-siw", "siw", rdma_transfers=True, invalidation=True, verbs=True),
     Case("verbs-rxe", "rxe", rdma_transfers=True, invalidation=True, verbs=True, client_defect=FULL_QUEUE),
 )

@@ -118,7 +118,7 @@ def tshark_complaints(capture: Path) -> list[str]:
     ]
 
 
-def _guest(case: Case, folder: Path) -> list[str]:
+def guest_complaints(case: Case, folder: Path) -> list[str]:
     status = folder / "status"
     if not status.exists():
         return ["did not run, or the guest died in it"]
@@ -129,15 +129,16 @@ def _guest(case: Case, folder: Path) -> list[str]:
     return found
 
 
-def _kernel_log(folder: Path) -> list[str]:
+def kernel_log(folder: Path, expected: str = "(?!)") -> list[str]:
+    """What the client's kernel should not have logged, lines that match the pattern ``expected`` left out."""
     path = folder / "dmesg.txt"
     if not path.exists():
         return []
     lines = path.read_text(errors="replace").splitlines()
-    return [f"client kernel: {line}" for line in lines if _KERNEL_TROUBLE.search(line)][:5]
+    return [f"client kernel: {line}" for line in lines if _KERNEL_TROUBLE.search(re.sub(expected, "", line))][:5]
 
 
-def _debug_data(case: Case, folder: Path) -> list[str]:
+def debug_data(case: Case, folder: Path) -> list[str]:
     path = folder / "debugdata.txt"
     if not path.exists():
         return ["no DebugData: the workout did not get that far"]
@@ -243,7 +244,7 @@ def met_client_defect(case: Case, folder: Path) -> bool:
 def judge(case: Case, folder: Path, counted: bool = False) -> list[str]:
     """Everything that is wrong with a case whose results lie in ``folder``; empty when it passed. ``counted``: the
     server was asked for its counters, too."""
-    found = _guest(case, folder) + _kernel_log(folder) + _debug_data(case, folder)
+    found = guest_complaints(case, folder) + kernel_log(folder) + debug_data(case, folder)
     if not case.verbs and counted and not case.program:  # only workout.sh asks for them
         found += _counters(case, folder)
     if not case.captured:

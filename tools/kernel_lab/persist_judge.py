@@ -1,0 +1,79 @@
+"""Verdicts on a case in which the server fails: whether the client's handles are those of before."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+from tools.kernel_lab.cases import Case
+from tools.kernel_lab.judge import debug_data, for_tshark, guest_complaints, kernel_log, tshark_complaints
+from tools.pcap.capture import CaptureError
+from tools.pcap.session import read_capture
+
+RECONNECTED = frozenset(["cached", "copied", "direct", "gone", "held"])
+"""Files of guest/persist.sh that programs keep open while the server fails."""
+_EXPECTED = r"has not responded in \d+ seconds|RDMA transport re-established"
+"""What the client's kernel may say this once."""
+
+
+def judge_failure(case: Case, folder: Path) -> list[str]:
+    """Everything that is wrong with the case; empty when it passed."""
+    found = guest_complaints(case, folder) + kernel_log(folder, _EXPECTED) + debug_data(case, folder)
+    return found + _server(folder) + _capture(folder / "session.pcap")
+
+
+def _server(folder: Path) -> list[str]:
+    """The server that served at the end had the opens from the store, and gave them back to their client."""
+    try:
+        json.loads((folder / "failure.json").read_text())
+        names = set(json.loads((folder / "names.json").read_text()))
+        report = json.loads((folder / "status.json").read_text())
+        handles = report["server"]["handles"]
+        opens = {entry["path"]: entry["durable"] for session in report["sessions"] for entry in session["opens"]}
+    except (OSError, ValueError, KeyError) as error:
+        return [f"the server's failure: {error}"]
+    found = [
+        f"server: {handles[key]} opens {key}, want {len(RECONNECTED)}"
+        for key in ("restored", "reconnected")
+        if handles[key] < len(RECONNECTED)
+    ]
+    # cp and dd have ended by then.
+    kept = ("cached", "gone", "held")
+    found += [f"server: no persistent open of {name}" for name in kept if opens.get(name) != "persistent"]
+    if "gone" not in names:
+        found.append("server: a file that is still open was deleted")
+    return found
+
+
+def _capture(path: Path) -> list[str]:
+    if not path.exists():
+        return ["no capture"]
+    try:
+        found = [str(problem) for problem in read_capture(path).all_problems][:10]
+    except CaptureError as error:
+        return [f"capture: {error}"]
+    missing = RECONNECTED - reconnects(path)
+    found += [f"tshark: no successful DURABLE_HANDLE_RECONNECT_V2 of {name}" for name in sorted(missing)]
+    return found + tshark_complaints(path)[:10]
+
+
+def reconnects(capture: Path) -> set[str]:
+    """Names of the files that a client came back to by SMB2_CREATE_DURABLE_HANDLE_RECONNECT_V2 (MS-SMB2 2.2.13.2.12),
+    as tshark sees it."""
+    with for_tshark(capture) as path:
+        asked = _fields(path, 'smb2.cmd == 5 && smb2.tag == "DH2C"', ("frame.number", "smb2.filename"))
+        answers = _fields(path, "smb2.cmd == 5 && smb2.flags.response == 1", ("smb2.response_to", "smb2.nt_status"))
+    # Linux reconnects by a CREATE that stands alone: one answer in the frame.
+    granted = {request for request, status in answers if status and int(status.split(",")[0], 16) == 0}
+    return {name for request, name in asked if request in granted}
+
+
+def _fields(path: Path, chosen: str, names: tuple[str, ...]) -> list[list[str]]:
+    """Raises ``RuntimeError`` if tshark fails."""
+    command = ["tshark", "--disable-protocol", "artemis", "-r", str(path), "-Y", chosen, "-T", "fields"]
+    command += [word for name in names for word in ("-e", name)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    if run.returncode:
+        raise RuntimeError(f"tshark failed on {path}: {run.stderr.strip()}")
+    return [line.split("\t") for line in run.stdout.splitlines()]
