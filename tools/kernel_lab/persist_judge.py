@@ -64,8 +64,13 @@ def reconnects(capture: Path) -> set[str]:
     with for_tshark(capture) as path:
         asked = _fields(path, 'smb2.cmd == 5 && smb2.tag == "DH2C"', ("frame.number", "smb2.filename"))
         answers = _fields(path, "smb2.cmd == 5 && smb2.flags.response == 1", ("smb2.response_to", "smb2.nt_status"))
-    # Linux reconnects by a CREATE that stands alone: one answer in the frame.
-    granted = {request for request, status in answers if status and int(status.split(",")[0], 16) == 0}
+    # A frame may have several responses in it.
+    granted = {
+        request
+        for requests, statuses in answers
+        for request, status in zip(requests.split(","), statuses.split(","), strict=False)
+        if status and int(status, 16) == 0
+    }
     return {name for request, name in asked if request in granted}
 
 
