@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tools.kernel_lab import network
+from tools.kernel_lab import cluster, network
 from tools.kernel_lab.cases import CASES, Case, select
 from tools.kernel_lab.judge import judge, met_client_defect
 from tools.kernel_lab.persist import Failing, describe, restarting_server
@@ -87,6 +87,8 @@ def boot(cases: list[Case], out: Path, host: Host, options: argparse.Namespace) 
         environment["HOSTROOT"] = "1"
     if host.server is not None:
         settings += " ASK_STATUS=1"
+    if cases[0].cluster:
+        environment["NET"] = f"tap:{cluster.TAP}"
     if cases[0].failure:
         settings += f" WORKOUT=persist.sh HOW={cases[0].failure}"
     if cases[0].tap:
@@ -160,6 +162,19 @@ def retry(case: Case, out: Path, host: Host, options: argparse.Namespace) -> Non
 
 
 @contextlib.contextmanager
+def failing_host(case: Case, share: Path, log: Path) -> Iterator[tuple[Failing, Host]]:
+    """A server, or two nodes of a cluster, that the case makes fail. Raises ``ServerError`` and ``NetworkError``."""
+    if case.cluster:
+        folder = log.parent / f"{case.name}-nodes"
+        folder.mkdir()
+        with cluster.running_cluster(share, folder) as nodes:
+            yield nodes, Host(cluster.SERVICE_ADDRESS, nodes, nodes.wires.prefix())
+    else:
+        with restarting_server(share, log) as server:
+            yield server, Host(SLIRP_HOST, server)
+
+
+@contextlib.contextmanager
 def host_for(case: Case, options: argparse.Namespace, log: Path) -> Iterator[Host]:
     """Where ``case``, and those that share its boot, find a server. Raises ``ServerError`` and ``NetworkError``."""
     with contextlib.ExitStack() as stack:
@@ -171,9 +186,9 @@ def host_for(case: Case, options: argparse.Namespace, log: Path) -> Iterator[Hos
             return
         share = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="smb-share-")))
         if case.failure:
-            failing = stack.enter_context(restarting_server(share, log))
+            failing, host = stack.enter_context(failing_host(case, share, log))
             with failing.answering(log.parent):
-                yield Host(SLIRP_HOST, failing)
+                yield host
             failing.stop()
             return
         if case.tap:
@@ -240,8 +255,10 @@ def main(arguments: list[str] | None = None) -> int:
                     retry(case, out, host, options)
         except (ServerError, network.NetworkError) as error:
             general.append(str(error))
-        if logs[-1].exists():
-            general += log_complaints(logs[-1])[:10]
+        logs += sorted(out.glob(f"{together[0].name}-nodes/server-*.log"))
+    logs = [log for log in logs if log.exists()]
+    for log in logs:
+        general += log_complaints(log)[:10]
     failed = bool(general)
     print(f"\nLinux 6.12 client against {options.server}, {time.monotonic() - started:.0f} s, results in {out}")
     for case in cases:

@@ -58,9 +58,9 @@ class Case(NamedTuple):
         return f"{self.name}:{self.protocol}:{self.credits}:{self.mtu}:{self.netem}:{self.mount_options}"
 
     @property
-    def boot(self) -> tuple[bool, bool, bool, int, str, bool]:
+    def boot(self) -> tuple[bool, bool, bool, int, str, str]:
         """Cases with the same value can share a boot of the guest."""
-        return self.verbs, self.tap, self.rxe_retry, self.mtu, self.failure, self.cluster
+        return self.verbs, self.tap, self.rxe_retry, self.mtu, self.failure, self.name if self.cluster else ""
 
 
 CASES = (
@@ -94,6 +94,10 @@ CASES = (
     ),
     Case("persist-restart", "tcp", failure="kill", program="persist", client_defect=NOT_SENT),
     Case("persist-restart-rdma", "siw", failure="kill", program="persist", client_defect=NOT_SENT),
+    Case("persist-takeover", "tcp", failure="kill", cluster=True, program="persist", client_defect=NOT_SENT),
+    Case("persist-takeover-rdma", "siw", failure="kill", cluster=True, program="persist", client_defect=NOT_SENT),
+    Case("persist-stopped", "tcp", failure="stop", cluster=True, program="persist", client_defect=NOT_SENT),
+    Case("persist-cut", "tcp", failure="cut", cluster=True, program="persist", client_defect=NOT_SENT),
     Case("verbs-siw", "siw", rdma_transfers=True, invalidation=True, verbs=True),
     Case("verbs-rxe", "rxe", rdma_transfers=True, invalidation=True, verbs=True, client_defect=FULL_QUEUE),
 )

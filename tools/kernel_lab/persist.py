@@ -164,10 +164,12 @@ class Node(Server):
         path.write_text(configuration)
         self._command = [*prefix, sys.executable, "-c", "import sys; from smb3server.cli import main; sys.exit(main())"]
         self._command += ["--config", str(path), "--state", str(self.state)]
+        self._started = False
 
     def start(self) -> None:
         """Raises ``ServerError``."""
         since = self.log.stat().st_size if self.log.exists() else 0
+        self._started = True
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
                 self._command,
@@ -179,9 +181,10 @@ class Node(Server):
         wait_ready(self.process, self.log, since)
 
     def kill(self) -> None:
-        """Also where it is stopped, or dead already."""
-        self.process.kill()
-        self.process.wait()
+        """Also where it is stopped, dead already or not started."""
+        if self._started:
+            self.process.kill()
+            self.process.wait()
 
 
 class Restarting(Failing):
