@@ -76,7 +76,6 @@ class Failing(ABC):
         _await(lambda: all(_size(file) >= size for file in files), f"the files do not get to {size} bytes")
         self.fail(how)
         failed = time.monotonic()
-        before = path.stat().st_size
         times: dict[str, float] = {}
         problems: list[str] = []
 
@@ -89,14 +88,12 @@ class Failing(ABC):
         thread = threading.Thread(target=recover)
         thread.start()
         try:
-            _await(
-                lambda: bool(problems) or path.stat().st_size > before, f"{path.name} does not grow after the failure"
-            )
-            resumed = time.monotonic() - failed
+            resumed, still = _progress(path, failed, lambda: not thread.is_alive())
         finally:
             thread.join()
         if problems:
             raise ServerError(problems[0])
+        times["stood still for"] = still
         found = {"how": how, "resumed": round(resumed, 2), **{key: round(value, 2) for key, value in times.items()}}
         (folder / "failure.json").write_text(json.dumps(found))
         print(f"  {folder.name}: {describe(found)}", flush=True)
@@ -143,6 +140,23 @@ def _await(condition: Callable[[], bool], complaint: str) -> None:
     while not condition():
         if time.monotonic() > deadline:
             raise ServerError(complaint)
+        time.sleep(0.005)
+
+
+def _progress(path: Path, failed: float, recovered: Callable[[], bool]) -> tuple[float, float]:
+    """Seconds from the failure until the file grows behind the recovery, and the longest time until then without any
+    growth. Raises ``ServerError``."""
+    size, last, longest = _size(path), failed, 0.0
+    while True:
+        behind = recovered()
+        found, now = _size(path), time.monotonic()
+        if found > size:
+            longest = max(longest, now - last)
+            size, last = found, now
+            if behind:
+                return now - failed, longest
+        if now - last > PROGRESS_SECONDS:
+            raise ServerError(f"{path.name} grows no more")
         time.sleep(0.005)
 
 

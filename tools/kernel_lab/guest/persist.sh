@@ -24,9 +24,9 @@ head -c $((BULK_MIB * 1048576)) /dev/urandom > /tmp/bulk
 held() { local i=0; while [ ! -e /tmp/held ]; do sleep 0.1; i=$((i+1)); [ $i -gt 300 ] && return 1; done; return 0; }
 ck held; ck /out/persist.bin try /mnt2/held
 cp /tmp/bulk /mnt2/copied & CP=$!
-dd if=/tmp/bulk of=/mnt/direct bs=64k oflag=direct status=none & DD=$!
+/out/persist.bin copy /tmp/bulk /mnt/direct & DIRECT=$!
 ck ask fail $HOW $((BULK_MIB * 65536)) direct copied
-ck wait $DD; ck wait $CP; ck sync /mnt2/copied
+ck wait $DIRECT; ck wait $CP; ck sync /mnt2/copied
 ck /out/persist.bin try /mnt2/held
 ck ask status
 touch /tmp/go; ck wait $HOLD
