@@ -12,6 +12,7 @@ from smb3server.commands.file_levels import handle_of
 from smb3server.commands.set_info import report
 from smb3server.errors import as_status_error
 from smb3server.request import Request, Response
+from smb3server.stable_storage import after_flush, flushed
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire import fsctl as wire
 from smb3server.wire.change_notify import NotifyFilter
@@ -79,7 +80,7 @@ def copy_chunk(control: Control) -> Response | Pending:
     if sum(chunk.length for chunk in chunks) <= _COPY_AT_ONCE:
         while copy.step():
             pass
-        return copy.result()
+        return after_flush(control.request, opened, copy.result()) if copy.total else copy.result()
     return control.request.run(copy.run())
 
 
@@ -120,6 +121,8 @@ class _Copy:
             if self.total - done >= _COPY_AT_ONCE:
                 done = self.total
                 await asyncio.sleep(0)
+        if self.total:
+            await flushed(self.target)
         return self.result()
 
     def result(self) -> Response:
@@ -203,7 +206,7 @@ def copy_range(target: Handle, source: Handle, source_offset: int, offset: int, 
     return count
 
 
-def duplicate_extents(control: Control) -> bytes:
+def duplicate_extents(control: Control) -> bytes | Response | Pending:
     """MS-FSA 2.1.5.10.4."""
     opened = control.open()
     data = control.data
@@ -247,4 +250,4 @@ def duplicate_extents(control: Control) -> bytes:
     target_file.data_changes(opened)
     target.clone_range(origin, source_offset, target_offset, count)
     report(opened, NotifyFilter.LAST_WRITE)
-    return b""
+    return after_flush(control.request, opened, control.respond())

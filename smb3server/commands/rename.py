@@ -154,7 +154,7 @@ class Rename(_NameChange):
                 return blocker
         self.check_parent(target)
         handle.rename(target, self.replace, acting_user(opened))
-        store_all(opened)
+        store_all(opened, sync=handle.flush)
         if info is not None and self.replace and info.key != handle.key:
             notify.report(opened, target, Action.REMOVED, NotifyFilter.FILE_NAME)
         notify.report_rename(opened, old, target, opened.is_directory)

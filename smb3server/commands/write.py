@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-
 from smb3server import write_times
 from smb3server.channel import RemoteMemory, remote_buffers
 from smb3server.errors import as_status_error
 from smb3server.notify import report_write
 from smb3server.open import Open, find_open
 from smb3server.request import Interim, Pending, Request, Response, handles
+from smb3server.stable_storage import start_flush
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire.create import Access, CreateOptions
 from smb3server.wire.fields import tail
@@ -99,27 +97,8 @@ def _store(
     if not (record.flags & _THROUGH or found.create_options & _OPTION_THROUGH or found.write_through):
         return response
     pending = request.pending or request.pend(Interim.DELAYED)
-    _flush_then(found, handle.flush, pending, response, remote)
+    start_flush(found, lambda error: pending.complete(response) if error is None else _fail(pending, error, remote))
     return pending
-
-
-def _flush_then(
-    found: Open, flush: Callable[[], None], pending: Pending, response: Response, remote: RemoteMemory | None
-) -> None:
-    found.begin_io()
-    future = asyncio.get_running_loop().run_in_executor(None, flush)
-
-    def done(future: asyncio.Future[None]) -> None:
-        found.end_io()
-        error = future.exception()
-        if error is None:
-            pending.complete(response)
-        elif isinstance(error, OSError):
-            _fail(pending, as_status_error(error), remote)
-        else:
-            _fail(pending, StatusError(NtStatus.INTERNAL_ERROR), remote)
-
-    future.add_done_callback(done)
 
 
 def _fail(pending: Pending, error: StatusError, remote: RemoteMemory | None) -> None:
