@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from smb3server.backends import file_io
+from smb3server.backends.local import LocalBackend
 from smb3server.backends.local_handle import LocalHandle
 from smb3server.client.connection import ServerError
 from smb3server.client.files import READ_WRITE, RemoteFile, Tree
@@ -54,6 +56,9 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
         found.flush()
 
     monkeypatch.setattr(LocalHandle, "flush", flush)
+    # Few file systems share extents; the order of things is the same on all.
+    monkeypatch.setattr(LocalBackend, "_probe_reflink", lambda backend: True)
+    monkeypatch.setattr(file_io, "clone_range", lambda *_: None)
     yield found
     found.go_on.set()
 
@@ -90,6 +95,11 @@ def copy(size: int) -> Action:
     return action
 
 
+async def duplicate(tree: Tree, file: RemoteFile) -> None:
+    record = wire.DuplicateExtents(*file.file_id, 0, 1 << 20, 4096)
+    await tree.ioctl(Fsctl.DUPLICATE_EXTENTS_TO_FILE, wire.DUPLICATE_EXTENTS.pack(record), file)
+
+
 ACTIONS = [
     pytest.param(write, id="write"),
     pytest.param(end_of_file, id="end-of-file"),
@@ -97,6 +107,7 @@ ACTIONS = [
     pytest.param(zero_data, id="zero-data"),
     pytest.param(copy(1 << 20), id="copy-chunk"),
     pytest.param(copy(2 << 20), id="copy-chunk-in-steps"),
+    pytest.param(duplicate, id="duplicate-extents"),
 ]
 
 
