@@ -152,7 +152,7 @@ async def read_view(store: Store, prefix: str) -> View:
 
 
 class Cluster:
-    """``start`` it once shares are there, ``stop`` it before the server shuts down."""
+    """Made once shares are there and before anybody is served. ``start`` it, ``stop`` it before the server shuts down."""
 
     def __init__(self, server: Server, store: Store, config: ClusterConfig, info: Callable[[], dict[str, Any]]) -> None:
         self.config = config
@@ -171,6 +171,11 @@ class Cluster:
         self._wake = asyncio.Event()
         self._unowned_since: dict[str, tuple[list[str], float]] = {}
         """Since when a service has no owner, and these candidates for it."""
+        for share in server.share_list.values():
+            if share.service in self.services:
+                owner = self.services[share.service]
+                owner.shares.append(share)
+                share.placement = owner
         server.fence = self.membership.fence
         if server.persistence is None:
             server.persistence = Persistence()
@@ -185,11 +190,6 @@ class Cluster:
         return lambda: self._listeners.remove(listener)
 
     async def start(self) -> None:
-        for share in self._server.share_list.values():
-            if share.service in self.services:
-                owner = self.services[share.service]
-                owner.shares.append(share)
-                share.placement = owner
         self._tasks = [
             asyncio.ensure_future(self.membership.run()),
             asyncio.ensure_future(self._watch()),

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from smb3server.client.connection import Client, ServerError
+from smb3server.client.files import READ_WRITE
 from smb3server.client.persistent import PersistentShare
 from smb3server.status import NtStatus
-from smb3server.wire.create import ShareAccess
+from smb3server.wire.create import CreateDisposition, ShareAccess
 from smb3server.wire.oplock_break import LeaseState
 from smbdirect.errors import ConnectionLost
 from tests.ha.etcd import Etcd
@@ -35,6 +36,7 @@ class Cluster:
             '[[service]]\nname = "one"\nnodes = ["a", "b"]\n[[service]]\nname = "two"\nnodes = ["b", "a"]\n'
             f'[[share]]\nname = "data"\npath = "{self.share}"\ncontinuous_availability = true\nservice = "one"\n'
             f'[[share]]\nname = "more"\npath = "{self.share}"\nservice = "two"\n'
+            f'[[share]]\nname = "local"\npath = "{self.share}"\n'
         )
         self.nodes = {name: Node(folder, name, self.etcd.url, services) for name in ("a", "b")}
 
@@ -201,6 +203,43 @@ def test_without_etcd_nobody_serves(cluster: Cluster) -> None:
         await file.close()
         assert (cluster.share / "f").read_bytes() == b"12"
         await share.close()
+
+    run(body)
+
+
+def test_a_nodes_own_shares_go_on_without_etcd(cluster: Cluster) -> None:
+    """The fence is for what another node may have by now: a connection that uses none of it is not cut."""
+
+    async def body() -> None:
+        await asyncio.to_thread(cluster.wait_for, {"one": "a", "two": "b"})
+        own = await Client.connect(await cluster.a.connect())
+        local = await (await own.log_on(USER, PASSWORD)).tree_connect("local")
+        file = await local.create("f", READ_WRITE, CreateDisposition.OPEN_IF)
+        both = await Client.connect(await cluster.a.connect())
+        session = await both.log_on(USER, PASSWORD)
+        mixed = await session.tree_connect("local")
+        await session.tree_connect("data")
+        cluster.etcd.kill(0)
+        start = time.monotonic()
+        while both.closed is None:
+            assert seconds_since(start) < TTL
+            await asyncio.sleep(0.02)
+        with pytest.raises(ConnectionLost):
+            await mixed.create("g", READ_WRITE, CreateDisposition.OPEN_IF)
+        await local.write(file, 0, b"still here")
+        assert await local.read(file, 0, 10) == b"still here"
+        await local.close(file)
+        # Newcomers, too; and what the cluster has to say about stays shut.
+        new = await Client.connect(await cluster.a.connect())
+        session = await new.log_on(USER, PASSWORD)
+        local = await session.tree_connect("local")
+        await local.close(await local.create("f"))
+        for name in ("data", "more"):
+            with pytest.raises(ServerError) as caught:
+                await session.tree_connect(name)
+            assert caught.value.status == NtStatus.BAD_NETWORK_NAME
+        await new.close()
+        await own.close()
 
     run(body)
 
