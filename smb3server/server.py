@@ -121,6 +121,10 @@ class Server:
             for tree in session.tree_connect_table.values()
         )
 
+    def has_lost(self, share: Share) -> bool:
+        """May another node be serving the share by now? Then nothing that waited here touches its files any more."""
+        return share.placement is not None and self.fence is not None and self.fence.expired()
+
     def new_file_id(self) -> tuple[int, int]:
         """An unused (persistent, volatile) FileId; never all zeros or all ones."""
         while True:

@@ -137,6 +137,8 @@ class _Copy:
             return False
         chunk = self.chunks[self.index]
         try:
+            if self.control.request.connection.server.has_lost(self.target.tree.share):
+                raise StatusError(NtStatus.NETWORK_NAME_DELETED)
             if self.offset == 0:
                 self._check(chunk)
             self._copy(chunk)

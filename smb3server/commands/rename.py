@@ -64,6 +64,8 @@ class _NameChange:
                 await event.wait()
             finally:
                 found.caching.unwait(event.set)
+            if self.request.connection.server.has_lost(self.opened.tree.share):
+                raise StatusError(NtStatus.NETWORK_NAME_DELETED)
             found = self.attempt()
         return done()
 

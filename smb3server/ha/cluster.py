@@ -152,7 +152,7 @@ async def read_view(store: Store, prefix: str) -> View:
 
 
 class Cluster:
-    """Made once shares are there and before anybody is served. ``start`` it, ``stop`` it before the server shuts down."""
+    """Made once shares are there and before anybody is served. Then ``start`` it; ``stop`` it before the server."""
 
     def __init__(self, server: Server, store: Store, config: ClusterConfig, info: Callable[[], dict[str, Any]]) -> None:
         self.config = config

@@ -15,7 +15,7 @@ from smb3server.client.connection import Client, ServerError
 from smb3server.client.files import READ_WRITE
 from smb3server.client.persistent import PersistentShare
 from smb3server.status import NtStatus
-from smb3server.wire.create import CreateDisposition, ShareAccess
+from smb3server.wire.create import Access, CreateDisposition, CreateOptions, ShareAccess
 from smb3server.wire.oplock_break import LeaseState
 from smbdirect.errors import ConnectionLost
 from tests.ha.etcd import Etcd
@@ -23,6 +23,7 @@ from tests.ha.nodes import TTL, Node, admin, client, seconds_since
 from tests.ha.process import PASSWORD, USER
 
 RWH = int(LeaseState.READ | LeaseState.HANDLE | LeaseState.WRITE)
+DELETE_ON_CLOSE = int(CreateOptions.DELETE_ON_CLOSE)
 BOUND = TTL + 6.0
 """Seconds in which a service must be back: lease, etcd's expiry, succession, and a slow machine."""
 
@@ -154,6 +155,8 @@ def test_stopped_owner_neither_answers_nor_acts_when_it_goes_on(cluster: Cluster
         tree = await share.connected()
         remote = await file._attached(tree)
         assert tree.client.transport.peer_address[1] == cluster.a.port
+        # An open that does not outlive its connection: with the old owner's, nothing may be deleted.
+        await tree.create("kept", READ_WRITE | int(Access.DELETE), CreateDisposition.CREATE, options=DELETE_ON_CLOSE)
         cluster.a.send(signal.SIGSTOP)
         late = [asyncio.ensure_future(tree.write(remote, 0, b"LATE")) for _ in range(3)]
         late.append(asyncio.ensure_future(tree.read(remote, 0, 3)))  # type: ignore[arg-type]
@@ -166,6 +169,7 @@ def test_stopped_owner_neither_answers_nor_acts_when_it_goes_on(cluster: Cluster
             with pytest.raises(ConnectionLost):
                 await request
         assert (cluster.share / "f").read_bytes() == b"new"
+        assert (cluster.share / "kept").exists()
         await asyncio.to_thread(cluster.wait_for, {"one": "b", "two": "b"})
         # It is a member again, and takes over in its turn.
         await asyncio.sleep(1.0)
