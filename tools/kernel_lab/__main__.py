@@ -89,7 +89,7 @@ def boot(cases: list[Case], out: Path, host: Host, options: argparse.Namespace) 
         settings += " ASK_STATUS=1"
     if cases[0].cluster:
         environment["NET"] = f"tap:{cluster.TAP}"
-    if cases[0].failure:
+    if cases[0].failure and not cases[0].verbs:
         settings += f" WORKOUT=persist.sh HOW={cases[0].failure}"
     if cases[0].tap:
         environment["NET"] = f"tap:{network.TAP}"

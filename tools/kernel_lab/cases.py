@@ -46,7 +46,7 @@ class Case(NamedTuple):
     captured: bool = True
     """A session of the case is captured; load is not."""
     failure: str = ""
-    """What happens to the server in mid-write: kill, stop (SIGSTOP) or cut (from etcd). docs/kernel-lab.md."""
+    """What happens to the server in mid-write: kill, stop (SIGSTOP), cut (from etcd), clock (set; all in the guest)."""
     cluster: bool = False
     """Another node takes over then, instead of the same server started again."""
     program: str = ""
@@ -98,6 +98,7 @@ CASES = (
     Case("persist-takeover-rdma", "siw", failure="kill", cluster=True, program="persist", client_defect=NOT_SENT),
     Case("persist-stopped", "tcp", failure="stop", cluster=True, program="persist", client_defect=NOT_SENT),
     Case("persist-cut", "tcp", failure="cut", cluster=True, program="persist", client_defect=NOT_SENT),
+    Case("clock-step", "tcp", failure="clock", verbs=True, program="persist"),
     Case("verbs-siw", "siw", rdma_transfers=True, invalidation=True, verbs=True),
     Case("verbs-rxe", "rxe", rdma_transfers=True, invalidation=True, verbs=True, client_defect=FULL_QUEUE),
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tools.kernel_lab.cases import Case
 from tools.kernel_lab.judge import debug_data, for_tshark, guest_complaints, kernel_log, tshark_complaints
+from tools.kernel_lab.server import log_complaints
 from tools.pcap.capture import CaptureError
 from tools.pcap.session import read_capture
 
@@ -19,10 +20,27 @@ _EXPECTED = r"has not responded in \d+ seconds|RDMA transport re-established"
 
 def judge_failure(case: Case, folder: Path) -> list[str]:
     """Everything that is wrong with the case; empty when it passed."""
+    if case.failure == "clock":
+        return _clock(case, folder)
     found = guest_complaints(case, folder) + kernel_log(folder, _EXPECTED) + debug_data(case, folder)
     # A node that is cut off from etcd alone serves on for some seconds, and cp may be done before it stops.
     wanted = RECONNECTED - {"copied"} if case.failure == "cut" else RECONNECTED
     return found + _server(folder, len(wanted)) + _capture(folder / "session.pcap", wanted)
+
+
+def _clock(case: Case, folder: Path) -> list[str]:
+    """The server is in the guest, and killed once."""
+    found = guest_complaints(case, folder) + kernel_log(folder, _EXPECTED) + debug_data(case, folder)
+    if (log := folder / "server.log").exists():
+        found += log_complaints(log)[:5]
+    try:
+        handles = json.loads((folder / "status.json").read_text())["server"]["handles"]
+    except (OSError, ValueError, KeyError) as error:
+        return [*found, f"status of the server: {error}"]
+    kept = len(RECONNECTED - {"copied", "direct"})
+    if min(handles["restored"], handles["reconnected"]) < kept or handles["expired"]:
+        found.append(f"server: {handles}, want {kept} opens restored and reconnected")
+    return found
 
 
 def _server(folder: Path, wanted: int) -> list[str]:
