@@ -80,7 +80,8 @@ case ${1:-} in
   test-tools)
     packages=$(missing smbclient=smbclient krb5kdc=krb5-kdc kadmin.local=krb5-admin-server kinit=krb5-user \
       krb5-config=libkrb5-dev gcc=gcc /usr/include/stdio.h=libc6-dev python3-config=python3-dev smbtorture=samba-testsuite tshark=tshark tcpdump=tcpdump \
-      mount.cifs=cifs-utils ip=iproute2 getfattr=attr /usr/lib/python3/dist-packages/samba=python3-samba)
+      mount.cifs=cifs-utils ip=iproute2 getfattr=attr /usr/lib/python3/dist-packages/samba=python3-samba etcd=etcd-server \
+      curl=curl)
     # shellcheck disable=SC2086  # a list of words
     [ -z "$packages" ] || apt_install $packages || echo "setup: the tests that need these are skipped" >&2
     # Their wheels are built here, against the headers above.
@@ -92,7 +93,7 @@ case ${1:-} in
   kernel-lab)
     packages=$(missing gcc=gcc make=make xz=xz-utils cpio=cpio /bin/busybox=busybox-static kmod=kmod \
       qemu-system-x86_64=qemu-system-x86 ip=iproute2 tcpdump=tcpdump tshark=tshark pahole=pahole \
-      /etc/libibverbs.d/siw.driver=ibverbs-providers)
+      /etc/libibverbs.d/siw.driver=ibverbs-providers etcd=etcd-server)
     # shellcheck disable=SC2086
     [ -z "$packages" ] || apt_install $packages || exit 1 ;;
   *)
