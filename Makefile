@@ -31,10 +31,11 @@ torture: .venv/.installed
 	tools/setup.sh test-tools
 	$(VENV_PYTHON) -m tools.torture $(SUITES) $(TORTURE_ARGS)
 
-# The same over SMB Direct, with signing and with encryption required; TORTURE_ARGS=--quick leaves out suites that mostly wait.
+# The core suites over SMB Direct; all with signing and with encryption required: there TORTURE_ARGS=--quick leaves out suites
+# that mostly wait.
 torture-variants: .venv/.installed
 	tools/setup.sh test-tools
-	$(VENV_PYTHON) -m tools.torture --fabric iwarp
+	$(VENV_PYTHON) -m tools.torture --fabric iwarp $(filter-out --quick,$(TORTURE_ARGS))
 	$(VENV_PYTHON) -m tools.torture --signing required $(TORTURE_ARGS)
 	$(VENV_PYTHON) -m tools.torture --encryption required $(TORTURE_ARGS)
 

@@ -88,10 +88,10 @@ class Durability:
             self.open.session.server.persistent_opens[self.client_guid, self.create_guid] = self.open
 
     def disconnect(self) -> bool:
-        """The connection is lost: keep a durable open if its caching rights still cover it, others in any case; and
-        start the clock."""
+        """The connection is lost (3.3.7.1): keep a durable open if its caching rights still cover it, others in any
+        case; and start the clock. Delete-on-close happens when it ends."""
         entry = self.open
-        if not (self.persistent or self.resilient) and (entry.delete_on_close or not covers(entry.caching)):
+        if not (self.persistent or self.resilient) and not covers(entry.caching):
             return False
         self.disconnected = True
         self._stop_timer()

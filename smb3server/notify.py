@@ -34,6 +34,9 @@ LOST = 0
 """Action of a store's ``Change`` that stands for any number of others."""
 
 
+_MODIFICATIONS = (Action.MODIFIED, Action.MODIFIED_STREAM)
+
+
 def fold(path: Path) -> Key:
     return tuple(part.casefold() for part in path)
 
@@ -85,10 +88,13 @@ class Watcher:
                 return
 
     def add(self, notifications: list[Notification]) -> None:
-        """Something happened; the group is told in one answer where it fits."""
+        """Something happened; the group is told in one answer where it fits. A file that is said to be modified and has
+        not been looked at since is not said to be modified again."""
         if self._final is not None or self._overflow:
             return
         for notification in notifications:
+            if self._queue and notification == self._queue[-1] and notification.action in _MODIFICATIONS:
+                continue
             self._size += encoded_notification_size(notification.name)
             self._queue.append(notification)
         if self._size > self.limit:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from smb3server import access, notify, security_info, symlinks, tokens
+from smb3server.backends.attributes import COMPRESSED
 from smb3server.backends.base import Disposition, FileInfo, Handle, Kind, OpenRequest, Path, PathNotFound, User
 from smb3server.durable import held_for_owner
 from smb3server.files import LEASE_STAT_ACCESS, STAT_ACCESS, File, FileTable
@@ -52,6 +53,10 @@ class MustWait(Exception):
         self.file = file
 
 
+class _DeletedMeanwhileError(Exception):
+    """A disconnected open has given way to this one, and its end deleted the file: look for the name again."""
+
+
 @dataclass(slots=True)
 class Opening:
     """One CREATE on a disk share, its request checked as far as it can be without the file."""
@@ -85,6 +90,13 @@ class Opening:
         tree = self.request.tree
         if tree is not None and self.request.connection.server.has_lost(tree.share):
             raise StatusError(NtStatus.NETWORK_NAME_DELETED)
+        while True:
+            try:
+                return self._attempt()
+            except _DeletedMeanwhileError:
+                continue
+
+    def _attempt(self) -> Open:
         try:
             handle = self._open_handle()
         except (FileNotFoundError, NotADirectoryError):
@@ -263,6 +275,10 @@ class Opening:
                 if self._descriptor is not None and self.user is not None and not self.stream:
                     dacl = int(SecurityInformation.DACL)
                     security_info.to_host(handle, security_info.current_descriptor(handle), dacl)
+                if self.record.create_options & CreateOptions.NO_COMPRESSION and info.attributes & COMPRESSED:
+                    # Inherited from the directory.
+                    handle.set_compressed(False)
+                    self.info = handle.info()
                 self._allocate(handle)
             else:
                 granted = self._check_existing(handle, info, file)
@@ -328,6 +344,8 @@ class Opening:
         implied = access.implied_by(record.create_disposition)
         granted = access.grant(self.desired, maximal & ~access.WRITES_DATA if readonly else maximal, implied)
         self._share(file, granted, implied)
+        if file.delete_pending or self._base_pending(handle):
+            raise _DeletedMeanwhileError
         return granted
 
     def _base_pending(self, handle: Handle) -> bool:

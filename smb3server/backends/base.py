@@ -188,8 +188,13 @@ class Handle(ABC):
 
     @abstractmethod
     def set_attributes(self, attributes: int) -> None:
-        """The settable FILE_ATTRIBUTE_* (readonly, hidden, system, archive, temporary, offline, not-indexed, sparse,
-        compressed); kind bits are ignored."""
+        """The settable FILE_ATTRIBUTE_* (readonly, hidden, system, archive, temporary, offline, not-indexed, sparse);
+        other bits are ignored."""
+
+    @abstractmethod
+    def set_compressed(self, compressed: bool) -> None:
+        """Whether the file system compresses what is written from now on, or a directory's new entries inherit that;
+        EOPNOTSUPP where it cannot."""
 
     @abstractmethod
     def eas(self) -> list[tuple[bytes, bytes]]: ...
@@ -268,6 +273,7 @@ class Backend(ABC):
     case_sensitive: bool
     supports_streams: bool
     supports_reflink: bool
+    supports_compression: bool
     max_file_size: int = (1 << 63) - 1
     """Bytes; writes beyond are INVALID_PARAMETER rather than what the store says."""
     volume_serial: int

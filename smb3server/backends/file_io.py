@@ -14,6 +14,12 @@ from smb3server.backends.base import Buffer
 _IOV_MAX = 1024
 _FICLONERANGE = 0x4020940D
 _CLONE_RANGE = struct.Struct("<qQQQ")
+# linux/fs.h; the kernel reads and writes an int, whatever the numbers say.
+_FS_IOC_GETFLAGS = 0x80086601
+_FS_IOC_SETFLAGS = 0x40086602
+_FS_COMPR_FL = 0x4
+_FS_NOCOMP_FL = 0x400
+_INODE_FLAGS = struct.Struct("<I")
 _COPY_CHUNK = 1 << 20
 MAX_RANGES = 65536
 """Bound on the list ``allocated_ranges`` returns; what is behind the last one counts as data."""
@@ -103,11 +109,19 @@ def truncate(descriptor: int, size: int) -> None:
 
 
 def allocate(descriptor: int, size: int) -> None:
+    """Reserve space for ``size`` bytes, or give back what is reserved beyond; below the end of file that is cut."""
     check_range(size)
-    current = os.fstat(descriptor).st_size
+    stat = os.fstat(descriptor)
+    current = stat.st_size
+    cluster = max(stat.st_blksize, 1)
     if size < current:
         os.ftruncate(descriptor, size)
-    elif size > current:
+        return
+    # One more cluster may hold extended attributes.
+    if stat.st_blocks * 512 > (-(-size // cluster) + 1) * cluster:
+        # Cutting a file to the size it has frees what is behind.
+        os.ftruncate(descriptor, current)
+    if size > current:
         try:
             syscalls.fallocate(descriptor, syscalls.FALLOC_KEEP_SIZE, 0, size)
         except OSError as error:
@@ -180,6 +194,19 @@ def clone_range(source: int, source_offset: int, target: int, offset: int, lengt
     check_range(offset, length)
     try:
         fcntl.ioctl(target, _FICLONERANGE, _CLONE_RANGE.pack(source, source_offset, length, offset))
+    except OSError as error:
+        if error.errno == errno.ENOTTY:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP)) from None
+        raise
+
+
+def set_compressed(descriptor: int, compressed: bool) -> None:
+    """FS_COMPR_FL (ioctl_iflags(2)); EOPNOTSUPP where the file system does not compress."""
+    try:
+        (flags,) = _INODE_FLAGS.unpack(fcntl.ioctl(descriptor, _FS_IOC_GETFLAGS, bytes(_INODE_FLAGS.size)))
+        # FS_NOCOMP_FL excludes it.
+        flags = flags & ~(_FS_COMPR_FL | _FS_NOCOMP_FL) | (_FS_COMPR_FL if compressed else 0)
+        fcntl.ioctl(descriptor, _FS_IOC_SETFLAGS, _INODE_FLAGS.pack(flags))
     except OSError as error:
         if error.errno == errno.ENOTTY:
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP)) from None

@@ -91,6 +91,10 @@ class LocalBackend(Backend):
             if not self.read_only and self._has_small_files():
                 self.max_file_size = NTFS_MAX_FILE_SIZE
             self.supports_reflink = not self.read_only and self._probe_reflink()
+            # ext4 keeps the flag, too, and compresses nothing.
+            self.supports_compression = (
+                not self.read_only and syscalls.file_system_type(self._root) == syscalls.BTRFS_SUPER_MAGIC
+            )
         except BaseException:
             os.close(self._root)
             raise

@@ -181,6 +181,18 @@ class LocalHandle(Handle):
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
         file_io.clone_range(origin, source_offset, self._data_descriptor(), offset, length)
 
+    def set_compressed(self, compressed: bool) -> None:
+        self._changing()
+        if self.stream:
+            file_io.set_compressed(self._data_descriptor(), compressed)
+            return
+        # The flag takes more than an O_PATH descriptor, and no right to write: it is no data.
+        descriptor = os.open(f"/proc/self/fd/{self._descriptor()}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            file_io.set_compressed(descriptor, compressed)
+        finally:
+            os.close(descriptor)
+
     # -- metadata
 
     def info(self) -> FileInfo:

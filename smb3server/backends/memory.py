@@ -43,6 +43,7 @@ class MemoryBackend(Backend):
     case_sensitive = False
     supports_streams = True
     supports_reflink = False
+    supports_compression = False
 
     def __init__(self, capacity: int = 256 << 20, read_only: bool = False, file_system_name: str = "NTFS") -> None:
         self.read_only = read_only
@@ -335,6 +336,9 @@ class MemoryHandle(Handle):
         return self.write_from([memoryview(chunk)[:count]], offset)
 
     def clone_range(self, source: Handle, source_offset: int, offset: int, length: int) -> None:
+        raise _oserror(errno.EOPNOTSUPP)
+
+    def set_compressed(self, compressed: bool) -> None:
         raise _oserror(errno.EOPNOTSUPP)
 
     # -- metadata

@@ -322,6 +322,8 @@ def file_info(stat: Statx, metadata: Metadata, data: Statx | None = None) -> Fil
         allocation = -(-size // 4096) * 4096
     if tag:
         attributes |= attr.REPARSE_POINT
+    if stat.compressed:
+        attributes |= attr.COMPRESSED
     creation = metadata.creation or filetime.from_ns(stat.btime if stat.btime >= 0 else min(stat.mtime, stat.ctime))
     info: FileInfo = tuple.__new__(
         FileInfo,

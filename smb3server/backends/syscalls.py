@@ -33,9 +33,12 @@ FALLOC_KEEP_SIZE = 0x01
 FALLOC_PUNCH_HOLE = 0x02
 FALLOC_ZERO_RANGE = 0x10
 
+BTRFS_SUPER_MAGIC = 0x9123683E
 _STATX_BASIC_AND_BTIME = 0xFFF
+_STATX_ATTR_COMPRESSED = 0x4
 # mask, blksize, attributes, nlink, uid, gid, mode, pad, ino, size, blocks, attributes_mask,
 # four times (atime, btime, ctime, mtime), rdev major/minor, dev major/minor
+_WORD = struct.Struct("@L")
 _STATX = struct.Struct("<IIQIIIHHQQQQ" + "qIi" * 4 + "IIII")
 _XATTR_ROOM = 4096
 
@@ -56,6 +59,8 @@ class Statx(NamedTuple):
     btime: int
     ctime: int
     mtime: int
+    compressed: bool
+    """STATX_ATTR_COMPRESSED."""
 
 
 class _OpenHow(ctypes.Structure):
@@ -86,6 +91,8 @@ _renameat2 = _libc.renameat2
 _renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
 _fallocate = _libc.fallocate
 _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+_fstatfs = _libc.fstatfs
+_fstatfs.argtypes = (ctypes.c_int, ctypes.c_void_p)
 _setfsuid = _libc.setfsuid
 _setfsuid.argtypes = (ctypes.c_uint32,)
 _setfsgid = _libc.setfsgid
@@ -152,7 +159,7 @@ def have_openat2() -> bool:
 
 def _unpack_statx(buffer: ctypes.Array[ctypes.c_char]) -> Statx:
     (
-        mask, blksize, _attributes, nlink, uid, gid, mode, _pad, ino, size, blocks, _known,
+        mask, blksize, attributes, nlink, uid, gid, mode, _pad, ino, size, blocks, _known,
         a_s, a_ns, _, b_s, b_ns, _, c_s, c_ns, _, m_s, m_ns, _, _rmajor, _rminor, major, minor,
     ) = _STATX.unpack_from(buffer)  # fmt: skip
     return tuple.__new__(
@@ -171,6 +178,7 @@ def _unpack_statx(buffer: ctypes.Array[ctypes.c_char]) -> Statx:
             b_s * 1000000000 + b_ns if mask & 0x800 else -1,
             c_s * 1000000000 + c_ns,
             m_s * 1000000000 + m_ns,
+            bool(attributes & _STATX_ATTR_COMPRESSED),
         ),
     )
 
@@ -189,6 +197,14 @@ def statx_at(directory: int, name: bytes) -> Statx:
     if _statx(directory, name, AT_SYMLINK_NOFOLLOW, _STATX_BASIC_AND_BTIME, buffers.statx_address) != 0:
         raise _error(name)
     return _unpack_statx(buffers.statx)
+
+
+def file_system_type(descriptor: int) -> int:
+    """f_type of statfs(2), one of linux/magic.h."""
+    buffers = _buffers
+    if _fstatfs(descriptor, buffers.statx_address) != 0:
+        raise _error()
+    return int(_WORD.unpack_from(buffers.statx)[0])
 
 
 def renameat2(source_directory: int, source: bytes, directory: int, target: bytes, flags: int) -> None:

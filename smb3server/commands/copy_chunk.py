@@ -209,7 +209,8 @@ def copy_range(target: Handle, source: Handle, source_offset: int, offset: int, 
 
 
 def duplicate_extents(control: Control) -> bytes | Response | Pending:
-    """MS-FSA 2.1.5.10.4."""
+    """MS-FSA 2.1.5.10.4. The target has its size already, as block cloning wants it; beyond its end nothing is cloned,
+    with success, as on Windows."""
     opened = control.open()
     data = control.data
     backend = opened.tree.share.backend
@@ -239,7 +240,8 @@ def duplicate_extents(control: Control) -> bytes | Response | Pending:
         return b""
     target, origin = handle_of(opened), handle_of(source)
     source_info, target_info = origin.info(), target.info()
-    if source_offset + count > source_info.end_of_file:
+    cluster = max(backend.volume().block_size, 1)
+    if source_offset + count > -(-source_info.end_of_file // cluster) * cluster:
         raise StatusError(NtStatus.NOT_SUPPORTED)
     if source_info.attributes & _SPARSE and not target_info.attributes & _SPARSE:
         raise StatusError(NtStatus.NOT_SUPPORTED)
@@ -249,7 +251,18 @@ def duplicate_extents(control: Control) -> bytes | Response | Pending:
         raise StatusError(NtStatus.FILE_LOCK_CONFLICT)
     if target_file.locks.locks and target_file.locks.denies_write(opened, target_offset, count):
         raise StatusError(NtStatus.FILE_LOCK_CONFLICT)
+    # Whole clusters are named, the last of which may reach beyond the end of either file; neither's size changes.
+    count = min(count, source_info.end_of_file - source_offset, target_info.end_of_file - target_offset)
+    if count <= 0:
+        return b""
     target_file.data_changes(opened)
-    target.clone_range(origin, source_offset, target_offset, count)
+    tail = count % cluster
+    if tail and (source_offset + count, target_offset + count) == (source_info.end_of_file, target_info.end_of_file):
+        tail = 0
+    if count > tail:
+        target.clone_range(origin, source_offset, target_offset, count - tail)
+    if tail:
+        # Part of a cluster is shared only where both files end in it.
+        copy_range(target, origin, source_offset + count - tail, target_offset + count - tail, tail, overlapping=True)
     report(opened, NotifyFilter.LAST_WRITE)
     return after_flush(control.request, opened, control.respond())

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from smb3server import presentation
+from smb3server.backends.attributes import COMPRESSED
 from smb3server.backends.names import short_name
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire import file_info as wire
 from smb3server.wire.create import Access, CreateOptions
 from smb3server.wire.file_info import FileInfoClass
+from smb3server.wire.fsctl import CompressionFormat
 
 if TYPE_CHECKING:
     from smb3server.backends.base import FileInfo, Handle
@@ -198,6 +200,8 @@ def _streams(opened: Open) -> bytes:
 
 def _compression(opened: Open) -> bytes:
     i = _info(opened)
+    if i.attributes & COMPRESSED:
+        return wire.COMPRESSION.pack(wire.CompressionInformation(i.allocation_size, CompressionFormat.LZNT1))
     return wire.COMPRESSION.pack(wire.CompressionInformation(i.end_of_file))
 
 

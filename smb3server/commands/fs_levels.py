@@ -75,6 +75,8 @@ def volume_attributes(share: Share, backend: Backend) -> int:
         attributes |= FsAttributes.NAMED_STREAMS
     if backend.supports_reflink:
         attributes |= FsAttributes.SUPPORTS_BLOCK_REFCOUNTING
+    if backend.supports_compression:
+        attributes |= FsAttributes.FILE_COMPRESSION
     if share.read_only or backend.read_only:
         attributes |= FsAttributes.READ_ONLY_VOLUME
     return int(attributes)
@@ -103,7 +105,10 @@ def _object_id(share: Share, backend: Backend) -> bytes:
 def _sector_size(share: Share, backend: Backend) -> bytes:
     volume = backend.volume()
     physical = max(volume.block_size, volume.sector_size)
-    flags = wire.SectorFlags.ALIGNED_DEVICE | wire.SectorFlags.PARTITION_ALIGNED_ON_DEVICE
+    # FSCTL_FILE_LEVEL_TRIM gives blocks back to the file system.
+    flags = (
+        wire.SectorFlags.ALIGNED_DEVICE | wire.SectorFlags.PARTITION_ALIGNED_ON_DEVICE | wire.SectorFlags.TRIM_ENABLED
+    )
     return wire.SECTOR_SIZE.pack(
         wire.SectorSizeInformation(volume.sector_size, physical, physical, physical, int(flags), 0, 0)
     )

@@ -1,4 +1,4 @@
-"""FSCTLs on files: sparse files, ranges, reparse points, compression, object ids (MS-FSA 2.1.5.10)."""
+"""FSCTLs on files: sparse files, ranges, reparse points, object ids (MS-FSA 2.1.5.10)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ _MAX_REPARSE_DATA = 16384
 """MAXIMUM_REPARSE_DATA_BUFFER_SIZE (MS-FSCC 2.1.2.2), bytes."""
 _MICROSOFT_TAG = 0x80000000
 _REGION_VALID = 1
-_COMPRESSION_NONE = struct.pack("<H", 0)
 
 
 def _require(opened: Open, access: int) -> None:
@@ -234,30 +233,6 @@ def delete_reparse_point(control: Control) -> bytes:
         raise StatusError(NtStatus.IO_REPARSE_TAG_MISMATCH)
     handle.set_reparse_point(None)
     report(opened, NotifyFilter.ATTRIBUTES)
-    return b""
-
-
-@fsctl(Fsctl.GET_COMPRESSION)
-def get_compression(control: Control) -> bytes:
-    """2.1.5.10.9: nothing is ever compressed."""
-    opened = control.open()
-    handle_of(opened)
-    if control.max_output < len(_COMPRESSION_NONE):
-        raise StatusError(NtStatus.INVALID_PARAMETER)
-    return _COMPRESSION_NONE
-
-
-@fsctl(Fsctl.SET_COMPRESSION)
-def set_compression(control: Control) -> bytes:
-    """2.1.5.10.29: only "not compressed" can be had."""
-    opened = control.open()
-    data = control.data
-    handle_of(opened)
-    if len(data) < 2:
-        raise StatusError(NtStatus.INVALID_PARAMETER)
-    _require(opened, Access.WRITE_DATA)
-    if data[:2] != _COMPRESSION_NONE:
-        raise StatusError(NtStatus.NOT_SUPPORTED)
     return b""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Annotated, NamedTuple
 
 from construct import Bytes, Int16ul, Int32ul, Int64sl, Int64ul
@@ -62,6 +63,14 @@ class TrimHeader(NamedTuple):
 
     key: Annotated[int, Int32ul] = 0
     num_ranges: Annotated[int, Int32ul] = 0
+
+
+class CompressionFormat(enum.IntEnum):
+    """CompressionState (MS-FSCC 2.3.20, 2.3.67)."""
+
+    NONE = 0
+    DEFAULT = 1
+    LZNT1 = 2
 
 
 class DuplicateExtents(NamedTuple):

@@ -259,6 +259,10 @@ def test_truncate_and_allocate(backend: Backend) -> None:
         info = handle.info()
         assert info.end_of_file == 200
         assert info.allocation_size >= 1 << 16
+        handle.allocate(200)
+        info = handle.info()
+        assert info.end_of_file == 200
+        assert info.allocation_size < 1 << 16
         handle.allocate(50)
         assert handle.info().end_of_file == 50
     with opened(backend, "f", read=True) as handle:

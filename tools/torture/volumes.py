@@ -12,9 +12,10 @@ from pathlib import Path
 _MKFS = {
     # Large inodes: extended attributes (security descriptors, streams) fit in them as they do on a real disk's xfs.
     "ext4": ["mkfs.ext4", "-q", "-F", "-b", "4096", "-I", "1024", "-m", "0"],
+    "btrfs": ["mkfs.btrfs", "-q", "-f"],
     "xfs": ["mkfs.xfs", "-q", "-f", "-m", "reflink=1"],
 }
-_SIZES = {"ext4": 256 << 20, "xfs": 320 << 20}
+_SIZES = {"btrfs": 256 << 20, "ext4": 256 << 20, "xfs": 320 << 20}
 """Bytes; the images are sparse. XFS refuses less than 300 MiB."""
 
 

@@ -1,0 +1,50 @@
+"""FSCTL_GET_COMPRESSION and FSCTL_SET_COMPRESSION (MS-FSA 2.1.5.10.9, 2.1.5.10.29)."""
+
+from __future__ import annotations
+
+import struct
+
+from smb3server.backends.attributes import COMPRESSED
+from smb3server.commands.file_levels import handle_of
+from smb3server.commands.ioctl import Control, fsctl
+from smb3server.commands.set_info import report
+from smb3server.status import NtStatus, StatusError
+from smb3server.wire.change_notify import NotifyFilter
+from smb3server.wire.create import Access
+from smb3server.wire.fsctl import CompressionFormat
+from smb3server.wire.ioctl import Fsctl
+
+_COMPRESSION = struct.Struct("<H")
+
+
+@fsctl(Fsctl.GET_COMPRESSION)
+def get_compression(control: Control) -> bytes:
+    """2.1.5.10.9. Which format is the file system's business; LZNT1 is what clients know."""
+    opened = control.open()
+    compressed = handle_of(opened).info().attributes & COMPRESSED
+    if control.max_output < _COMPRESSION.size:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    return _COMPRESSION.pack(CompressionFormat.LZNT1 if compressed else CompressionFormat.NONE)
+
+
+@fsctl(Fsctl.SET_COMPRESSION)
+def set_compression(control: Control) -> bytes:
+    """2.1.5.10.29."""
+    opened = control.open()
+    data = control.data
+    handle = handle_of(opened)
+    if len(data) < _COMPRESSION.size:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    if not opened.granted_access & Access.WRITE_DATA:
+        raise StatusError(NtStatus.ACCESS_DENIED)
+    (wanted,) = _COMPRESSION.unpack_from(data)
+    if wanted not in tuple(CompressionFormat):
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    backend = opened.tree.share.backend
+    if backend is None or not backend.supports_compression:
+        if wanted != CompressionFormat.NONE:
+            raise StatusError(NtStatus.NOT_SUPPORTED)
+        return b""
+    handle.set_compressed(wanted != CompressionFormat.NONE)
+    report(opened, NotifyFilter.ATTRIBUTES)
+    return b""

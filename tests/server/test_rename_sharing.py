@@ -1,0 +1,39 @@
+"""The directory a rename puts a name into is opened to write, sharing reads and writes (MS-FSA 2.1.5.15.11)."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from smb3server.status import NtStatus
+from smb3server.wire.create import Access, CreateOptions
+from smb3server.wire.file_info import FileInfoClass
+from smb3server.wire.header import Command
+from tests.server.test_file_commands import ALL, opened, run, second
+from tests.server.wire_client import Client, Harness
+
+LIST, DELETE = int(Access.READ_DATA), int(Access.DELETE)
+
+
+@pytest.mark.parametrize(
+    ("access", "share", "status"),
+    [
+        (LIST, 7, 0),
+        (LIST, 3, 0),
+        (LIST, 5, NtStatus.SHARING_VIOLATION),
+        (LIST | DELETE, 7, NtStatus.SHARING_VIOLATION),
+    ],
+)
+def test_directory_opened_by_another_client(access: int, share: int, status: int) -> None:
+    async def body(harness: Harness, client: Client) -> None:
+        directory = int(CreateOptions.DIRECTORY_FILE)
+        await opened(client, "d", create_options=directory, desired_access=access, share_access=share)
+        other = await second(harness)
+        _, file, _ = await opened(other, "g", desired_access=ALL)
+        name = "d\\g".encode("utf-16-le")
+        data = struct.pack("<B7xQI", 0, 0, len(name)) + name
+        request = struct.pack("<HBBIHHI2Q", 33, 1, FileInfoClass.RENAME, len(data), 96, 0, 0, *file) + data
+        assert (await other.call(Command.SET_INFO, request)).status == status
+
+    run(body)
