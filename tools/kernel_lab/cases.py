@@ -97,6 +97,7 @@ CASES = (
     Case("persist-takeover", "tcp", failure="kill", cluster=True, program="persist", client_defect=NOT_SENT),
     Case("persist-takeover-rdma", "siw", failure="kill", cluster=True, program="persist", client_defect=NOT_SENT),
     Case("persist-stopped", "tcp", failure="stop", cluster=True, program="persist", client_defect=NOT_SENT),
+    Case("persist-stopped-rdma", "siw", failure="stop", cluster=True, program="persist", client_defect=NOT_SENT),
     Case("persist-cut", "tcp", failure="cut", cluster=True, program="persist", client_defect=NOT_SENT),
     Case("clock-step", "tcp", failure="clock", verbs=True, program="persist"),
     Case("verbs-siw", "siw", rdma_transfers=True, invalidation=True, verbs=True),

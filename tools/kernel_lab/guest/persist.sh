@@ -25,7 +25,7 @@ held() { local i=0; while [ ! -e /tmp/held ]; do sleep 0.1; i=$((i+1)); [ $i -gt
 ck held; ck /out/persist.bin try /mnt2/held
 cp /tmp/bulk /mnt2/copied & CP=$!
 /out/persist.bin copy /tmp/bulk /mnt/direct & DIRECT=$!
-ck ask fail $HOW $((BULK_MIB * 65536)) direct copied
+ck ask fail $HOW 262144 direct copied
 ck wait $DIRECT; ck wait $CP; ck sync /mnt2/copied
 ck /out/persist.bin try /mnt2/held
 ck ask status
