@@ -31,13 +31,16 @@ torture: .venv/.installed
 	tools/setup.sh test-tools
 	$(VENV_PYTHON) -m tools.torture $(SUITES) $(TORTURE_ARGS)
 
-# The core suites over SMB Direct; all with signing and with encryption required: there TORTURE_ARGS=--quick leaves out suites
-# that mostly wait.
+# The core suites over SMB Direct; all with signing and with encryption required; what concerns handles and sessions with
+# persistent handles on one node and on a cluster of two. TORTURE_ARGS=--quick leaves out suites that mostly wait, but not
+# over SMB Direct.
 torture-variants: .venv/.installed
 	tools/setup.sh test-tools
 	$(VENV_PYTHON) -m tools.torture --fabric iwarp $(filter-out --quick,$(TORTURE_ARGS))
 	$(VENV_PYTHON) -m tools.torture --signing required $(TORTURE_ARGS)
 	$(VENV_PYTHON) -m tools.torture --encryption required $(TORTURE_ARGS)
+	$(VENV_PYTHON) -m tools.torture --available $(TORTURE_ARGS)
+	$(VENV_PYTHON) -m tools.torture --cluster $(TORTURE_ARGS)
 
 .venv/.installed: pyproject.toml tools/setup.sh
 	tools/setup.sh install

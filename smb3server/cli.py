@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from smb3server import collector
 from smb3server.config import Config, ConfigError, parse_arguments
 from smb3server.service import DEFAULT_PORT, Service
 from smbdirect.errors import ProviderError
@@ -78,6 +79,7 @@ async def serve(config: Config) -> int:
         print(f"note: {note}")
     for line in commands(service):
         print(line)
+    collector.settle()
     print("ready", ", ".join(service.addresses()), flush=True)
     await stop.wait()
     await service.stop()

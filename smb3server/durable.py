@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from smb3server import replay
+from smb3server.backends.deferred import DeferredHandle
 from smb3server.leases import HANDLE, Lease, Oplock, Timer
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire import create_contexts as contexts
@@ -20,6 +21,7 @@ from smb3server.wire.negotiate import Capability
 from smb3server.wire.oplock_break import OplockLevel
 
 if TYPE_CHECKING:
+    from smb3server.files import File
     from smb3server.open import Open
     from smb3server.opening import Opening
     from smb3server.request import Request
@@ -160,6 +162,14 @@ def held_for_owner(entry: Open) -> bool:
     return entry.caching is None or not entry.caching.state & HANDLE
 
 
+def forget_ghosts(file: File | None) -> None:
+    """Restored opens of a file that is gone, whose inode number another has by now: they are nobody's any more."""
+    for entry in list(file.opens) if file is not None else ():
+        handle: object = entry.handle
+        if isinstance(handle, DeferredHandle) and handle.gone:
+            entry.close()
+
+
 def check_contexts(found: dict[bytes, Any], dialect: int) -> None:
     """Which contexts may come together. Version 2 ones are unknown before dialect 3.0."""
     if dialect < 0x0300:
@@ -258,6 +268,7 @@ def reconnect(request: Request, found: dict[bytes, Any], path: tuple[str, ...], 
         raise StatusError(NtStatus.ACCESS_DENIED)
     if tree.share is not entry.tree.share:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
+    _wake(entry)
     if isinstance(entry.caching, Lease) and [part.upper() for part in path] != [
         part.upper() for part in _current_path(entry)
     ]:
@@ -265,6 +276,15 @@ def reconnect(request: Request, found: dict[bytes, Any], path: tuple[str, ...], 
     _attach(entry, durable, session, tree)
     server.handles.reconnected += 1
     return entry
+
+
+def _wake(entry: Open) -> None:
+    """The file was there when the server began; if it is not any more, neither is the open."""
+    try:
+        entry.wake()
+    except FileNotFoundError:
+        entry.close()
+        raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND) from None
 
 
 def _attach(entry: Open, durable: Durability, session: Session, tree: TreeConnect) -> None:
@@ -325,6 +345,7 @@ def revived(request: Request, found: dict[bytes, Any]) -> Open | None:
         or (asked.lease_key if asked is not None else None) != (lease.key if lease is not None else None)
     ):
         raise StatusError(NtStatus.ACCESS_DENIED)
+    _wake(entry)
     _attach(entry, entry.durable, session, tree)
     session.server.handles.replayed += 1
     return entry

@@ -23,10 +23,15 @@ from smbdirect.errors import ProviderError
 
 if TYPE_CHECKING:
     from smb3server.server import Server
+    from smbdirect.buffers import BufferPool
     from smbdirect.providers.base import Provider
     from smbdirect.transport import SmbDirectListener
 
 log = logging.getLogger(__name__)
+
+PORT_DOWN_REMEDY = (
+    "check cable, switch and `rdma link`; a port that comes back is served again, a device after a restart"
+)
 
 
 def make_provider(name: str) -> Provider:
@@ -55,6 +60,10 @@ class Fabrics:
         self.choices: list[Choice] = []
         """What is served, and what is not, with the reason."""
         self._providers: dict[str, Provider] = {}
+        self._planned: list[tuple[Choice, list[SmbDirectListener]]] = []
+        """What each of ``choices`` says while its ports work, and its listeners; the same order."""
+        self._pool: BufferPool | None = None
+        """One for all listeners: what a connection leaves behind is ready for the next, on whatever port."""
         self._port: int | None = None
         self._unavailable: dict[str, str] = {}
 
@@ -88,12 +97,30 @@ class Fabrics:
         else:
             planned = choose_named(fabrics, hosts, machine, port)
         for choice in planned:
-            self.choices.append(await self._serve(choice) if choice.served else choice)
+            listeners: list[SmbDirectListener] = []
+            served = await self._serve(choice, listeners) if choice.served else choice
+            self.choices.append(served)
+            self._planned.append((served, listeners))
+            for listener in listeners:
+                listener.on_change = self._ports_changed
         wrong = None if automatic else fatal(self.choices, fabrics, hosts)
         if wrong is not None:
             raise ProviderError(str(wrong))
 
-    async def _serve(self, choice: Choice) -> Choice:
+    def _ports_changed(self) -> None:
+        """The port of a device lost its link, or has it again: announce what can be reached, and say what cannot."""
+        for number, (planned, listeners) in enumerate(self._planned):
+            down = next((listener.down for listener in listeners if listener.down), "")
+            current = planned.failed(down, PORT_DOWN_REMEDY) if down else planned
+            if current != self.choices[number]:
+                self.choices[number] = current
+                log.warning("%s", current)
+        self.server.rdma_addresses = {
+            listener.address[0] for _, listeners in self._planned for listener in listeners if not listener.down
+        }
+        self.server.interfaces.refresh_soon()
+
+    async def _serve(self, choice: Choice, listeners: list[SmbDirectListener]) -> Choice:
         """Listen on the choice's ports; the choice with those that could be had, or what went wrong."""
         served: list[int] = []
         failure: Choice | None = None
@@ -104,16 +131,19 @@ class Fabrics:
                 failure = failure or explain(error, choice, port, self._machine)
             else:
                 served.append(listener.address[1])
+                listeners.append(listener)
         if served:
             notices: list[str] = getattr(self._providers[choice.fabric], "notices", [])
             return choice._replace(ports=tuple(served), reason="; ".join([choice.reason, *notices]))
         return failure or choice.failed("nothing to listen on")
 
     async def _listen(self, name: str, host: str, port: int) -> SmbDirectListener:
+        from smbdirect.buffers import BufferPool
         from smbdirect.transport import listen
 
         provider = self._providers[name]
-        listener = await listen(provider, host, port, self.server.accept)
+        self._pool = self._pool or BufferPool()
+        listener = await listen(provider, host, port, self.server.accept, pool=self._pool)
         self.listeners.append((name, listener))
         self.server.rdma_addresses.add(listener.address[0])
         adopt = getattr(provider, "adopt", None)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import socket
 import struct
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -205,18 +204,3 @@ def kernel_owner(owner: PortOwner, devices: Sequence[RdmaDevice], root: Path = R
         return "a listener on the kernel's siw device (ksmbd or another SMB Direct server)", "stop that server"
     remedy = f"stop it or choose another port (`ss -lnp 'sport = :{owner.port}'` shows it)"
     return str(owner), remedy
-
-
-def can_bind(kind: int, host: str, port: int) -> OSError | None:
-    """Try it: the error, or None. ``kind`` is SOCK_STREAM or SOCK_DGRAM."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        with socket.socket(family, kind | socket.SOCK_CLOEXEC) as probe:
-            if family == socket.AF_INET6:
-                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            if kind == socket.SOCK_STREAM:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host, port))
-    except OSError as error:
-        return error
-    return None

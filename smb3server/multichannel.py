@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import logging
 import struct
@@ -72,6 +73,7 @@ class InterfaceList:
     def __init__(self) -> None:
         self.interfaces: list[Interface] = []
         self._task: asyncio.Task[None] | None = None
+        self._wanted = asyncio.Event()
 
     async def start(self) -> None:
         """Read it once, then keep it fresh until ``stop``."""
@@ -84,6 +86,10 @@ class InterfaceList:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
+    def refresh_soon(self) -> None:
+        """Something about an interface changed."""
+        self._wanted.set()
+
     async def _refresh(self) -> None:
         try:
             self.interfaces = await asyncio.to_thread(read_interfaces)
@@ -93,7 +99,9 @@ class InterfaceList:
 
     async def _keep_fresh(self) -> None:
         while True:
-            await asyncio.sleep(REFRESH_INTERVAL)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wanted.wait(), REFRESH_INTERVAL)
+            self._wanted.clear()
             await self._refresh()
 
     def visible_from(self, local: str) -> list[Interface]:

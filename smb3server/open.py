@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from smb3server import write_times
+from smb3server.backends.deferred import DeferredHandle
 from smb3server.leases import Lease, Oplock
 from smb3server.replay import Replayable, check_sequence
 from smb3server.request import RELATED_FILE_ID, FileId, Request
@@ -169,6 +170,9 @@ class Open:
                 self.settle_write_time()
             file.close_open(self)
             self.handle = self.descriptor = None
+            deferred: object = handle
+            if isinstance(deferred, DeferredHandle):
+                server.dormant_opens -= 1
             self._closing = handle
             self._close_handle()
 
@@ -200,6 +204,15 @@ class Open:
         self.delete_on_close = False
         if self.file is not None:
             self.file.delete_pending = False
+
+    def wake(self) -> None:
+        """Its client comes back: open what so far was only remembered of the file. ``OSError``, ``FileNotFoundError``
+        if that is gone."""
+        deferred: object = self.handle
+        if isinstance(deferred, DeferredHandle):
+            self.handle = handle = deferred.open()
+            self.session.server.dormant_opens -= 1
+            self.descriptor = None if self.is_directory else handle.fileno()
 
     def begin_io(self) -> None:
         """Keep the handle's descriptor from being closed (and its number reused) until ``end_io``."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from smb3server import access, notify, security_info, symlinks, tokens
 from smb3server.backends.attributes import COMPRESSED
 from smb3server.backends.base import Disposition, FileInfo, Handle, Kind, OpenRequest, Path, PathNotFound, User
-from smb3server.durable import held_for_owner
+from smb3server.durable import forget_ghosts, held_for_owner
 from smb3server.files import LEASE_STAT_ACCESS, STAT_ACCESS, File, FileTable
 from smb3server.leases import Lease
 from smb3server.open import Open
@@ -257,6 +257,8 @@ class Opening:
         follow = not self.record.create_options & CreateOptions.OPEN_REPARSE_POINT
         if info.reparse_tag == symlinks.TAG_SYMLINK and follow and not handle.created:
             raise symlinks.stopped(handle, ())
+        if self.request.connection.server.dormant_opens:
+            forget_ghosts(self._table.find(handle.key, self.stream))
         file = self._table.get(handle.key, self.stream)
         try:
             own = self.own_lease()

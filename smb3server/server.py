@@ -22,6 +22,7 @@ from smb3server.commands import load
 from smb3server.connection import Connection
 from smb3server.durable import HandleCounts
 from smb3server.files import FileTable
+from smb3server.flushes import Flushes
 from smb3server.host_changes import HostChanges
 from smb3server.multichannel import InterfaceList
 from smb3server.replay import Replays
@@ -59,6 +60,8 @@ class Server:
         """Keyed by the persistent half of the FileId."""
         self.max_opens = sys.maxsize
         """Of all clients: what the process has descriptors for."""
+        self.dormant_opens = 0
+        """Restored ones whose client is not back yet and which take no descriptor."""
         self.replays = Replays()
         self.persistent_opens: dict[tuple[bytes, bytes], Open] = {}
         """By (ClientGuid, CreateGuid)."""
@@ -77,6 +80,7 @@ class Server:
         self.accounts = Accounts(self)
         self.host_changes = HostChanges(self.file_table)
         """What is open, by file: share modes, locks, oplocks and leases (GlobalLeaseTableList is in it)."""
+        self.flushes = Flushes()
         self.buffers = BufferPool()
         self.kerberos = bool(self.settings.keytab)
         if self.kerberos:
@@ -190,7 +194,14 @@ class Server:
 
     def new_acceptor(self) -> Acceptor:
         settings = self.settings
-        return Acceptor(self.users, settings.server_name, settings.allow_guest, settings.allow_anonymous, self.kerberos)
+        return Acceptor(
+            self.users,
+            settings.server_name,
+            settings.allow_guest,
+            settings.allow_anonymous,
+            self.kerberos,
+            keys_only=True,
+        )
 
     def new_rpc_acceptor(self) -> Acceptor:
         """For RPC over TCP: no guests, who have no keys."""

@@ -243,10 +243,14 @@ class Service:
         self.cluster_events = WitnessSource(self.cluster, self.server)
 
     def _node_info(self) -> dict[str, Any]:
-        """What other nodes' Witness services tell clients of this one."""
+        """What other nodes' Witness services tell clients of this one, and what administrators see."""
         virtual = {str(entry.address) for service in self.config.cluster.services for entry in service.addresses}
         found = [str(entry.address) for entry in self.server.interfaces.interfaces if not entry.loopback]
-        return {"pid": os.getpid(), "addresses": [address for address in found if address not in virtual]}
+        return {
+            "pid": os.getpid(),
+            "addresses": [address for address in found if address not in virtual],
+            "services": [service.name for service in self.config.cluster.services],
+        }
 
     def _hosts(self) -> list[str]:
         if not self.config.listen:

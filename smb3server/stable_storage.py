@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -14,28 +14,28 @@ from smb3server.status import NtStatus, StatusError
 if TYPE_CHECKING:
     from smb3server.open import Open
 
+log = logging.getLogger(__name__)
 
-def start_flush(opened: Open, landed: Callable[[StatusError | None], None]) -> asyncio.Future[None]:
+
+def start_flush(opened: Open, landed: Callable[[StatusError | None], None]) -> None:
     """Flush what was written on a worker thread, then call with the error, if there is one. The open may be closed
     meanwhile. It has a handle."""
     handle = opened.handle
     if handle is None:
         raise StatusError(NtStatus.FILE_CLOSED)
     opened.begin_io()
-    future = asyncio.get_running_loop().run_in_executor(None, handle.flush)
 
-    def done(future: asyncio.Future[None]) -> None:
+    def done(error: Exception | None) -> None:
         opened.end_io()
-        error = future.exception()
         if error is None:
             landed(None)
         elif isinstance(error, OSError):
             landed(as_status_error(error))
         else:
+            log.error("flush of what was written failed", exc_info=error)
             landed(StatusError(NtStatus.INTERNAL_ERROR))
 
-    future.add_done_callback(done)
-    return future
+    opened.session.server.flushes.add(handle.flush, done)
 
 
 def after_flush(request: Request, opened: Open, response: Response) -> Response | Pending:
@@ -52,11 +52,9 @@ async def flushed(opened: Open) -> None:
     """The same for a request that runs as a coroutine. Raises ``StatusError``."""
     if not opened.write_through or opened.handle is None:
         return
-    errors: list[StatusError | None] = []
-    future = start_flush(opened, errors.append)
-    with contextlib.suppress(OSError):
-        # The thread goes on if the request is cancelled; the descriptor stays open for it.
-        await asyncio.shield(future)
-    error = errors[0] if errors else None
+    future: asyncio.Future[StatusError | None] = asyncio.get_running_loop().create_future()
+    # If the request is cancelled meanwhile, nobody waits for the outcome; the descriptor stays open for the flush.
+    start_flush(opened, lambda error: None if future.done() else future.set_result(error))
+    error = await future
     if error is not None:
         raise error

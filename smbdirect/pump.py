@@ -125,7 +125,7 @@ class SmbDirectTransport:
         self.settings = settings
         self.connection = Connection(role, settings, loop.time(), self._allocate)
         self._rdma = Rdma(self)
-        self._cache = RegistrationCache(endpoint, self.counters)
+        self._cache = RegistrationCache(endpoint, self.counters, pool)
         if self._cache.needed:
             pool.caches.add(self._cache)
         self._receives = ReceivePool(
@@ -222,15 +222,13 @@ class SmbDirectTransport:
 
     def acquire(self, size: int) -> PoolBuffer:
         """See ``MessageTransport``. On a fabric that needs it the buffer is registered."""
+        home = None if self._dead else self._cache.home
         before = self.pool.allocations
-        buffer = self.pool.acquire(size)
-        self.counters["allocations"] += self.pool.allocations - before
-        if self._cache.needed and not self._dead:
-            try:
-                self._cache.add(buffer.view)
-            except ProviderError:
-                buffer.release()
-                raise
+        buffer = self.pool.acquire(size, home)
+        made = self.pool.allocations - before
+        self.counters["allocations"] += made
+        if home is not None:
+            self.counters["registrations"] += made
         return buffer
 
     def pause_reading(self) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from smbdirect.buffers import BufferPool
 from smbdirect.connection import Role
 from smbdirect.errors import ConnectionLost, ProviderError
 from smbdirect.message_transport import InboundMessage, OnTransport
-from smbdirect.providers.base import ConnectionRequest, Endpoint, Listener, Provider
+from smbdirect.providers.base import ConnectionRequest, Endpoint, Listener, Provider, ignore_change
 from smbdirect.pump import SmbDirectTransport
 from smbdirect.settings import Settings
 
@@ -23,6 +24,8 @@ class SmbDirectListener:
         self.address: tuple[str, int] = ("", 0)
         self.transports: set[SmbDirectTransport] = set()
         """Connections that have not finished negotiating."""
+        self.on_change: Callable[[], None] = ignore_change
+        """Called when ``down`` has changed."""
         self._on_transport = on_transport
         self._settings = settings
         self._pool = pool
@@ -32,6 +35,15 @@ class SmbDirectListener:
     def attach(self, listener: Listener) -> None:
         self._listener = listener
         self.address = listener.address
+        listener.on_change = self._changed
+
+    def _changed(self) -> None:
+        self.on_change()
+
+    @property
+    def down(self) -> str:
+        """Why nobody can connect for the time being; empty: all is well."""
+        return self._listener.down if self._listener is not None else ""
 
     def on_request(self, request: ConnectionRequest) -> None:
         """3.1.7.2: connection arrival."""

@@ -29,7 +29,12 @@ from smbdirect.providers.verbs.device import why_unavailable
 from smbdirect.providers.verbs.provider import VerbsProvider
 
 ROOT = Path(__file__).resolve().parent.parent
-SUITES = ("tests/providers/test_contract.py", "tests/providers/test_transfers.py", "tests/providers/test_smb_direct.py")
+SUITES = (
+    "tests/providers/test_contract.py",
+    "tests/providers/test_transfers.py",
+    "tests/providers/test_smb_direct.py",
+    "tests/server/test_rdma_reasons.py",
+)
 TEST_SECONDS = 60
 SUITE_SECONDS = 900
 

@@ -30,6 +30,8 @@ class ClientMove:
     addresses: tuple[AddressInfo, ...]
     net_name: str | None = None
     """Only registrations for this name; None: any."""
+    registered: frozenset[Address] | None = None
+    """Only those of these addresses; None: any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,18 @@ class ShareMove:
 
 
 @dataclass(frozen=True, slots=True)
+class ServiceMove:
+    """What a net name serves is about to move, and clients had better connect anew: those of its shares are told a
+    share move, those that registered no share, or in version 1, a client move."""
+
+    net_name: str
+    shares: frozenset[str]
+    addresses: tuple[AddressInfo, ...]
+    registered: frozenset[Address] | None = None
+    """Of registrations without a share, only those of these addresses; None: any."""
+
+
+@dataclass(frozen=True, slots=True)
 class IpChange:
     """Addresses of a net name came or went (version 2)."""
 
@@ -49,8 +63,9 @@ class IpChange:
     addresses: tuple[AddressInfo, ...]
 
 
-Event = ResourceChanged | ClientMove | ShareMove | IpChange
-Listener = Callable[[Event], None]
+Event = ResourceChanged | ClientMove | ShareMove | ServiceMove | IpChange
+Listener = Callable[[Event], int]
+"""Returns how many registrations were told."""
 
 
 class ClusterEvents(Protocol):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from witness.cluster import ClientMove, ClusterEvents, Event, IpChange, ResourceChanged, ShareMove
+from witness.cluster import ClientMove, ClusterEvents, Event, IpChange, ResourceChanged, ServiceMove, ShareMove
 from witness.ndr import (
     V1,
     V2,
@@ -285,7 +285,10 @@ class Registrations:
         if isinstance(event, ClientMove):
             found = self._by_client.get(event.client.casefold(), {}).values()
             matching = [
-                e for e in found if event.net_name is None or e.net_name.casefold() == event.net_name.casefold()
+                entry
+                for entry in found
+                if (event.net_name is None or entry.net_name.casefold() == event.net_name.casefold())
+                and (event.registered is None or entry.ip_address in event.registered)
             ]
             return self._tell(matching, MessageType.CLIENT_MOVE, pack_address_list(event.addresses), "move")
         entries = self._by_name.get(event.net_name.casefold(), {}).values()
@@ -293,7 +296,24 @@ class Registrations:
             share = event.share.casefold()
             matching = [e for e in entries if e.share_name is not None and e.share_name.casefold() == share]
             return self._tell(matching, MessageType.SHARE_MOVE, pack_address_list(event.addresses), "move")
+        if isinstance(event, ServiceMove):
+            return self._service_moves(event, entries)
         return self._ip_changed(event, entries)
+
+    def _service_moves(self, event: ServiceMove, entries: Iterable[Registration]) -> int:
+        shares = {share.casefold() for share in event.shares}
+        of_shares: list[Registration] = []
+        others: list[Registration] = []
+        for entry in entries:
+            if entry.share_name is None:
+                if event.registered is None or entry.ip_address in event.registered:
+                    others.append(entry)
+            elif entry.share_name.casefold() in shares:
+                of_shares.append(entry)
+        messages = pack_address_list(event.addresses)
+        return self._tell(of_shares, MessageType.SHARE_MOVE, messages, "move") + self._tell(
+            others, MessageType.CLIENT_MOVE, messages, "move"
+        )
 
     def _ip_changed(self, event: IpChange, entries: Iterable[Registration]) -> int:
         matching = [entry for entry in entries if entry.flags & RegisterFlags.IP_NOTIFICATION]

@@ -104,12 +104,13 @@ class WitnessService:
             self._timer.cancel()
             self._timer = None
 
-    def notify(self, event: Event) -> None:
-        """Tell who registered for it."""
+    def notify(self, event: Event) -> int:
+        """Tell who registered for it; how many."""
         count = self.registrations.notify(event)
         self.events_told += count
         log.info("%s: %d clients told", event, count)
         self._set_timer()
+        return count
 
     def _set_timer(self) -> None:
         deadline = self.registrations.next_deadline()

@@ -1,4 +1,7 @@
-"""One authentication under way: SPNEGO with NTLM and Kerberos, or either bare (MS-SPNG, RFC 4178)."""
+"""One authentication under way: SPNEGO with NTLM and Kerberos, or either bare (MS-SPNG, RFC 4178).
+
+The usual one, NTLM to begin with, takes a short way (``short_exchange``); pyspnego does the others.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,13 @@ from spnego._negotiate import NegotiateProxy
 from spnego._spnego import NegTokenInit, unpack_token
 from spnego.exceptions import BadMechanismError, SpnegoError
 
-from smb3server.auth.ntlm import LogonError, NtlmAcceptor
+from smb3server.auth.ntlm import NtlmAcceptor
+from smb3server.auth.ntlm_logon import LogonError, NtlmLogon
+from smb3server.auth.short_exchange import ShortExchange
 from smb3server.auth.users import UserDatabase
 from smb3server.session import Identity
 from smb3server.status import NtStatus, StatusError
+from smbdirect.errors import DecodeError
 
 log = logging.getLogger(__name__)
 
@@ -85,19 +91,19 @@ class Acceptor:
         allow_anonymous: bool = False,
         kerberos: bool = False,
         service: str = "cifs",
+        keys_only: bool = False,
     ) -> None:
-        """``service``: first part of the Kerberos principal."""
-        self._ntlm = NtlmAcceptor(users, server_name, allow_guest, allow_anonymous)
-        contexts: dict[GSSMech, Any] = {}
-        if kerberos:
-            try:
-                contexts[GSSMech.kerberos] = spnego.server(protocol="kerberos", service=service)
-            except SpnegoError as error:
-                log.warning("Kerberos is not available: %s", error)
-        contexts[GSSMech.ntlm] = self._ntlm
+        """``service``: first part of the Kerberos principal. ``keys_only``: nobody wants its ``context``, so NTLM may
+        take the short way."""
+        self._logon = NtlmLogon(users, server_name, allow_guest, allow_anonymous)
         self._users = users
-        self._kerberos = contexts.get(GSSMech.kerberos)
-        self._context: Any = _Negotiate(contexts)
+        self._with_kerberos = kerberos
+        self._service = service
+        self._keys_only = keys_only
+        self._short: ShortExchange | None = None
+        self._ntlm: NtlmAcceptor | None = None
+        self._kerberos: Any = None
+        self._context: Any = None
         self._begun = False
         self.identity: Identity | None = None
         self.expiration_time: float | None = None
@@ -105,15 +111,18 @@ class Acceptor:
 
     def step(self, token: bytes) -> bytes:
         """The answer to the client's token. Raises LOGON_FAILURE, or INVALID_PARAMETER for a token that is none."""
-        if not self._begun and self._kerberos is not None and token[:1] == _AP_REQ:
-            # RPC's Kerberos (GSS_C_DCE_STYLE) comes without the mechanism that GSS tokens begin with.
-            self._context = self._kerberos
-            self._context._is_wrapped = False
-        self._begun = True
+        if not self._begun:
+            self._begun = True
+            if self._keys_only:
+                self._short = ShortExchange.begin(token, self._logon)
+            if self._short is None:
+                self._make_context(token)
         try:
-            answer = self._context.step(token)
+            answer = self._short.step(token) if self._short is not None else self._context.step(token)
         except LogonError as error:
             raise StatusError(NtStatus.LOGON_FAILURE) from error
+        except DecodeError as error:
+            raise StatusError(NtStatus.INVALID_PARAMETER) from error
         except SpnegoError as error:
             log.debug("authentication failed: %s", error)
             raise StatusError(NtStatus.LOGON_FAILURE) from error
@@ -125,14 +134,32 @@ class Acceptor:
             # The parsers behind this meet whatever a stranger sends, and raise whatever comes to them.
             log.debug("malformed security token: %r", error)
             raise StatusError(NtStatus.INVALID_PARAMETER) from error
-        if self._context.complete:
+        if self._short is not None:
+            self.identity = self._logon.identity
+        elif self._context.complete:
             self.identity = self._proven()
         return answer or b""
+
+    def _make_context(self, token: bytes) -> None:
+        """pyspnego's, for this first token."""
+        contexts: dict[GSSMech, Any] = {}
+        if self._with_kerberos:
+            try:
+                contexts[GSSMech.kerberos] = spnego.server(protocol="kerberos", service=self._service)
+            except SpnegoError as error:
+                log.warning("Kerberos is not available: %s", error)
+        contexts[GSSMech.ntlm] = self._ntlm = NtlmAcceptor(self._logon)
+        self._kerberos = contexts.get(GSSMech.kerberos)
+        self._context = _Negotiate(contexts)
+        if self._kerberos is not None and token[:1] == _AP_REQ:
+            # RPC's Kerberos (GSS_C_DCE_STYLE) comes without the mechanism that GSS tokens begin with.
+            self._context = self._kerberos
+            self._context._is_wrapped = False
 
     def _proven(self) -> Identity:
         """Who the mechanism that was chosen says it is."""
         chosen = self._kerberos if self._context is self._kerberos else self._context._context
-        if chosen is self._ntlm and self._ntlm.complete and self._ntlm.identity is not None:
+        if self._ntlm is not None and chosen is self._ntlm and self._ntlm.complete and self._ntlm.identity is not None:
             return self._ntlm.identity  # type: ignore[no-any-return]
         if self._kerberos is not None and chosen is self._kerberos and self._kerberos.complete:
             return self._kerberos_identity(self._kerberos)
@@ -149,22 +176,25 @@ class Acceptor:
 
     @property
     def context(self) -> Any:
-        """pyspnego's context, for messages protected by the completed authentication itself."""
+        """pyspnego's context, for messages protected by the completed authentication itself; None if there
+        was none (``keys_only``)."""
         return self._context
 
     @property
     def ntlm(self) -> NtlmAcceptor | None:
         """None if the mechanism is another."""
-        return self._ntlm if self._ntlm.complete else None
+        return self._ntlm if self._ntlm is not None and self._ntlm.complete else None
 
     @property
     def extended_session_security(self) -> bool | None:
         """Whether NTLM's was negotiated (MS-NLMP 2.2.2.5); None if the mechanism is another."""
-        return self._ntlm.extended_session_security if self._ntlm.complete else None
+        return self.ntlm.extended_session_security if self.ntlm is not None else None
 
     @property
     def session_key(self) -> bytes:
         """Of the completed authentication, whole."""
+        if self._short is not None:
+            return self._logon.session_key
         return self._context.session_key  # type: ignore[no-any-return]
 
 

@@ -263,6 +263,27 @@ class Change(NamedTuple):
     """FILE_NOTIFY_CHANGE_* it counts as (MS-SMB2 2.2.35)."""
 
 
+class Remembered(ABC):
+    """A file that is known, and not open. It stays the same file whatever becomes of its names."""
+
+    key: FileKey
+    kind: Kind
+    path: Path
+    """What it was found by, in the case it has on disk."""
+
+    @abstractmethod
+    def is_there(self) -> bool:
+        """Whether ``path`` still leads to it."""
+
+    @abstractmethod
+    def exists(self) -> bool:
+        """Whether it is there under any name, or open somewhere."""
+
+    @abstractmethod
+    def open(self, request: OpenRequest) -> Handle:
+        """As ``Backend.open`` would by its name; ``FileNotFoundError`` if it is gone."""
+
+
 class Backend(ABC):
     """One share's store."""
 
@@ -288,6 +309,11 @@ class Backend(ABC):
         """FileNotFoundError: last component (or the stream) missing; PathNotFound: an ancestor is missing or no
         directory; NotADirectoryError, IsADirectoryError: against ``directory``; FileExistsError: CREATE on an existing
         one; PermissionError; EILSEQ: no possible name; EROFS; ELOOP: a symlink that leads outside or is not allowed."""
+
+    def remember(self, request: OpenRequest) -> Remembered | None:
+        """What an open of an existing file would find, at no lasting cost; errors as ``open``'s, but for rights on the
+        file itself. None: it takes an open handle to stay sure of this file."""
+        return None
 
     @abstractmethod
     def stat(self, path: Path, user: User | None = None) -> FileInfo:

@@ -15,13 +15,16 @@ from smb3server.backends.base import (
     Change,
     Disposition,
     FileInfo,
+    FileKey,
     Handle,
     Kind,
     OpenRequest,
     Path,
+    Remembered,
     User,
     VolumeInfo,
 )
+from smb3server.backends.file_ids import FileIds
 from smb3server.backends.impersonate import ActAs
 from smb3server.backends.local_handle import LocalHandle
 from smb3server.backends.metadata import Blob, Metadata, MetadataStore, file_info, kind_of, may_use_trusted
@@ -30,7 +33,7 @@ from smb3server.backends.own_changes import OwnChanges
 from smb3server.backends.resolve import Resolver
 from smb3server.backends.sidecar import SideCar
 from smb3server.backends.streams import StreamStore
-from smb3server.backends.syscalls import Statx
+from smb3server.backends.syscalls import FileId, Statx
 from smb3server.backends.watch import CREATE, Watcher
 
 _OPEN_FLAGS = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -85,6 +88,7 @@ class LocalBackend(Backend):
             self._sidecar = self._make_sidecar(options.sidecar)
             self.store = MetadataStore(self._sidecar, None if namespace == "none" else namespace)
             self.streams = StreamStore(self._sidecar)
+            self.file_ids = FileIds(self._root)
             self.own = OwnChanges()
             self._watcher = Watcher(self.resolver, self.own)
             self.namespace = Namespace(self.resolver, self.store, self.own, self.read_only)
@@ -144,6 +148,7 @@ class LocalBackend(Backend):
     def close(self) -> None:
         if self._root >= 0:
             self._watcher.close()
+            self.file_ids.close()
             os.close(self._root)
             self._root = -1
             self._sidecar.close()
@@ -285,6 +290,60 @@ class LocalBackend(Backend):
                 raise
         return data
 
+    def remember(self, request: OpenRequest) -> Remembered | None:
+        """None also for alternate streams, and where ``FileIds`` are of no use."""
+        if request.stream:
+            return None
+        with ActAs(request.user):
+            descriptor, stat = self.resolver.open_path(request.path, not request.open_reparse_point)
+        try:
+            kind = kind_of(stat.mode)
+            self._check_kind(request, kind)
+            file_id = self.file_ids.of(descriptor, stat)
+        finally:
+            os.close(descriptor)
+        if file_id is None:
+            return None
+        return _RememberedFile(self, FileKey(stat.dev, stat.ino), kind, request, file_id)
+
+    def find(self, request: OpenRequest, file_id: FileId) -> tuple[int, Statx] | None:
+        """O_PATH descriptor of the file and its stat, if ``request.path`` leads to it."""
+        try:
+            with ActAs(request.user):
+                descriptor, stat = self.resolver.open_path(request.path, not request.open_reparse_point)
+        except OSError:
+            return None
+        if self.file_ids.of(descriptor, stat) == file_id:
+            return descriptor, stat
+        os.close(descriptor)
+        return None
+
+    def reopen(self, request: OpenRequest, file_id: FileId) -> Handle:
+        """Open what was remembered; by its name if it has it still, so that the kernel knows its path."""
+        self.opens += 1
+        found = self.find(request, file_id)
+        if found is None:
+            moved = self.file_ids.open(file_id)
+            try:
+                found = moved, syscalls.statx(moved)
+            except BaseException:
+                os.close(moved)
+                raise
+        with ActAs(request.user):
+            descriptor, kind, data = self._open_data(request, *found)
+        return LocalHandle(
+            self,
+            descriptor,
+            found[1],
+            kind,
+            is_path=data is None,
+            data=data if kind == Kind.FILE else None,
+            writable=request.write,
+            stream="",
+            created=False,
+            user=request.user,
+        )
+
     # -- creating
 
     def _create(self, request: OpenRequest) -> Handle | None:
@@ -420,6 +479,37 @@ class LocalBackend(Backend):
         if not isinstance(handle, LocalHandle) or handle.kind != Kind.DIRECTORY:
             return None
         return self._watcher.subscribe(handle.disk_path, recursive, on_change)
+
+
+class _RememberedFile(Remembered):
+    __slots__ = ("_backend", "_file_id", "_request", "key", "kind", "path")
+
+    def __init__(self, backend: LocalBackend, key: FileKey, kind: Kind, request: OpenRequest, file_id: FileId) -> None:
+        self._backend = backend
+        self._request = request
+        self._file_id = file_id
+        self.key = key
+        self.kind = kind
+        self.path = request.path
+
+    def is_there(self) -> bool:
+        found = self._backend.find(self._request, self._file_id)
+        if found is None:
+            return False
+        os.close(found[0])
+        return True
+
+    def exists(self) -> bool:
+        if self.is_there():
+            return True
+        try:
+            os.close(self._backend.file_ids.open(self._file_id))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def open(self, request: OpenRequest) -> Handle:
+        return self._backend.reopen(request, self._file_id)
 
 
 def _data_flags(request: OpenRequest) -> int:

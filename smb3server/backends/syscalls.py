@@ -41,6 +41,9 @@ _STATX_ATTR_COMPRESSED = 0x4
 _WORD = struct.Struct("@L")
 _STATX = struct.Struct("<IIQIIIHHQQQQ" + "qIi" * 4 + "IIII")
 _XATTR_ROOM = 4096
+_FILE_HANDLE = struct.Struct("<Ii")
+_MAX_HANDLE = 128
+"""MAX_HANDLE_SZ."""
 
 
 class Statx(NamedTuple):
@@ -63,6 +66,13 @@ class Statx(NamedTuple):
     """STATX_ATTR_COMPRESSED."""
 
 
+class FileId(NamedTuple):
+    """struct file_handle: the file system's own name of a file, its generation included."""
+
+    type: int
+    data: bytes
+
+
 class _OpenHow(ctypes.Structure):
     _fields_ = [("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64)]
 
@@ -77,6 +87,7 @@ class _ThreadBuffers(threading.local):
     def __init__(self) -> None:
         self.statx = ctypes.create_string_buffer(256)
         self.statx_address = ctypes.addressof(self.statx)
+        self.handle = ctypes.create_string_buffer(_FILE_HANDLE.size + _MAX_HANDLE)
         self.xattr = ctypes.create_string_buffer(_XATTR_ROOM)
         self.xattr_address = ctypes.addressof(self.xattr)
         self.xattr_args = _XattrArgs(self.xattr_address, _XATTR_ROOM, 0)
@@ -87,6 +98,10 @@ _buffers = _ThreadBuffers()
 
 _statx = _libc.statx
 _statx.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint, ctypes.c_void_p)
+_name_to_handle_at = _libc.name_to_handle_at
+_name_to_handle_at.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
+_open_by_handle_at = _libc.open_by_handle_at
+_open_by_handle_at.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
 _renameat2 = _libc.renameat2
 _renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
 _fallocate = _libc.fallocate
@@ -197,6 +212,27 @@ def statx_at(directory: int, name: bytes) -> Statx:
     if _statx(directory, name, AT_SYMLINK_NOFOLLOW, _STATX_BASIC_AND_BTIME, buffers.statx_address) != 0:
         raise _error(name)
     return _unpack_statx(buffers.statx)
+
+
+def name_to_handle(descriptor: int) -> FileId:
+    """name_to_handle_at(2) of an open descriptor, O_PATH ones included."""
+    buffer = _buffers.handle
+    _FILE_HANDLE.pack_into(buffer, 0, _MAX_HANDLE, 0)
+    mount = ctypes.c_int()
+    if _name_to_handle_at(descriptor, b"", ctypes.byref(buffer), ctypes.byref(mount), AT_EMPTY_PATH) != 0:
+        raise _error()
+    size, kind = _FILE_HANDLE.unpack_from(buffer)
+    return FileId(kind, buffer.raw[_FILE_HANDLE.size : _FILE_HANDLE.size + size])
+
+
+def open_by_handle(mount: int, file_id: FileId, flags: int) -> int:
+    """open_by_handle_at(2); needs CAP_DAC_READ_SEARCH. ESTALE: there is no such file any more. ``mount``: a descriptor
+    of its file system, not an O_PATH one."""
+    handle = ctypes.create_string_buffer(_FILE_HANDLE.pack(len(file_id.data), file_id.type) + file_id.data)
+    descriptor = _open_by_handle_at(mount, ctypes.byref(handle), flags | os.O_CLOEXEC)
+    if descriptor < 0:
+        raise _error()
+    return int(descriptor)
 
 
 def file_system_type(descriptor: int) -> int:

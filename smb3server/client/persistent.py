@@ -37,7 +37,9 @@ _TRANSIENT = frozenset(
 _RETRY_DELAY = 0.05
 _MAX_DELAY = 0.5
 _SETUP_TIMEOUT, _MAX_SETUP_TIMEOUT = 3.0, 24.0
-"""Seconds for connection, logon and tree connect: a machine may take connections and never answer."""
+"""Seconds without progress in connecting, logging on and connecting to the tree: a machine may take connections and
+never answer. A server that many come back to at once does answer, step by step; who gave up on it would cost it the
+same work again."""
 _MAX_SEQUENCE_INDEX = 64
 
 
@@ -78,8 +80,8 @@ class PersistentShare:
                 return self.tree
             self.tree = None
             try:
-                async with asyncio.timeout(self._setup_timeout):
-                    tree = await self._set_up()
+                async with asyncio.timeout(self._setup_timeout) as limit:
+                    tree = await self._set_up(limit)
             except TimeoutError:
                 # A server that many come back to at once gets through with nobody if all give up early.
                 self._setup_timeout = min(2 * self._setup_timeout, _MAX_SETUP_TIMEOUT)
@@ -92,12 +94,18 @@ class PersistentShare:
                 self.on_reconnected()
             return tree
 
-    async def _set_up(self) -> Tree:
+    async def _set_up(self, limit: asyncio.Timeout) -> Tree:
+        def progress() -> None:
+            limit.reschedule(asyncio.get_running_loop().time() + self._setup_timeout)
+
         transport = await self._connect()
         try:
+            progress()
             client = await Client.connect(transport, client_guid=self.client_guid)
             client.on_break = self._on_break
+            progress()
             session = await client.log_on(self._user, self._password, previous_session_id=self._session_id)
+            progress()
             return await session.tree_connect(self._share)
         except BaseException:
             transport.abort("set-up failed")

@@ -52,14 +52,20 @@ def create(request: Request) -> Response | Pending:
     if tree is None or session is None:
         raise StatusError(NtStatus.NETWORK_NAME_DELETED)
     server = request.connection.server
-    if len(session.open_table) >= server.settings.max_opens or len(server.global_open_table) >= server.max_opens:
+    if len(session.open_table) >= server.settings.max_opens:
         raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
-    if tree.share.type == ShareType.PIPE:
+    pipe = tree.share.type == ShareType.PIPE
+    found: dict[bytes, Any] = {}
+    if not pipe:
+        found = contexts.decode_requests(raw_contexts)
+        durable.check_contexts(found, request.connection.dialect)
+        if durable.wants_reconnect(found):
+            # To an open that is counted already.
+            return _reconnect(request, record, name, found)
+    if len(server.global_open_table) - server.dormant_opens >= server.max_opens:
+        raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
+    if pipe:
         return _open_pipe(request, record, name)
-    found = contexts.decode_requests(raw_contexts)
-    durable.check_contexts(found, request.connection.dialect)
-    if durable.wants_reconnect(found):
-        return _reconnect(request, record, name, found)
     revived = durable.revived(request, found)
     earlier = request.connection.server.replays.find(request, found) if revived is None else None
     if earlier is not None:

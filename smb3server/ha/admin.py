@@ -4,131 +4,209 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
+import math
+import secrets
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
-from smb3server.ha.cluster import DEFAULT_NAME, View, coordination_prefix, read_view
-from smb3server.ha.store import Delete, Put, Store, StoreError
+from smb3server.ha.cluster import DEFAULT_NAME
+from smb3server.ha.cluster_status import describe, show
+from smb3server.ha.store import Delete, LeaseLost, Put, Store, StoreError
 from smb3server.ha.store_url import parse_url
+from smb3server.ha.view import View, answers_prefix, coordination_prefix, read_view
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
 _EVENT_LIFE = 30.0
 _POLL = 0.2
+_ANSWER_POLL = 0.02
+_ANSWER_TIMEOUT = 1.5
+"""Seconds in which a node that is up answers."""
 
 
 class AdminError(Exception):
     """Says why it cannot be done."""
 
 
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value) or value < 0:
+        raise ValueError(text)
+    return value
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="smb3server cluster", description="Look at a cluster and steer it.")
+    parser = argparse.ArgumentParser(
+        prog="smb3server cluster",
+        description="Look at a cluster and steer it, from any machine that reaches its etcd.",
+        epilog="Exit status: 0, 1 if it cannot be done (etcd does not answer, no such node or service, not in time), "
+        "2 for wrong usage.",
+    )
     parser.add_argument("--cluster", metavar="etcd://HOST:PORT,...", help="the cluster's store")
     parser.add_argument("--config", type=Path, metavar="FILE.toml", help="take [cluster] from a node's configuration")
     parser.add_argument("--name", help=f"the cluster's name (default: {DEFAULT_NAME})")
-    commands = parser.add_subparsers(dest="command", required=True)
-    status = commands.add_parser("status", help="nodes, services and where they are")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, text: str, more: str = "") -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}. {more}".strip())
+
+    status = command("status", "nodes, services, who serves what, since when and to how many clients")
     status.add_argument("--json", action="store_true", help="for programs")
-    drain = commands.add_parser("drain", help="move everything off a node, and keep it free")
-    drain.add_argument("node")
-    drain.add_argument("--undo", action="store_true", help="the node may have services again")
-    drain.add_argument("--timeout", type=float, default=30.0, metavar="SECONDS")
-    move = commands.add_parser("move", help="move a service to a node")
-    move.add_argument("service")
-    move.add_argument("node")
-    move.add_argument("--timeout", type=float, default=30.0, metavar="SECONDS")
-    client = commands.add_parser("move-client", help="ask a client, by Witness, to connect to a node")
-    client.add_argument("client")
-    client.add_argument("node")
+    status.add_argument("--quick", action="store_true", help="do not ask the nodes: only what the store knows")
+    drain = command(
+        "drain",
+        "move everything off a node, and keep it free",
+        "Clients are told by Witness first, then services move to the next node of their order.",
+    )
+    drain.add_argument("node", metavar="NODE")
+    drain.add_argument("--undo", action="store_true", help="the node may have services again (none moves back)")
+    move = command("move", "move a service to a node", "Clients are told by Witness first.")
+    move.add_argument("service", metavar="SERVICE")
+    move.add_argument("node", metavar="NODE")
+    for waiting in (drain, move):
+        waiting.add_argument(
+            "--timeout", type=_seconds, default=30.0, metavar="SECONDS", help="how long to wait for it (default: 30)"
+        )
+    client = command(
+        "move-client",
+        "ask a client, by Witness, to connect to a node",
+        "It is sent to the addresses at which the node serves what the client registered for.",
+    )
+    client.add_argument("client", metavar="CLIENT", help="ClientComputerName of its registrations")
+    client.add_argument("node", metavar="NODE")
     return parser
 
 
-def describe(view: View) -> dict[str, object]:
-    services = sorted({*view.owners, *view.targets})
-    return {
-        "nodes": [
-            {"name": node, "draining": node in view.draining, "addresses": info.get("addresses", [])}
-            for node, info in sorted(view.nodes.items())
-        ],
-        "services": [
-            {"name": name, "node": view.owners.get(name), "target": view.targets.get(name)} for name in services
-        ],
-    }
+class Admin:
+    """Methods raise ``AdminError`` and ``StoreError``."""
 
+    def __init__(self, store: Store, name: str) -> None:
+        self.store = store
+        self.prefix = coordination_prefix(name)
+        self._answers = answers_prefix(name)
 
-def _print(view: View) -> None:
-    for node, info in sorted(view.nodes.items()):
-        draining = "  draining" if node in view.draining else ""
-        print(f"node {node:16} {', '.join(info.get('addresses', ()))}{draining}")
-    for name in sorted({*view.owners, *view.targets}):
-        print(f"service {name:13} {view.owners.get(name) or '(nobody)'}")
+    async def view(self) -> View:
+        return await read_view(self.store, self.prefix)
 
+    async def status(self, quick: bool) -> dict[str, Any]:
+        view = await self.view()
+        left: dict[str, float | None] = {}
+        for node, info in view.nodes.items():
+            left[node] = None
+            with contextlib.suppress(LeaseLost):
+                left[node] = await self.store.time_left(int(info.get("lease", 0)))
+        reports = None if quick else await self._ask({"kind": "report"}, view.nodes)
+        return describe(view, left, reports, time.time())
 
-async def drain(store: Store, prefix: str, node: str, undo: bool, timeout: float) -> None:
-    """Raises ``AdminError``, ``StoreError``."""
-    key = f"{prefix}draining/{node}"
-    if undo:
-        await store.commit([Delete(key)])
-        return
-    view = await read_view(store, prefix)
-    if node not in view.nodes:
-        raise AdminError(f"there is no node {node}")
-    await store.commit([Put(key, b"{}")])
-    deadline = time.monotonic() + timeout
-    while node in (view := await read_view(store, prefix)).owners.values():
-        if time.monotonic() > deadline:
-            left = [name for name, owner in view.owners.items() if owner == node]
-            raise AdminError(f"after {timeout:g} s {node} still has {', '.join(left)}")
-        await asyncio.sleep(_POLL)
+    async def _ask(self, event: dict[str, Any], nodes: Collection[str]) -> dict[str, dict[str, Any]]:
+        """What the nodes answer, by node; those that do not in time are not in it."""
+        if not nodes:
+            return {}
+        lease = await self.store.grant(_EVENT_LIFE)
+        try:
+            number = secrets.token_hex(8)
+            answer = f"{self._answers}{number}"
+            told = json.dumps({**event, "answer": answer, "lease": lease}).encode()
+            await self.store.commit([Put(f"{self.prefix}events/admin-{number}", told, lease)])
+            deadline = time.monotonic() + _ANSWER_TIMEOUT
+            while True:
+                found = await self.store.scan(answer + "/")
+                if len(found) >= len(nodes) or time.monotonic() > deadline:
+                    return {entry.key.rpartition("/")[2]: json.loads(entry.value) for entry in found}
+                await asyncio.sleep(_ANSWER_POLL)
+        finally:
+            await self.store.revoke(lease)
 
+    @staticmethod
+    def _known(view: View, node: str) -> None:
+        if node not in view.nodes:
+            up = ", ".join(sorted(view.nodes)) or "none"
+            raise AdminError(f"there is no node {node} that is up (up: {up})")
 
-async def move(store: Store, prefix: str, service: str, node: str, timeout: float) -> None:
-    view = await read_view(store, prefix)
-    if node not in view.nodes:
-        raise AdminError(f"there is no node {node}")
-    if service not in view.owners:
-        raise AdminError(f"there is no service {service}")
-    await store.commit([Put(f"{prefix}services/{service}/target", json.dumps({"node": node}).encode())])
-    deadline = time.monotonic() + timeout
-    while (await read_view(store, prefix)).owners.get(service) != node:
-        if time.monotonic() > deadline:
-            raise AdminError(f"after {timeout:g} s {service} is not on {node}; it stays wanted there")
-        await asyncio.sleep(_POLL)
+    async def drain(self, node: str, timeout: float) -> str:
+        view = await self.view()
+        self._known(view, node)
+        moved = sorted(service for service, owner in view.owners.items() if owner == node)
+        await self.store.commit([Put(f"{self.prefix}draining/{node}", b"{}")])
+        if moved and not [other for other in view.nodes if other != node and other not in view.draining]:
+            raise AdminError(f"{node} is marked as draining, but no other node is up to take {', '.join(moved)}")
+        deadline = time.monotonic() + timeout
+        while left := [name for name, owner in (await self.view()).owners.items() if owner == node]:
+            if time.monotonic() > deadline:
+                raise AdminError(f"after {timeout:g} s {node} still has {', '.join(sorted(left))}; it stays draining")
+            await asyncio.sleep(_POLL)
+        return f"{node} is free, and stays so until drain --undo; moved: {', '.join(moved) or 'nothing'}"
 
+    async def undo_drain(self, node: str) -> str:
+        view = await self.view()
+        if node not in view.draining:
+            self._known(view, node)
+            return f"{node} was not draining"
+        await self.store.commit([Delete(f"{self.prefix}draining/{node}")])
+        return f"{node} may have services again"
 
-async def move_client(store: Store, prefix: str, client: str, node: str) -> None:
-    if node not in (await read_view(store, prefix)).nodes:
-        raise AdminError(f"there is no node {node}")
-    event = {"kind": "move-client", "client": client, "node": node}
-    lease = await store.grant(_EVENT_LIFE)
-    await store.commit([Put(f"{prefix}events/admin-{time.time_ns()}", json.dumps(event).encode(), lease)])
+    async def move(self, service: str, node: str, timeout: float) -> str:
+        view = await self.view()
+        self._known(view, node)
+        if service not in view.services():
+            raise AdminError(
+                f"there is no service {service} (there are: {', '.join(sorted(view.services())) or 'none'})"
+            )
+        if node in view.draining:
+            raise AdminError(f"{node} is draining: drain --undo {node} first")
+        await self.store.commit([Put(f"{self.prefix}services/{service}/target", json.dumps({"node": node}).encode())])
+        deadline = time.monotonic() + timeout
+        while (await self.view()).served_by(service) != node:
+            if time.monotonic() > deadline:
+                raise AdminError(f"after {timeout:g} s {service} is not on {node}; it stays wanted there")
+            await asyncio.sleep(_POLL)
+        return f"{service} is on {node}"
+
+    async def move_client(self, client: str, node: str) -> str:
+        view = await self.view()
+        self._known(view, node)
+        if not [service for service in view.serving if view.served_by(service) == node]:
+            raise AdminError(f"{node} serves nothing: a client would find no share there; move a service first")
+        answers = await self._ask({"kind": "move-client", "client": client, "node": node}, view.nodes)
+        told = sum(int(answer.get("told", 0)) for answer in answers.values())
+        silent = sorted(view.nodes.keys() - answers.keys())
+        if not told:
+            doubt = f" (no answer from {', '.join(silent)})" if silent else ""
+            raise AdminError(
+                f"nobody was told: no client {client} is registered with a Witness for what {node} serves{doubt}"
+            )
+        return f"{told} {'registration' if told == 1 else 'registrations'} of {client} told"
 
 
 async def _run(options: argparse.Namespace, url: str, name: str) -> None:
     from smb3server.ha.etcd_store import EtcdStore
 
     store = EtcdStore(parse_url(url))
-    prefix = coordination_prefix(name)
+    admin = Admin(store, name)
     try:
         if options.command == "status":
-            view = await read_view(store, prefix)
-            if options.json:
-                print(json.dumps(describe(view)))
-            else:
-                _print(view)
+            status = await admin.status(options.quick)
+            print(json.dumps(status)) if options.json else show(status)
+            return
+        if options.command == "drain" and options.undo:
+            said = await admin.undo_drain(options.node)
         elif options.command == "drain":
-            await drain(store, prefix, options.node, options.undo, options.timeout)
+            said = await admin.drain(options.node, options.timeout)
         elif options.command == "move":
-            await move(store, prefix, options.service, options.node, options.timeout)
+            said = await admin.move(options.service, options.node, options.timeout)
         else:
-            await move_client(store, prefix, options.client, options.node)
+            said = await admin.move_client(options.client, options.node)
+        print(said)
     finally:
         await store.close()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point; exit status as ``--help`` says."""
     options = _parser().parse_args(arguments)
     url, name = options.cluster, options.name
     try:
@@ -141,8 +219,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 raise AdminError(str(error)) from error
             url, name = url or config.url, name or config.name
         if not url:
-            raise AdminError("which cluster? --cluster or --config")
+            print("smb3server cluster: which cluster? --cluster etcd://HOST:PORT,... or --config", file=sys.stderr)
+            return EXIT_USAGE
         asyncio.run(_run(options, url, name or DEFAULT_NAME))
+    except ImportError as error:
+        print(f"smb3server cluster: needs {error.name}: install smb3server[cluster]", file=sys.stderr)
+        return EXIT_FAILED
     except ValueError as error:
         print(f"smb3server cluster: {error}", file=sys.stderr)
         return EXIT_USAGE

@@ -1,9 +1,7 @@
 """A node of a cluster: watches what the nodes agree on, takes services that nobody has, hands on those it should not.
 
-Everything lies in the store below the cluster's name: ``c/nodes/NODE`` (bound to the node's lease),
-``c/services/SERVICE/owner`` (bound to its owner's), ``c/services/SERVICE/target`` and ``c/draining/NODE`` (the
-administrator's wishes), ``c/events/...`` (told to all nodes, for their Witness services), and apart from those
-``state/SERVICE/opens/...`` (persistent opens).
+Everything lies in the store below the cluster's name, see ``view``; apart from that ``state/SERVICE/opens/...``
+(persistent opens).
 """
 
 from __future__ import annotations
@@ -19,7 +17,19 @@ from typing import TYPE_CHECKING, Any
 from smb3server.ha.membership import DEFAULT_TTL, Membership, boottime
 from smb3server.ha.persistence import Persistence
 from smb3server.ha.service_owner import ServiceConfig, ServiceOwner
-from smb3server.ha.store import Change, Store, StoreError
+from smb3server.ha.store import Put, Store, StoreError, ignore_outcome
+from smb3server.ha.view import (
+    Event,
+    MoveClientEvent,
+    NodeEvent,
+    Question,
+    ReportEvent,
+    ServiceEvent,
+    View,
+    answers_prefix,
+    coordination_prefix,
+    read_view,
+)
 
 if TYPE_CHECKING:
     from smb3server.server import Server
@@ -48,107 +58,8 @@ class ClusterConfig:
     services: list[ServiceConfig] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceEvent:
-    """A service is served by ``node`` from now on, or by nobody (None)."""
-
-    service: str
-    node: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class NodeEvent:
-    node: str
-    alive: bool
-
-
-@dataclass(frozen=True, slots=True)
-class MoveEvent:
-    """A service is about to move; its clients may as well connect anew."""
-
-    service: str
-    node: str
-
-
-@dataclass(frozen=True, slots=True)
-class MoveClientEvent:
-    """The administrator wants a client elsewhere."""
-
-    client: str
-    node: str
-
-
-Event = ServiceEvent | NodeEvent | MoveEvent | MoveClientEvent
-
-
-class View:
-    """What the store says: nodes, owners, wishes."""
-
-    def __init__(self, prefix: str) -> None:
-        self.prefix = prefix
-        self.nodes: dict[str, dict[str, Any]] = {}
-        self.owners: dict[str, str] = {}
-        self.targets: dict[str, str] = {}
-        self.draining: set[str] = set()
-
-    def apply(self, change: Change) -> Event | None:
-        """Take in a change; the event it means."""
-        kind, _, rest = change.key.removeprefix(self.prefix).partition("/")
-        value = _decode(change.value)
-        if kind == "nodes":
-            known = rest in self.nodes
-            if change.value is None:
-                self.nodes.pop(rest, None)
-                return NodeEvent(rest, False) if known else None
-            self.nodes[rest] = value
-            return None if known else NodeEvent(rest, True)
-        if kind == "draining":
-            (self.draining.discard if change.value is None else self.draining.add)(rest)
-        elif kind == "services":
-            service, _, what = rest.partition("/")
-            if what == "owner":
-                return self._owner(service, None if change.value is None else str(value.get("node")))
-            if what == "target" and change.value is not None:
-                self.targets[service] = str(value.get("node"))
-            elif what == "target":
-                self.targets.pop(service, None)
-        elif kind == "events" and change.value is not None:
-            if value.get("kind") == "move-client":
-                return MoveClientEvent(str(value.get("client")), str(value.get("node")))
-            if value.get("kind") == "move":
-                return MoveEvent(str(value.get("service")), str(value.get("node")))
-        return None
-
-    def _owner(self, service: str, node: str | None) -> Event | None:
-        if self.owners.get(service) == node:
-            return None
-        if node is None:
-            del self.owners[service]
-        else:
-            self.owners[service] = node
-        return ServiceEvent(service, node)
-
-
-def _decode(value: bytes | None) -> dict[str, Any]:
-    try:
-        found = json.loads(value or b"{}")
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def coordination_prefix(name: str) -> str:
-    """Of what nodes watch, in a cluster of this name."""
-    return f"{name}/c/"
-
-
-async def read_view(store: Store, prefix: str) -> View:
-    """Raises ``StoreError``."""
-    view = View(prefix)
-    for kind in ("nodes/", "draining/", "services/"):
-        for entry in await store.scan(prefix + kind):
-            view.apply(Change(*entry))
-    return view
+Listener = Callable[[Event], int]
+"""Returns how many clients it told."""
 
 
 class Cluster:
@@ -166,11 +77,13 @@ class Cluster:
         }
         self._server = server
         self._store = store
-        self._listeners: list[Callable[[Event], None]] = []
+        self._listeners: list[Listener] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._wake = asyncio.Event()
         self._unowned_since: dict[str, tuple[list[str], float]] = {}
         """Since when a service has no owner, and these candidates for it."""
+        self._moving: set[str] = set()
+        """Services whose clients have been told that they move."""
         for share in server.share_list.values():
             if share.service in self.services:
                 owner = self.services[share.service]
@@ -184,7 +97,7 @@ class Cluster:
         self.membership.on_renewed = self._renewed
         server.guid_of_address = self._guid_of_address
 
-    def subscribe(self, listener: Callable[[Event], None]) -> Callable[[], None]:
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Call the listener for every event from now on, on the event loop; the result ends that."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
@@ -213,6 +126,7 @@ class Cluster:
             service.lose()
 
     def _renewed(self) -> None:
+        self.membership.refresh()
         for service in self.services.values():
             service.keep_addresses()
 
@@ -244,9 +158,9 @@ class Cluster:
             self._tell(NodeEvent(node, False))
         for node in fresh.nodes.keys() - old.nodes.keys():
             self._tell(NodeEvent(node, True))
-        for service in old.owners.keys() | fresh.owners.keys():
-            if old.owners.get(service) != fresh.owners.get(service):
-                self._tell(ServiceEvent(service, fresh.owners.get(service)))
+        for service in old.serving.keys() | fresh.serving.keys():
+            if old.served_by(service) != fresh.served_by(service):
+                self._tell(ServiceEvent(service, fresh.served_by(service)))
         self._wake.set()
         return version
 
@@ -255,8 +169,25 @@ class Cluster:
         if event is None:
             return
         log.debug("%s: %s", self.node, event)
-        for listener in list(self._listeners):
-            listener(event)
+        told = sum([listener(event) for listener in self._listeners])
+        if isinstance(event, MoveClientEvent):
+            self._answer(event.question, {"told": told})
+        elif isinstance(event, ReportEvent):
+            self._answer(event.question, self.report())
+
+    def _answer(self, question: Question, answer: dict[str, Any]) -> None:
+        """Gone with the question's lease."""
+        if not question.lease or not question.key.startswith(answers_prefix(self.config.name)):
+            return
+        put = Put(f"{question.key}/{self.node}", json.dumps(answer).encode(), question.lease)
+        ignore_outcome(self._store.submit([put]))
+
+    def report(self) -> dict[str, Any]:
+        """For an administrator who asks: what is served here, to how many clients."""
+        return {
+            "services": {owner.name: owner.report() for owner in self.services.values() if owner.owned},
+            "lease": round(max(0.0, self.membership.fence.deadline - boottime()), 1),
+        }
 
     # Deciding
 
@@ -290,7 +221,7 @@ class Cluster:
             return None
         if service.name in self.view.owners:
             self._unowned_since.pop(service.name, None)
-            return None
+            return service.disown if self.view.owners[service.name] == self.node else None
         order = self.candidates(service.config)
         known, since = self._unowned_since.get(service.name, ([], 0.0))
         if known != order:
@@ -301,11 +232,15 @@ class Cluster:
 
     async def _move(self, service: ServiceOwner, node: str) -> None:
         """Clients first, by Witness; then the service."""
-        if service.busy or not service.owned:
+        if service.busy or not service.owned or service.name in self._moving:
             return
-        self.announce({"kind": "move", "service": service.name, "node": node})
-        await asyncio.sleep(_MOVE_NOTICE)
-        await service.release()
+        self._moving.add(service.name)
+        try:
+            self.announce({"kind": "move", "service": service.name, "node": node})
+            await asyncio.sleep(_MOVE_NOTICE)
+            await service.release()
+        finally:
+            self._moving.discard(service.name)
 
     def announce(self, event: dict[str, Any]) -> None:
         """Tell all nodes; forgotten with this membership."""

@@ -285,6 +285,13 @@ class EtcdStore(Store):
         except LeaseLost:
             log.debug("lease %x is gone already", lease)
 
+    async def time_left(self, lease: int) -> float:
+        answer = await self._call("/v3/lease/timetolive", {"ID": str(lease)})
+        left = int(answer.get("TTL", 0))
+        if left < 0:
+            raise LeaseLost(f"lease {lease:x}")
+        return float(left)
+
     async def close(self) -> None:
         if self._closed:
             return

@@ -66,6 +66,8 @@ class Membership:
         self.on_lost: Callable[[], None] = lambda: None
         """Called once per membership, no later than the event loop can after the deadline."""
         self._info = info
+        self._told = b""
+        """The info as other nodes know it."""
         self._old_lease = 0
 
     async def run(self) -> None:
@@ -94,16 +96,15 @@ class Membership:
         start = boottime()
         lease = await self.store.grant(self.ttl)
         try:
-            await self.store.commit(
-                [Put(self.key, json.dumps(self._info()).encode(), lease)], [Condition(self.key, ABSENT)]
-            )
+            told = self._encoded(lease)
+            await self.store.commit([Put(self.key, told, lease)], [Condition(self.key, ABSENT)])
         except ConditionFailed:
             await self.store.revoke(lease)
             raise StoreError("a node of this name is a member, or was until a moment ago") from None
         except StoreError:
             self._old_lease = lease
             raise
-        self.lease = lease
+        self.lease, self._told = lease, told
         self.joined_at = boottime()
         self.fence.deadline = start + self.ttl - self.margin
         log.info("%s joined the cluster", self.node)
@@ -151,6 +152,23 @@ class Membership:
                 await self.store.revoke(lease)
             except StoreError as error:
                 log.warning("%s: lease not returned: %s", self.node, error)
+
+    def _encoded(self, lease: int) -> bytes:
+        return json.dumps({**self._info(), "lease": lease}).encode()
+
+    def refresh(self) -> None:
+        """Tell the others if the info is not what it was."""
+        told = self._encoded(self.lease)
+        if not self.lease or told == self._told:
+            return
+        self._told = told
+
+        def stored(done: asyncio.Future[int]) -> None:
+            if done.cancelled() or done.exception() is not None:
+                # Again, with the next renewal.
+                self._told = b""
+
+        self.store.submit([Put(self.key, told, self.lease)]).add_done_callback(stored)
 
     def put(self, key: str, value: bytes) -> None:
         """Set a key that goes away with the membership."""

@@ -9,14 +9,17 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, cast
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar, cast
 
-from smb3server import access, host_locks
-from smb3server.backends.base import Disposition, Handle, Kind, OpenRequest, User
+from smb3server import access, collector, host_locks
+from smb3server.backends.base import Disposition, Handle, Kind, OpenRequest, Remembered
+from smb3server.backends.deferred import DeferredHandle
 from smb3server.durable import Durability
 from smb3server.ha.records import CachingRecord, OpenRecord, opens_prefix, parse
-from smb3server.ha.store import Delete, StoreError
+from smb3server.ha.store import Delete, Entry, StoreError
 from smb3server.leases import Lease, Oplock
 from smb3server.locks import Lock
 from smb3server.open import Open
@@ -34,20 +37,31 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _EXHAUSTED = frozenset([errno.EMFILE, errno.ENFILE, errno.ENOMEM])
-_AT_ONCE = 64
-"""Opens restored before others (the renewal of a cluster lease) get their turn."""
+_TURN = 0.05
+"""Seconds of restoring before others (the renewal of a cluster lease) get their turn. Theirs may be long, where clients
+are already at the door; so there are not too many."""
 
 
 async def restore(server: Server, domain: Domain, shares: Iterable[Share]) -> int:
     """Restore all opens of a domain, on these shares; how many came back. Records of what cannot come back (the file is
     gone: it was closed for good as the server died) are removed; those not understood stay. Raises ``StoreError``, also
     when there is no room for all of them."""
+    records = await domain.store.scan(opens_prefix(domain.prefix))
+    with collector.paused():
+        return await _restore_all(server, domain, shares, records)
+
+
+async def _restore_all(server: Server, domain: Domain, shares: Iterable[Share], records: Sequence[Entry]) -> int:
     by_name = {share.name.casefold(): share for share in shares}
     restored = 0
-    for index, entry in enumerate(await domain.store.scan(opens_prefix(domain.prefix))):
-        if index % _AT_ONCE == 0:
+    turn_ends = time.monotonic() + _TURN
+    for entry in records:
+        if time.monotonic() > turn_ends:
             await asyncio.sleep(0)
+            turn_ends = time.monotonic() + _TURN
         try:
             record = parse(entry.value)
         except ValueError as error:
@@ -81,7 +95,7 @@ def restore_open(server: Server, share: Share, backend: Backend, record: OpenRec
     """False if it is there already. Raises ``OSError``, ``FileNotFoundError`` also where another file has the name."""
     if record.persistent_id in server.global_open_table:
         return False
-    handle = _open_file(backend, share, record)
+    handle = _handle_of(backend, share, record)
     if handle.key.inode != record.inode:
         handle.close()
         raise FileNotFoundError("another file has the name now")
@@ -99,7 +113,11 @@ def restore_open(server: Server, share: Share, backend: Backend, record: OpenRec
     entry.path = record.path
     entry.is_directory = record.is_directory
     entry.handle = handle
-    entry.descriptor = None if entry.is_directory else handle.fileno()
+    deferred: object = handle
+    if isinstance(deferred, DeferredHandle):
+        server.dormant_opens += 1
+    else:
+        entry.descriptor = None if entry.is_directory else handle.fileno()
     entry.file = file
     entry.delete_on_close = record.delete_on_close
     entry.lock_sequences = dict(record.lock_sequences)
@@ -121,34 +139,49 @@ def restore_open(server: Server, share: Share, backend: Backend, record: OpenRec
     return True
 
 
-def _open_file(backend: Backend, share: Share, record: OpenRecord) -> Handle:
-    """With the access it was granted: rights on the file that changed since do not take it back."""
+def _handle_of(backend: Backend, share: Share, record: OpenRecord) -> Handle:
+    """With the access it was granted: rights on the file that changed since do not take it back. Not opened before
+    somebody needs it, which may be never; but locks that programs of the host shall see need a descriptor."""
     data = record.granted_access
-    writes = bool(data & access.WRITES_DATA) and not share.read_only
+    wanted = OpenRequest(
+        record.path,
+        record.stream,
+        Disposition.OPEN,
+        read=bool(data & (Access.READ_DATA | Access.EXECUTE)) and not record.is_directory,
+        write=bool(data & access.WRITES_DATA) and not share.read_only,
+        directory=True if record.is_directory else None,
+        open_reparse_point=bool(record.create_options & CreateOptions.OPEN_REPARSE_POINT),
+        user=share.user or record.identity.user,
+    )
+    if not (share.posix_locks and record.locks):
+        remembered = _as_either(wanted, backend.remember)
+        if remembered is not None:
+            _check_kind(remembered.kind, record)
 
-    def opened(user: User | None) -> Handle:
-        return backend.open(
-            OpenRequest(
-                record.path,
-                record.stream,
-                Disposition.OPEN,
-                read=bool(data & (Access.READ_DATA | Access.EXECUTE)) and not record.is_directory,
-                write=writes,
-                directory=True if record.is_directory else None,
-                open_reparse_point=bool(record.create_options & CreateOptions.OPEN_REPARSE_POINT),
-                user=user,
-            )
-        )
+            def open_now(found: Remembered) -> Handle:
+                return _as_either(wanted, found.open)
 
-    user = share.user or record.identity.user
+            return cast("Handle", DeferredHandle(remembered, open_now))
+    handle = _as_either(wanted, backend.open)
     try:
-        handle = opened(user)
-    except PermissionError:
-        handle = opened(None)
-    if handle.kind == Kind.DIRECTORY and not record.is_directory and not record.stream:
+        _check_kind(handle.kind, record)
+    except FileNotFoundError:
         handle.close()
-        raise FileNotFoundError("a directory has the name now")
+        raise
     return handle
+
+
+def _as_either(wanted: OpenRequest, action: Callable[[OpenRequest], T]) -> T:
+    """As the user, or as the server itself."""
+    try:
+        return action(wanted)
+    except PermissionError:
+        return action(replace(wanted, user=None))
+
+
+def _check_kind(kind: Kind, record: OpenRecord) -> None:
+    if kind == Kind.DIRECTORY and not record.is_directory and not record.stream:
+        raise FileNotFoundError("a directory has the name now")
 
 
 def _restore_caching(file: File, entry: Open, record: CachingRecord) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -63,6 +64,7 @@ class ServiceOwner:
         self.config = config
         self.name = config.name
         self.owner_key = f"{prefix}services/{config.name}/owner"
+        self._serving_key = f"{prefix}services/{config.name}/serving"
         self.shares: list[Share] = []
         self.owned = False
         self.busy = False
@@ -76,6 +78,8 @@ class ServiceOwner:
         self._state_prefix = f"{state_prefix}{config.name}/"
         self._version = 0
         self._timers: list[asyncio.TimerHandle] = []
+        self._domain: Domain | None = None
+        """Of the present ownership."""
 
     # Taking over
 
@@ -115,6 +119,9 @@ class ServiceOwner:
         wanted = [share for share in self.shares if share.continuous_availability]
         for share in wanted:
             share.domain = domain
+        self._domain = domain
+        if self._server.persistence is not None:
+            self._server.persistence.reclaim(domain)
         self.restored = await restore(self._server, domain, wanted) if wanted else 0
         if self._membership.lease != lease or self._membership.fence.expired():
             raise StoreError("the membership ended meanwhile")
@@ -126,6 +133,9 @@ class ServiceOwner:
         loop = asyncio.get_running_loop()
         for delay in _ANNOUNCEMENTS:
             self._timers.append(loop.call_later(delay, self._announce))
+        # Only now do clients find it here: so say the Witness services. The time is for people to read.
+        serving = {"node": self._membership.node, "since": round(time.time())}
+        await self._store.commit([Put(self._serving_key, json.dumps(serving).encode(), lease)], conditions)
         log.info("service %s is served here, %d opens restored", self.name, self.restored)
         self.on_changed()
 
@@ -180,11 +190,30 @@ class ServiceOwner:
         log.info("service %s is released", self.name)
         self.on_changed()
 
+    async def disown(self) -> None:
+        """The store says that this node has the service, and the node knows nothing of it: a write whose outcome was
+        unknown, or one that could not be taken back. Otherwise nobody would ever serve it."""
+        if self.busy or self.owned:
+            return
+        self.busy = True
+        try:
+            entry = await self._store.get(self.owner_key)
+            if entry is not None and json.loads(entry.value).get("node") == self._membership.node:
+                log.warning("service %s: its ownership was left over", self.name)
+                self._version = entry.version
+                await self._give_up_ownership()
+        except (StoreError, ValueError) as error:
+            log.warning("service %s: %s", self.name, error)
+        finally:
+            self.busy = False
+
     async def _give_up_ownership(self) -> None:
         try:
-            await self._store.commit([Delete(self.owner_key)], [Condition(self.owner_key, self._version)])
+            await self._store.commit(
+                [Delete(self._serving_key), Delete(self.owner_key)], [Condition(self.owner_key, self._version)]
+            )
         except StoreError as error:
-            # It goes with the lease.
+            # It goes with the lease, or is found again (``disown``).
             log.warning("service %s: %s", self.name, error)
 
     def lose(self) -> None:
@@ -212,6 +241,9 @@ class ServiceOwner:
                 entry.abandon()
         for share in self.shares:
             share.domain = None
+        domain, self._domain = self._domain, None
+        if domain is not None and server.persistence is not None:
+            server.persistence.end(domain)
 
     def _remove_addresses(self) -> None:
         """On a worker thread."""
@@ -224,11 +256,20 @@ class ServiceOwner:
     def _concerns(self, connection: Connection) -> bool:
         if self.has_address(connection.transport.local_address[0]):
             return True
+        return self._has_tree(connection)
+
+    def _has_tree(self, connection: Connection) -> bool:
         return any(
             tree.share in self.shares
             for session in connection.session_table.values()
             for tree in session.tree_connect_table.values()
         )
+
+    def report(self) -> dict[str, int]:
+        """For people: clients, and their opens."""
+        clients = [entry for entry in self._server.connection_list if self._has_tree(entry)]
+        opens = sum(entry.tree.share in self.shares for entry in self._server.global_open_table.values())
+        return {"clients": len({entry.client_guid or id(entry) for entry in clients}), "opens": opens}
 
     def _address_texts(self) -> Sequence[str]:
         return [str(entry.address) for entry in self.config.addresses]

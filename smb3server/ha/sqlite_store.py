@@ -169,6 +169,12 @@ class SqliteStore(Store):
         if self._leases.pop(lease, None) is not None:
             await self._call(lambda: self._expire(lease))
 
+    async def time_left(self, lease: int) -> float:
+        found = self._leases.get(lease)
+        if found is None or found.deadline < time.monotonic():
+            raise LeaseLost(f"lease {lease}")
+        return found.deadline - time.monotonic()
+
     def _check_lease(self, lease: int) -> None:
         found = self._leases.get(lease)
         if found is None or self._closed:

@@ -125,6 +125,10 @@ class Store(ABC):
         """It ends now, with the keys bound to it. A lease that is gone already is no error."""
 
     @abstractmethod
+    async def time_left(self, lease: int) -> float:
+        """Seconds, as whole ones if the store counts so. Raises ``LeaseLost``."""
+
+    @abstractmethod
     async def close(self) -> None:
         """Finish what was submitted, then let go of everything."""
 

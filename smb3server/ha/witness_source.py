@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from smb3server.ha.cluster import Cluster, Event, MoveClientEvent, MoveEvent, NodeEvent, ServiceEvent
+from smb3server.ha.cluster import Cluster
+from smb3server.ha.view import Event, MoveClientEvent, MoveEvent, NodeChanged, NodeEvent, ServiceEvent
 from witness import cluster as witness
-from witness.ndr import V2, Address, InterfaceInfo, InterfaceState
+from witness.ndr import V2, Address, AddressInfo, InterfaceInfo, InterfaceState
 
 if TYPE_CHECKING:
     from smb3server.server import Server
 
 
 class WitnessSource:
-    """Net names are those of the services, and the server's own for all of them."""
+    """Net names are those of the services, and the server's own for all of them: a client that registered with that one
+    means the service at the address that it registered."""
 
     def __init__(self, cluster: Cluster, server: Server) -> None:
         self._cluster = cluster
         self._server = server
+        self._nodes: dict[str, list[Address]] = {}
+        """Addresses of every node that has been seen, gone or not."""
+        self._places: dict[str, list[Address]] = {}
+        """Where clients of a service have been sent last."""
+        self._listeners: list[witness.Listener] = []
+        cluster.subscribe(self._on_event)
+
+    # What there is
 
     def _services(self, net_name: str) -> list[str]:
         wanted = net_name.casefold()
@@ -35,51 +45,106 @@ class WitnessSource:
         return [share.name for service in self._services(net_name) for share in self._cluster.services[service].shares]
 
     def addresses(self, net_name: str) -> Collection[Address]:
-        return {address for service in self._services(net_name) for address in self._cluster.addresses_of(service)}
+        found: set[Address] = set()
+        for service in self._services(net_name):
+            found.update(self._cluster.addresses_of(service) or _every(self._nodes.values()))
+        return found
 
-    def node_addresses(self, node: str) -> list[Address]:
-        found = self._cluster.view.nodes.get(node, {}).get("addresses", ())
-        return [ipaddress.ip_address(text) for text in found]
+    def _place(self, service: str, node: str) -> list[Address]:
+        """Where the clients of a service on this node are."""
+        return list(self._cluster.addresses_of(service) or self._nodes.get(node, ()))
 
     def interfaces(self) -> Sequence[InterfaceInfo]:
+        """Nodes that are gone are listed as unavailable."""
         found: list[InterfaceInfo] = []
-        for node in sorted(self._cluster.view.nodes):
-            addresses = self.node_addresses(node)
+        for node, addresses in sorted(self._nodes.items()):
+            state = InterfaceState.AVAILABLE if node in self._cluster.view.nodes else InterfaceState.UNAVAILABLE
             ipv4 = [entry for entry in addresses if isinstance(entry, ipaddress.IPv4Address)]
             ipv6 = [entry for entry in addresses if isinstance(entry, ipaddress.IPv6Address)]
             for index in range(max(len(ipv4), len(ipv6))):
                 first = ipv4[index] if index < len(ipv4) else None
                 second = ipv6[index] if index < len(ipv6) else None
                 other = node != self._cluster.node
-                found.append(InterfaceInfo(node, V2, InterfaceState.AVAILABLE, first, second, other))
+                found.append(InterfaceInfo(node, V2, state, first, second, other))
         return found
 
-    def subscribe(self, listener: witness.Listener) -> Callable[[], None]:
-        def on_event(event: Event) -> None:
-            for translated in self._translate(event):
-                listener(translated)
+    # What happens
 
-        return self._cluster.subscribe(on_event)
+    def subscribe(self, listener: witness.Listener) -> Callable[[], None]:
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def _on_event(self, event: Event) -> int:
+        if isinstance(event, NodeEvent) and event.alive:
+            self._nodes[event.node] = self._said(event.node)
+        return sum([listener(told) for told in self._translate(event) for listener in self._listeners])
+
+    def _said(self, node: str) -> list[Address]:
+        texts = self._cluster.view.nodes.get(node, {}).get("addresses", ())
+        return [ipaddress.ip_address(text) for text in texts]
 
     def _translate(self, event: Event) -> list[witness.Event]:
         if isinstance(event, ServiceEvent):
-            addresses = frozenset(self._cluster.addresses_of(event.service))
-            up = event.node is not None
-            # Those who registered with the server's own name know their service by its addresses.
-            return [
-                witness.ResourceChanged(event.service, up),
-                witness.ResourceChanged(self._server.settings.server_name, up, addresses),
-            ]
-        if isinstance(event, MoveClientEvent):
-            return [witness.ClientMove(event.client, witness.online(self.node_addresses(event.node)))]
+            return self._moved(event)
         if isinstance(event, MoveEvent) and event.service in self._cluster.services:
-            target = witness.online(self._cluster.addresses_of(event.service))
-            owner = self._cluster.services[event.service]
-            return [
-                witness.ShareMove(name, share.name, target)
-                for share in owner.shares
-                for name in (event.service, self._server.settings.server_name)
-            ]
-        if isinstance(event, NodeEvent):
-            return []
+            return self._about_to_move(event)
+        if isinstance(event, MoveClientEvent):
+            return self._move_client(event)
+        if isinstance(event, NodeChanged):
+            return self._changed(event.node)
         return []
+
+    def _moved(self, event: ServiceEvent) -> list[witness.Event]:
+        """3.1.6.1, 3.1.6.4: first what has clients reconnect, then the addresses for those who want to know them."""
+        up, server = event.node is not None, self._server.settings.server_name
+        before = self._places.get(event.service, [])
+        now = before
+        if event.node is not None:
+            now = self._places[event.service] = self._place(event.service, event.node)
+        told = witness.online(now) if up else tuple(AddressInfo(address, False) for address in now)
+        found: list[witness.Event] = [
+            witness.ResourceChanged(event.service, up),
+            witness.ResourceChanged(server, up, frozenset([*before, *now])),
+        ]
+        if told:
+            found += [witness.IpChange(name, told) for name in (event.service, server)]
+        return found
+
+    def _about_to_move(self, event: MoveEvent) -> list[witness.Event]:
+        """3.1.6.3 for those who registered a share, 3.1.6.2 for the others. Virtual addresses go with the service, so
+        clients find it at the same ones."""
+        target = witness.online(self._place(event.service, event.node))
+        shares = frozenset(share.name for share in self._cluster.services[event.service].shares)
+        at = frozenset(self._places.get(event.service) or self._place(event.service, event.node))
+        return [
+            witness.ServiceMove(event.service, shares, target),
+            witness.ServiceMove(self._server.settings.server_name, shares, target, at),
+        ]
+
+    def _move_client(self, event: MoveClientEvent) -> list[witness.Event]:
+        """3.1.6.2: only to where the node serves what the client registered for."""
+        found: list[witness.Event] = []
+        for service in self._cluster.services:
+            if self._cluster.view.served_by(service) == event.node:
+                target = witness.online(self._place(service, event.node))
+                at = frozenset([*self._places.get(service, ()), *(entry.address for entry in target)])
+                found.append(witness.ClientMove(event.client, target, service))
+                found.append(witness.ClientMove(event.client, target, self._server.settings.server_name, at))
+        return found
+
+    def _changed(self, node: str) -> list[witness.Event]:
+        """3.1.6.4: addresses of a node come and go; clients of services that have none of their own use them."""
+        before, now = self._nodes.get(node, []), self._said(node)
+        self._nodes[node] = now
+        changes = witness.online([entry for entry in now if entry not in before])
+        changes += tuple(AddressInfo(entry, False) for entry in before if entry not in now)
+        found: list[witness.Event] = []
+        for service in self._cluster.services:
+            if changes and not self._cluster.addresses_of(service) and self._cluster.view.served_by(service) == node:
+                self._places[service] = self._place(service, node)
+                found += [witness.IpChange(name, changes) for name in (service, self._server.settings.server_name)]
+        return found
+
+
+def _every(lists: Iterable[list[Address]]) -> list[Address]:
+    return [address for addresses in lists for address in addresses]

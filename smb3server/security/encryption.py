@@ -54,13 +54,24 @@ class SessionCipher:
         cipher = Cipher(cipher_id)
         if len(encryption_key) != _KEY_SIZE[cipher] or len(decryption_key) != _KEY_SIZE[cipher]:
             raise ValueError(f"wrong key size for {cipher.name}")
-        aead: type[AESCCM] | type[AESGCM] = AESCCM if cipher in (Cipher.AES_128_CCM, Cipher.AES_256_CCM) else AESGCM
-        self._encrypting = aead(encryption_key)
-        self._decrypting = aead(decryption_key)
-        self._gcm = AES(decryption_key) if aead is AESGCM else None
+        self._keys = encryption_key, decryption_key
+        self._encrypting: AESCCM | AESGCM | None = None
+        """Made when they are first needed: most sessions never encrypt."""
+        self._decrypting: AESCCM | AESGCM | None = None
+        self._gcm: AES | None = None
+        self._ccm = cipher in (Cipher.AES_128_CCM, Cipher.AES_256_CCM)
         self._nonce_size = _NONCE_SIZE[cipher]
         self._session_id = session_id
         self._nonce = 0
+
+    def _encryptor(self) -> AESCCM | AESGCM:
+        made = self._encrypting = (AESCCM if self._ccm else AESGCM)(self._keys[0])
+        return made
+
+    def _decryptor(self) -> AESCCM | AESGCM:
+        made = self._decrypting = (AESCCM if self._ccm else AESGCM)(self._keys[1])
+        self._gcm = None if self._ccm else AES(self._keys[1])
+        return made
 
     def encrypt(self, segments: Sequence[Buffer], length: int, buffer: memoryview) -> None:
         """Put the transform header and the encrypted ``segments`` (``length`` bytes in all) in ``buffer``, which has
@@ -73,7 +84,7 @@ class SessionCipher:
             end = position + len(segment)
             buffer[position:end] = segment
             position = end
-        self._encrypting.encrypt_into(
+        (self._encrypting or self._encryptor()).encrypt_into(
             bytes(buffer[20 : 20 + self._nonce_size]),
             buffer[TRANSFORM_SIZE:position],
             buffer[20:TRANSFORM_SIZE],
@@ -83,6 +94,7 @@ class SessionCipher:
 
     def decrypt(self, message: memoryview) -> memoryview | None:
         """The plain message, in place; None if it is not authentic. The caller checked header and size."""
+        decrypting = self._decrypting or self._decryptor()
         text = message[TRANSFORM_SIZE:]
         nonce = bytes(message[20 : 20 + self._nonce_size])
         tag = bytes(message[4:20])
@@ -95,7 +107,7 @@ class SessionCipher:
                 state.finalize()
             else:
                 # The one-call interface wants the tag behind the ciphertext.
-                self._decrypting.decrypt_into(nonce, b"".join((text, tag)), additional, text)
+                decrypting.decrypt_into(nonce, b"".join((text, tag)), additional, text)
         except InvalidTag:
             return None
         return text

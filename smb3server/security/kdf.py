@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import hmac
 from typing import NamedTuple
-
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.kbkdf import KBKDFHMAC, CounterLocation, Mode
 
 from smb3server.security.algorithms import Cipher
 
 DIALECT_3_0 = 0x0300
 DIALECT_3_1_1 = 0x0311
+_FIRST_BLOCK = (1).to_bytes(4, "big")
 
 
 class SessionKeys(NamedTuple):
@@ -23,18 +22,10 @@ class SessionKeys(NamedTuple):
 
 
 def derive(key: bytes, label: bytes, context: bytes, length: int = 16) -> bytes:
-    """``length`` bytes; label and context without the separating zero byte, which the function puts between them."""
-    return KBKDFHMAC(
-        algorithm=SHA256(),
-        mode=Mode.CounterMode,
-        length=length,
-        rlen=4,
-        llen=4,
-        location=CounterLocation.BeforeFixed,
-        label=label,
-        context=context,
-        fixed=None,
-    ).derive(key)
+    """``length`` bytes, at most 32: the first block is all that SMB ever needs. Label and context without the
+    separating zero byte, which the function puts between them."""
+    fixed = b"".join((_FIRST_BLOCK, label, b"\0", context, (8 * length).to_bytes(4, "big")))
+    return hmac.digest(key, fixed, "sha256")[:length]
 
 
 def derive_signing_key(dialect: int, session_key: bytes, preauth_hash: bytes) -> bytes:

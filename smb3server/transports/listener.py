@@ -17,8 +17,11 @@ log = logging.getLogger(__name__)
 FIRST_BYTE_DIRECT_TCP = 0x00
 FIRST_BYTE_MPA = 0x4D
 """'M' of "MPA ID Req Frame" (RFC 5044 7.1)."""
-BACKLOG = 512
-ACCEPTS_PER_TURN = 64
+BACKLOG = 65535
+"""Connections that may wait to be accepted; the kernel's limit is net.core.somaxconn. Behind it clients wait for their
+next SYN, a second and more."""
+ACCEPTS_PER_TURN = 512
+"""After a failover a turn of the event loop is long, and every client of the other node wants in."""
 PAUSE_WITHOUT_DESCRIPTORS = 1.0
 
 

@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 MAX_MESSAGE = 0xFFFFFF
 """The length field has three bytes."""
 RECEIVE_BUFFER = 65536
+MODEST_BUFFER = 8192
+"""Bytes of a trusted peer's receive buffer until a read fills it: thousands of clients may have little to say."""
 FIRST_BUFFER = 2048
 """Bytes of the receive buffer of a peer not trusted with more; it grows with what arrives, not with announcements."""
 UNTRUSTED = 1 << 17
@@ -93,6 +95,8 @@ class TcpTransport:
         self._receive_view = memoryview(bytearray())
         self._start = 0
         self._end = 0
+        self._filled = False
+        """A read filled the modest buffer."""
         self._allowed = 0
         """Bytes taken of the pool's allowance for peers that are not trusted."""
         self._large: PooledBuffer | None = None
@@ -232,6 +236,10 @@ class TcpTransport:
         self.bytes_received += count
         self._end += count
         full = count == len(room)
+        if full and not self._filled and self.max_message_size > UNTRUSTED:
+            # It has more to say than fits: now and from now on there is room for it.
+            self._filled = True
+            self._resize()
         self._deliver_buffered()
         return full
 
@@ -261,7 +269,7 @@ class TcpTransport:
     def _resize(self) -> None:
         """A receive buffer with room, made with the first byte that comes: who says nothing costs nothing."""
         if self.max_message_size > UNTRUSTED:
-            size = RECEIVE_BUFFER
+            size = RECEIVE_BUFFER if self._filled or self._end - self._start >= MODEST_BUFFER else MODEST_BUFFER
             self._give_back_allowance()
         else:
             size = min(max(FIRST_BUFFER, 2 * len(self._receive_view)), self.max_message_size + 4)
@@ -311,7 +319,7 @@ class TcpTransport:
                 break
         if self._start == self._end:
             self._start = self._end = 0
-            if len(view) != RECEIVE_BUFFER and self.max_message_size > UNTRUSTED:
+            if len(view) < MODEST_BUFFER and self.max_message_size > UNTRUSTED:
                 self._resize()
 
     def _deliver(self, message: InboundMessage) -> None:

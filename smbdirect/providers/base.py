@@ -14,7 +14,8 @@ Guarantees:
 * a completed Send or Write means only that the local buffer is reusable.
 
 Remote addresses are opaque 64-bit numbers, not zero-based: byte ``i`` of a region is ``region.address + i``.
-Tokens are unpredictable 32-bit numbers, valid for the protection domain of their endpoint only.
+Tokens are unpredictable 32-bit numbers, valid for the protection domain of their endpoint only. Where endpoints share a
+domain, nothing registered in it gives its peers a right: what a peer may reach is in a domain of one endpoint.
 """
 
 from __future__ import annotations
@@ -136,6 +137,25 @@ class MemoryRegion(Protocol):
         ...
 
 
+class DomainUser(Protocol):
+    def domain_closed(self) -> None:
+        """The domain is about to go: deregister what you have in it."""
+        ...
+
+
+class ProtectionDomain(Protocol):
+    """Where registrations of local memory are good: those made here outlive endpoints, and serve every one of them that
+    has this domain."""
+
+    def register(self, memory: memoryview, access: Access) -> MemoryRegion:
+        """Raises ``ProviderError``."""
+        ...
+
+    def add_user(self, user: DomainUser) -> None:
+        """Have ``user`` told before the domain goes. It is held weakly."""
+        ...
+
+
 class Send(NamedTuple):
     """Work request. ``segments`` are concatenated. Unsignalled ones complete only on error."""
 
@@ -175,6 +195,8 @@ class Endpoint(Protocol):
     peer_address: tuple[str, int]
     private_data: bytes
     """Upper-layer private data of the peer (MPA or CM)."""
+    domain: ProtectionDomain | None
+    """None where local buffers need no registration."""
     on_completions: OnCompletions
     on_closed: Callable[[CloseReason], None]
     """Called exactly once, after every outstanding work request completed."""
@@ -224,8 +246,16 @@ class ConnectionRequest(Protocol):
     def reject(self, private_data: bytes = b"") -> None: ...
 
 
+def ignore_change() -> None:
+    """``Listener.on_change`` until its owner sets it."""
+
+
 class Listener(Protocol):
     address: tuple[str, int]
+    down: str
+    """Why nobody can connect for the time being (a port without a link, a device removed); empty: all is well."""
+    on_change: Callable[[], None]
+    """Called when ``down`` has changed."""
 
     async def close(self) -> None:
         """Stop listening; established endpoints live on."""

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from smbdirect.codec import Buffer
 from smbdirect.errors import ConnectionLost, ProviderError
 from smbdirect.providers.base import (
     Access,
@@ -26,12 +27,15 @@ from smbdirect.providers.base import (
     ConnectionRequest,
     Endpoint,
     Operation,
+    ProtectionDomain,
     Read,
     Send,
     Status,
     WorkRequest,
     Write,
+    ignore_change,
 )
+from smbdirect.providers.local_domain import LocalDomain
 
 CAPABILITIES = Capabilities(
     name="loopback",
@@ -94,9 +98,19 @@ class LoopbackEndpoint:
     """One end of a connection; keeps ``providers.base.Endpoint``."""
 
     def __init__(
-        self, provider: LoopbackProvider, local_address: tuple[str, int], peer_address: tuple[str, int]
+        self,
+        provider: LoopbackProvider,
+        local_address: tuple[str, int],
+        peer_address: tuple[str, int],
+        shared: LocalDomain | None = None,
     ) -> None:
+        """``shared``: the domain of its listener; else it has its own, where local buffers need one."""
         self.capabilities = provider.capabilities
+        self._domain = None
+        if self.capabilities.requires_registration:
+            self._domain = LocalDomain() if shared is None else shared
+        self.domain: ProtectionDomain | None = self._domain
+        self._owns_domain = shared is None
         self.local_address = local_address
         self.peer_address = peer_address
         self.private_data = b""
@@ -140,6 +154,7 @@ class LoopbackEndpoint:
             return
         if len(self._receives) >= self.capabilities.max_receive_queue:
             raise ProviderError("receive queue is full")
+        self._want_registered([buffer])
         self._receives.append((buffer, context))
 
     def post(self, requests: Sequence[WorkRequest]) -> None:
@@ -165,6 +180,20 @@ class LoopbackEndpoint:
         limit = self.capabilities.max_read_sge if isinstance(request, Read) else self.capabilities.max_send_sge
         if len(request.segments) > limit:
             raise ProviderError(f"{len(request.segments)} segments are more than {limit}")
+        if not isinstance(request, Send) or length > self.capabilities.max_inline:
+            self._want_registered(request.segments)
+
+    def _want_registered(self, segments: Sequence[Buffer]) -> None:
+        """Where local buffers need a registration, one without is refused, as a device would."""
+        domain = self._domain
+        if domain is None:
+            return
+        for segment in segments:
+            if domain.covers(segment):
+                continue
+            owner = memoryview(segment).obj
+            if not any(region.memory.obj is owner for region in self.regions.values()):
+                raise ProviderError("a local buffer is not registered")
 
     def disconnect(self) -> None:
         if self._closed is None and not self._disconnecting:
@@ -389,6 +418,8 @@ class LoopbackEndpoint:
         self._unplaced.clear()
         for region in tuple(self.regions.values()):
             region.invalidate()
+        if self._domain is not None and self._owns_domain:
+            self._domain.close()
         self._provider.endpoints.discard(self)
         if not self._delivering:
             self._delivering = True
@@ -421,7 +452,9 @@ class LoopbackRequest:
 
     def prepare(self) -> LoopbackEndpoint:
         if self._endpoint is None:
-            self._endpoint = LoopbackEndpoint(self._provider, self.local_address, self.peer_address)
+            self._endpoint = LoopbackEndpoint(
+                self._provider, self.local_address, self.peer_address, self._provider.domain
+            )
             self._endpoint.private_data = self.private_data
         return self._endpoint
 
@@ -447,8 +480,23 @@ class LoopbackListener:
         self, provider: LoopbackProvider, address: tuple[str, int], on_request: Callable[[ConnectionRequest], None]
     ) -> None:
         self.address = address
+        self.down = ""
+        self.on_change: Callable[[], None] = ignore_change
         self.on_request = on_request
         self._provider = provider
+
+    def port_down(self, detail: str) -> None:
+        """The port it is on loses its link: nobody connects any more, and whoever did is cut off."""
+        self.down = detail
+        reason = CloseReason(CloseCause.DEVICE, detail)
+        for endpoint in tuple(self._provider.endpoints):
+            if endpoint.local_address == self.address:
+                endpoint.fail(reason, CloseReason(CloseCause.TIMEOUT, "no answer"))
+        self.on_change()
+
+    def port_up(self) -> None:
+        self.down = ""
+        self.on_change()
 
     async def close(self) -> None:
         self._provider.listeners.pop(self.address[1], None)
@@ -463,6 +511,8 @@ class LoopbackProvider:
         self.listeners: dict[int, LoopbackListener] = {}
         self.endpoints: set[LoopbackEndpoint] = set()
         """Connected endpoints of this fabric, for tests that look for leaks or cut connections."""
+        self.domain = LocalDomain()
+        """Of all connections that were accepted."""
         self._next_port = _FIRST_EPHEMERAL_PORT
 
     def available(self) -> str | None:
@@ -492,7 +542,7 @@ class LoopbackProvider:
     ) -> LoopbackEndpoint:
         """Raises ``ConnectionLost``: nobody listens, rejected, or no answer in ``timeout`` seconds."""
         listener = self.listeners.get(port)
-        if listener is None:
+        if listener is None or listener.down:
             raise ConnectionLost(CloseReason(CloseCause.PEER, f"nobody listens on port {port}"))
         client = LoopbackEndpoint(self, (host, self._ephemeral_port()), (host, port))
         prepare(client)

@@ -11,6 +11,7 @@ from tests.ha.etcd import Etcd
 @pytest.fixture(scope="module")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
     folder: Path = tmp_path_factory.mktemp("etcd")
-    server = Etcd(folder).start()
+    server = Etcd(folder)
+    server.start()
     yield server
     server.stop()

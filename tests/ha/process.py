@@ -12,7 +12,7 @@ from pathlib import Path
 from smb3server.client.persistent import PersistentShare
 from smb3server.client.transports import open_tcp
 from smbdirect.message_transport import MessageTransport
-from tests.ha.etcd import free_ports
+from tools.cluster.etcd import free_ports
 
 USER, PASSWORD = "u", "pw"
 
@@ -33,11 +33,13 @@ class ServerProcess:
             f'[[user]]\nname = "{USER}"\npassword = "{PASSWORD}"\n'
         )
         self.process: subprocess.Popen[str] | None = None
+        self.prefix: list[str] = []
+        """A command that runs the server."""
 
     def start(self) -> None:
         log = (self.folder / "server.log").open("a")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "smb3server", "--config", str(self.config)],
+            [*self.prefix, sys.executable, "-m", "smb3server", "--config", str(self.config)],
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,

@@ -32,7 +32,8 @@ class Cluster:
     def __init__(self, folder: Path, members: int = 1) -> None:
         self.share = folder / "share"
         self.share.mkdir()
-        self.etcd = Etcd(folder, members).start()
+        self.etcd = Etcd(folder, members)
+        self.etcd.start()
         services = (
             '[[service]]\nname = "one"\nnodes = ["a", "b"]\n[[service]]\nname = "two"\nnodes = ["b", "a"]\n'
             f'[[share]]\nname = "data"\npath = "{self.share}"\ncontinuous_availability = true\nservice = "one"\n'
@@ -55,7 +56,7 @@ class Cluster:
         return self
 
     def status(self) -> dict[str, str | None]:
-        result = admin(self.etcd.url, "status", "--json")
+        result = admin(self.etcd.url, "status", "--json", "--quick")
         assert result.returncode == 0, result.stderr
         return {entry["name"]: entry["node"] for entry in json.loads(result.stdout)["services"]}
 
@@ -110,7 +111,6 @@ def test_services_are_spread_and_moved(cluster: Cluster) -> None:
         assert admin(cluster.etcd.url, "drain", "--undo", "b").returncode == 0
         assert admin(cluster.etcd.url, "move", "one", "nowhere").returncode == 1
         assert admin(cluster.etcd.url, "move", "nothing", "a").returncode == 1
-        assert admin(cluster.etcd.url, "move-client", "c", "a").returncode == 0
         await share.close()
 
     run(body)

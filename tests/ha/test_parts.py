@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import json
+from collections.abc import Callable
 from typing import cast
 
 import pytest
@@ -13,16 +15,18 @@ from scapy.layers.inet6 import ICMPv6ND_NA
 from scapy.layers.l2 import ARP, Ether
 
 from smb3server.ha import address, membership, redirect
-from smb3server.ha.cluster import Cluster, ClusterConfig, MoveClientEvent, NodeEvent, ServiceEvent, View
+from smb3server.ha.cluster import Cluster, ClusterConfig
 from smb3server.ha.membership import Membership
 from smb3server.ha.records import parse
 from smb3server.ha.service_owner import ServiceConfig
-from smb3server.ha.store import Change, LeaseLost, Store, StoreError
+from smb3server.ha.store import Change, LeaseLost, Put, Store, StoreError
+from smb3server.ha.view import MoveClientEvent, NodeChanged, NodeEvent, Question, ReportEvent, ServiceEvent, View
 from smb3server.ha.witness_source import WitnessSource
 from smb3server.server import Server
 from smb3server.settings import Settings
 from smb3server.tree import Share
 from witness import cluster as witness
+from witness.ndr import AddressInfo, InterfaceState
 
 MAC = bytes.fromhex("020000000001")
 
@@ -85,6 +89,13 @@ class FakeStore:
         """Seconds that a renewal takes to reach the store, and its answer back."""
         self.failing = False
         self.expires = 0.0
+        self.put: list[Put] = []
+
+    def submit(self, operations: list[Put]) -> asyncio.Future[int]:
+        self.put += operations
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        done.set_result(1)
+        return done
 
     async def grant(self, ttl: float) -> int:
         self.now += self.delay
@@ -154,61 +165,149 @@ def test_view() -> None:
         return view.apply(Change(f"n/c/{key}", value, 1))
 
     assert change("nodes/a", b'{"addresses": []}') == NodeEvent("a", True)
-    assert change("nodes/a", b"{}") is None
-    assert change("services/s/owner", b'{"node": "a"}') == ServiceEvent("s", "a")
+    assert change("nodes/a", b'{"addresses": []}') is None
+    assert change("nodes/a", b'{"addresses": ["10.0.0.1"], "services": ["s", "t"]}') == NodeChanged("a")
+    # Who has put the owner key serves nobody yet.
+    assert change("services/s/owner", b'{"node": "a"}') is None and view.owners == {"s": "a"}
+    assert view.served_by("s") is None and view.services() == {"s", "t"}
+    assert change("services/s/serving", b'{"node": "a", "since": 1}') == ServiceEvent("s", "a")
+    assert change("services/s/serving", b'{"node": "a", "since": 2}') is None
     assert change("services/s/owner", b'{"node": "a"}') is None
-    assert change("services/s/owner", b'{"node": "b"}') == ServiceEvent("s", "b")
-    assert change("services/s/owner", None) == ServiceEvent("s", None)
+    assert change("services/s/owner", b'{"node": "b"}') == ServiceEvent("s", None)
+    assert change("services/s/serving", b'{"node": "b"}') == ServiceEvent("s", "b")
+    assert change("services/s/serving", None) == ServiceEvent("s", None)
+    assert change("services/s/owner", None) is None and not view.owners
     assert change("services/s/target", b'{"node": "b"}') is None and view.targets == {"s": "b"}
     assert change("draining/a", b"{}") is None and view.draining == {"a"}
     assert change("draining/a", None) is None and not view.draining
-    assert change("events/x", b'{"kind": "move-client", "client": "c", "node": "a"}') == MoveClientEvent("c", "a")
+    told = b'{"kind": "move-client", "client": "c", "node": "a", "answer": "n/answers/1", "lease": 5}'
+    assert change("events/x", told) == MoveClientEvent("c", "a", Question("n/answers/1", 5))
+    assert change("events/x", b'{"kind": "report", "lease": "5"}') == ReportEvent(Question("None", 0))
     assert change("events/x", b"not json") is None and change("events/x", None) is None
     assert change("nodes/a", None) == NodeEvent("a", False)
 
 
-def test_witness_is_told() -> None:
-    """Services, moves of clients and moves of services as MS-SWN has them."""
+class Told:
+    """A node's cluster whose changes a test makes, and what its Witness service would tell."""
 
-    async def body() -> None:
+    def __init__(self) -> None:
         server = Server(Settings(server_name="CLU"))
         services = [ServiceConfig("files", [address.parse("10.0.0.100/24@eth0")]), ServiceConfig("bare")]
-        cluster = Cluster(server, cast("Store", FakeStore()), ClusterConfig("", "a", services=services), dict)
-        share = Share("data", service="files")
-        cluster.services["files"].shares.append(share)
-        source = WitnessSource(cluster, server)
-        told: list[witness.Event] = []
-        stop = source.subscribe(told.append)
-        prefix = cluster.prefix
+        self.cluster = Cluster(server, cast("Store", FakeStore()), ClusterConfig("", "a", services=services), dict)
+        self.cluster.services["files"].shares.append(Share("data", service="files"))
+        self.source = WitnessSource(self.cluster, server)
+        self.events: list[witness.Event] = []
 
-        def change(key: str, value: bytes | None) -> None:
-            cluster._tell(cluster.view.apply(Change(prefix + key, value, 1)))
+        def listen(event: witness.Event) -> int:
+            self.events.append(event)
+            return 1
 
-        change("nodes/a", b'{"addresses": ["10.0.0.1"]}')
-        change("nodes/b", b'{"addresses": ["10.0.0.2", "fd00::2"]}')
+        self.stop = self.source.subscribe(listen)
+        self.change("nodes/a", b'{"addresses": ["10.0.0.1"]}')
+        self.change("nodes/b", b'{"addresses": ["10.0.0.2", "fd00::2"]}')
+
+    def change(self, key: str, value: bytes | None) -> list[witness.Event]:
+        """What is told of it."""
+        self.events.clear()
+        self.cluster._tell(self.cluster.view.apply(Change(self.cluster.prefix + key, value, 1)))
+        return list(self.events)
+
+
+def run_told(body: Callable[[Told], None]) -> None:
+    async def main() -> None:
+        body(Told())
+
+    asyncio.run(main())
+
+
+VIRTUAL = ipaddress.ip_address("10.0.0.100")
+NODE_B = [ipaddress.ip_address("10.0.0.2"), ipaddress.ip_address("fd00::2")]
+
+
+def test_witness_knows_the_cluster() -> None:
+    def body(told: Told) -> None:
+        source = told.source
         assert [(info.group_name, info.witness) for info in source.interfaces()] == [("a", False), ("b", True)]
         assert set(source.net_names()) == {"CLU", "files", "bare"}
         assert source.shares("Files") == ["data"] == source.shares("clu")
-        assert {str(entry) for entry in source.addresses("files")} == {"10.0.0.100"}
-        virtual = frozenset([ipaddress.ip_address("10.0.0.100")])
-        change("services/files/owner", b'{"node": "b"}')
-        change("services/files/owner", None)
-        assert told == [
-            witness.ResourceChanged("files", True),
-            witness.ResourceChanged("CLU", True, virtual),
-            witness.ResourceChanged("files", False),
-            witness.ResourceChanged("CLU", False, virtual),
+        assert set(source.addresses("files")) == {VIRTUAL}
+        # Who serves a service that has no addresses is found at its own.
+        assert set(source.addresses("bare")) == {ipaddress.ip_address("10.0.0.1"), *NODE_B}
+        told.change("nodes/b", None)
+        assert [(info.group_name, info.state) for info in source.interfaces()] == [
+            ("a", InterfaceState.AVAILABLE),
+            ("b", InterfaceState.UNAVAILABLE),
         ]
-        told.clear()
-        change("events/x", b'{"kind": "move-client", "client": "PC", "node": "b"}')
-        (moved,) = told
-        assert isinstance(moved, witness.ClientMove) and moved.client == "PC"
-        assert [str(info.address) for info in moved.addresses] == ["10.0.0.2", "fd00::2"]
-        told.clear()
-        change("events/x", b'{"kind": "move", "service": "files", "node": "a"}')
-        assert [(type(event), getattr(event, "share", "")) for event in told] == [(witness.ShareMove, "data")] * 2
-        stop()
-        change("nodes/b", None)
-        assert len(told) == 2
 
-    asyncio.run(body())
+    run_told(body)
+
+
+def test_witness_is_told_of_services() -> None:
+    def body(told: Told) -> None:
+        told.change("services/files/owner", b'{"node": "b"}')
+        assert not told.events
+        at = frozenset([VIRTUAL])
+        online, offline = (AddressInfo(VIRTUAL, True),), (AddressInfo(VIRTUAL, False),)
+        assert told.change("services/files/serving", b'{"node": "b"}') == [
+            witness.ResourceChanged("files", True),
+            witness.ResourceChanged("CLU", True, at),
+            witness.IpChange("files", online),
+            witness.IpChange("CLU", online),
+        ]
+        moved = told.change("events/x", b'{"kind": "move", "service": "files", "node": "a"}')
+        assert moved == [
+            witness.ServiceMove("files", frozenset(["data"]), online),
+            witness.ServiceMove("CLU", frozenset(["data"]), online, at),
+        ]
+        assert told.change("services/files/owner", None) == [
+            witness.ResourceChanged("files", False),
+            witness.ResourceChanged("CLU", False, at),
+            witness.IpChange("files", offline),
+            witness.IpChange("CLU", offline),
+        ]
+        told.stop()
+        assert not told.change("services/files/serving", b'{"node": "a"}')
+
+    run_told(body)
+
+
+def test_witness_is_told_where_clients_of_a_service_without_addresses_go() -> None:
+    def body(told: Told) -> None:
+        told.change("services/bare/serving", b'{"node": "b"}')
+        assert told.events[1] == witness.ResourceChanged("CLU", True, frozenset(NODE_B))
+        changed = told.change("nodes/b", b'{"addresses": ["10.0.0.3", "fd00::2"]}')
+        change = (AddressInfo(ipaddress.ip_address("10.0.0.3"), True), AddressInfo(NODE_B[0], False))
+        assert changed == [witness.IpChange("bare", change), witness.IpChange("CLU", change)]
+        assert not told.change("nodes/a", b'{"addresses": []}')
+        told.change("nodes/b", None)
+        gone = told.change("services/bare/serving", None)
+        assert gone[1] == witness.ResourceChanged(
+            "CLU", False, frozenset([ipaddress.ip_address("10.0.0.3"), NODE_B[1]])
+        )
+
+    run_told(body)
+
+
+def test_clients_are_sent_where_their_service_is() -> None:
+    def body(told: Told) -> None:
+        def move(node: str) -> list[witness.Event]:
+            event = {"kind": "move-client", "client": "PC", "node": node, "answer": "smb3server/answers/1", "lease": 9}
+            return told.change("events/x", json.dumps(event).encode())
+
+        assert not move("b")
+        told.change("services/files/serving", b'{"node": "b"}')
+        told.change("services/bare/serving", b'{"node": "b"}')
+        virtual, of_b = (AddressInfo(VIRTUAL, True),), tuple(AddressInfo(entry, True) for entry in NODE_B)
+        assert move("b") == [
+            witness.ClientMove("PC", virtual, "files"),
+            witness.ClientMove("PC", virtual, "CLU", frozenset([VIRTUAL])),
+            witness.ClientMove("PC", of_b, "bare"),
+            witness.ClientMove("PC", of_b, "CLU", frozenset(NODE_B)),
+        ]
+        assert not move("a")
+        (answered,) = {put.value for put in cast("FakeStore", told.cluster._store).put if put.key.endswith("/a")} - {
+            b'{"told": 0}'
+        }
+        assert answered == b'{"told": 4}'
+
+    run_told(body)

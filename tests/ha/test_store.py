@@ -184,9 +184,12 @@ def test_renewed_and_revoked_leases(run: Run) -> None:
             await asyncio.sleep(0.7)
             await store.renew(lease)
         assert await store.get("t/l") is not None
+        assert 0 < await store.time_left(lease) <= 2
         await store.revoke(lease)
         assert await store.get("t/l") is None
         await store.revoke(lease)
+        with pytest.raises(LeaseLost):
+            await store.time_left(lease)
 
     run(test)
 

@@ -20,9 +20,10 @@ from smb3server.cli import main as cli_main
 from smb3server.doctor import EXIT_NO_RDMA, EXIT_RDMA, EXIT_UNREACHABLE, EXIT_USAGE, Host, examine
 from smb3server.doctor_client import Result, Target, consult
 from smb3server.fabric_choice import Machine
+from smbdirect.errors import ProviderError
 from tests.server.test_rdma_reasons import Scene, log_on, play
 from tests.server.test_rdma_reasons import ask as ask_interfaces
-from tests.unit.test_fabric_choice import PLAIN, RDMA, device
+from tests.unit.test_fabric_choice import PLAIN, RDMA, device, interface
 
 
 def serve(path: Path, scenario: Any) -> None:
@@ -260,3 +261,48 @@ def test_doctor_unreachable(capsys: pytest.CaptureFixture[str]) -> None:
         arguments = ["doctor", f"//127.0.0.1:{port}/x", "--fabrics", "iwarp", "--rdma-port", str(port), "--json"]
         assert cli_main(arguments) == EXIT_UNREACHABLE
     assert json.loads(capsys.readouterr().out)["reached"] is False
+
+
+@pytest.mark.parametrize(
+    ("known", "verdict"),
+    [
+        (
+            [],
+            "RDMA would be used by clients that ask for it (iwarp answers), but others do not find it, because no list",
+        ),
+        ([("::1", True)], "RDMA would be used by mounts that name it (iwarp answers)"),
+        ([("::1", False)], "because no interface in the server's list is RDMA capable"),
+    ],
+)
+def test_doctor_on_lists_of_interfaces(tmp_path: Path, known: list[tuple[str, bool]], verdict: str) -> None:
+    """Served on 127.0.0.1; the list knows other addresses, or none."""
+
+    async def scene(acted: Scene) -> None:
+        server = acted.service.server
+        server.interfaces.interfaces = [interface("eth0", address) for address, _ in known]
+        server.rdma_addresses.update(address for address, flagged in known if flagged)
+        result = await examined(acted)
+        assert result.rdma
+        assert verdict in result.verdict
+
+    play(tmp_path, scene)
+
+
+def test_doctor_without_the_fabric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> None:
+        raise ProviderError("no RDMA device")
+
+    async def scene(acted: Scene) -> None:
+        monkeypatch.setattr("smb3server.doctor_client.make_provider", refuse)
+        result = await examined(acted)
+        assert (result.reached, result.rdma) == (True, False)
+        assert "note     iwarp: cannot be tried from here: no RDMA device" in [f.line() for f in result.findings]
+        assert "the server answers on no fabric that could be tried from here" in result.verdict
+
+    play(tmp_path, scene)
+
+
+def test_doctor_on_a_name_that_nobody_has(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["doctor", "//nobody.invalid/x", "--fabrics", "iwarp", "--json"]
+    assert cli_main(arguments) == EXIT_UNREACHABLE
+    assert json.loads(capsys.readouterr().out)["attempts"] == []

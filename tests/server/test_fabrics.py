@@ -8,10 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from smb3server.client import Client, open_rdma
+from smb3server.client.interfaces import query_interfaces
 from smb3server.host import ROCE_UDP_PORT
-from smbdirect.errors import ProviderError
+from smb3server.rdma_reasons import Code
+from smb3server.report import collect
+from smbdirect.errors import ConnectionLost, ProviderError
+from smbdirect.providers.loopback import LoopbackProvider
 from smbdirect.providers.verbs.device import why_unavailable
-from tests.server.test_rdma_reasons import Scene, play
+from tests.server.test_rdma_reasons import Scene, log_on, play
 
 ADDRESS = "127.44.55.67"
 """A local address of this test alone: RoCEv2's UDP port is the same for everybody."""
@@ -58,3 +63,46 @@ def test_named_fabric_with_a_taken_port_is_an_error(tmp_path: Path) -> None:
 def test_named_fabric_without_its_device_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ProviderError, match=r"verbs not served: no RDMA device .*rdma link add"):
         play(tmp_path, never, "iwarp,verbs", ADDRESS)
+
+
+def test_a_port_that_goes_down_is_withdrawn_until_it_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connections end with the reason, clients are no longer told of it, and the report says why."""
+    provider = LoopbackProvider()
+    monkeypatch.setattr("smb3server.fabrics.make_provider", lambda name: provider)
+
+    async def scene(acted: Scene) -> None:
+        server, fabrics = acted.service.server, acted.service.fabrics
+        port = fabrics.listeners[0][1].address[1]
+        tree = await (await log_on(await acted.tcp())).tree_connect("IPC$")
+
+        async def flagged() -> bool:
+            return any(entry.rdma for entry in await query_interfaces(tree))
+
+        async def connect() -> Client:
+            client = await Client.connect(await open_rdma(provider, acted.host, port))
+            acted.clients.append(client)
+            return client
+
+        assert await flagged()
+        client = await connect()
+        await log_on(client)
+        guid = next(c.client_guid for c in server.connection_list if c.transport.rdma is not None)
+        provider.listeners[port].port_down("port 1 of mlx5_0 is down")
+        await acted.until(Code.NO_PROVIDER)
+        assert server.lost_rdma[guid].endswith("port 1 of mlx5_0 is down")
+        (channel,) = acted.report()
+        assert "port 1 of mlx5_0 is down" in channel["rdma"]["text"]
+        (choice,) = collect(server)["server"]["rdma_choices"]
+        assert (choice["served"], choice["reason"], choice["ports"]) == (False, "port 1 of mlx5_0 is down", [])
+        assert "rdma link" in choice["remedy"]
+        assert not await flagged()
+        with pytest.raises(ConnectionLost):
+            await connect()
+        provider.listeners[port].port_up()
+        assert await flagged()
+        (choice,) = collect(server)["server"]["rdma_choices"]
+        assert choice["served"] and choice["ports"] == [port]
+        await log_on(await connect())
+        await acted.until(Code.NOT_OPENED, Code.NO_TRANSFERS)
+
+    play(tmp_path, scene, "iwarp")

@@ -200,3 +200,63 @@ def test_case_spoilt_by_the_client_runs_again(tmp_path: Path, monkeypatch: pytes
     assert (tmp_path / "siw-sign-1").is_dir()
     lab.repeat(signed, tmp_path, host, Namespace())
     assert runs == 2
+
+
+PORT = next(case for case in CASES if case.name == "verbs-port-rxe")
+REASON = "port 1 of r_rxe is down"
+
+
+def port_files(folder: Path, name: str, up: bool) -> None:
+    choices = [
+        {"fabric": "verbs", "served": up, "reason": "r_rxe on eth0" if up else REASON},
+        {"fabric": "iwarp", "served": True, "reason": "in user space"},
+    ]
+    channels = [{"fabric": "tcp"}, {"fabric": "verbs"}] if up else [{"fabric": "tcp"}]
+    addresses = [{"address": "127.0.0.1", "rdma": True}] + ([{"address": "10.0.2.15", "rdma": True}] if up else [])
+    state = "active" if up else "port 1 is down"
+    documents = {
+        "status": {"server": {"rdma_choices": choices}, "channels": channels},
+        "client": {"interfaces": addresses},
+        "host": {"findings": [{"subject": "r_rxe", "text": f"RoCE, on eth0: {state}"}]},
+    }
+    for kind, document in documents.items():
+        (folder / f"{name}-{kind}.json").write_text(json.dumps(document))
+
+
+def test_port_case(folder: Path) -> None:
+    for name in ("up", "down", "back"):
+        port_files(folder, name, name != "down")
+    log = folder / "server.log"
+    log.write_text(f"10.0.2.15: connection lost: device or network failure: {REASON}\n")
+    assert judge(PORT, folder) == []
+    for name in ("up", "down", "back"):
+        port_files(folder, name, name == "down")
+        assert len(judge(PORT, folder)) == 4, "every place where the state is told"
+        port_files(folder, name, name != "down")
+    log.write_text("connection lost: something else\n")
+    assert judge(PORT, folder) == ["the server's log does not say why the connection ended"]
+    (folder / "down-host.json").unlink()
+    assert [text.split()[0] for text in judge(PORT, folder)] == ["port:"]
+
+
+def test_selfcheck_case(folder: Path) -> None:
+    case = next(case for case in CASES if case.name == "verbs-check-siw")
+
+    def complaints(**changes: object) -> list[str]:
+        good = {"device": "r_siw", "address": "10.0.2.15", "verdicts": {"a": "ok"}, "passed": True, "error": ""}
+        (folder / "selfcheck.json").write_text(json.dumps([good | changes]))
+        return judge(case, folder)
+
+    assert complaints() == []
+    assert complaints(verdicts={"a": "ok", "b": "FAILED: x"}, passed=False) == ["b: FAILED: x"]
+    assert complaints(verdicts={}, passed=False, error="no device") == ["not passed: no device"]
+    assert complaints(device="r_rxe") == ["checked r_rxe at 10.0.2.15"]
+    (folder / "selfcheck.json").write_text("[]")
+    assert len(judge(case, folder)) == 1
+
+
+def test_connections_lost_on_purpose(folder: Path) -> None:
+    (folder / "dmesg.txt").write_text("[ 1.0] CIFS: VFS: RDMA transport re-established\n")
+    assert judge(SIW._replace(reconnects=True), folder) == []
+    (folder / "dmesg.txt").write_text("[ 1.0] WARNING: CPU: 0 PID: 1\n")
+    assert len(judge(SIW._replace(reconnects=True), folder)) == 1

@@ -41,6 +41,16 @@ def test_suites() -> None:
     assert [fabric.wants(suite) for suite in suites] == [False, True, False]
 
 
+def test_what_lasts() -> None:
+    """Continuously available shares, on one node and in a cluster."""
+    one, two = variants.make(available=True), variants.make(cluster=True)
+    assert (one.name, two.name) == ("available", "cluster")
+    for variant in (one, two):
+        assert variant.share_options == {"continuous_availability": True}
+        assert [variant.wants(f"smb2.{name}") for name in ("replay", "session", "lock")] == [True, True, False]
+    assert not variants.make().share_options
+
+
 def test_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = tmp_path / "plain.tsv"
     write(plain, [Outcome("s", "s.a", "pass"), Outcome("s", "s.b", "pass"), Outcome("s", "s.c", "fail")])
@@ -65,5 +75,5 @@ def test_servers_that_nobody_needs_are_not_started() -> None:
 def test_reasons_are_for_variants_that_exist() -> None:
     known = {
         variants.make(s, e, f).name for s in (False, True) for e in (False, True) for f in (None, "iwarp", "loopback")
-    }
+    } | {variants.make(available=True).name, variants.make(cluster=True).name}
     assert set(tomllib.loads(variants.REASONS.read_text())) <= known

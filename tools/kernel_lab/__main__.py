@@ -78,6 +78,7 @@ def boot(cases: list[Case], out: Path, host: Host, options: argparse.Namespace) 
     """Run ``cases``, which can share a boot, in one guest; results are in ``out``, console in console-CASE.log."""
     limit = BOOT_SECONDS + len(cases) * (options.case_timeout + 15)
     settings = f"BULK_MIB={options.bulk} CASE_TIMEOUT={options.case_timeout} STRESS_SECONDS={options.stress}"
+    settings += f" CHURN={options.churn}"
     for case in cases:
         if case.program:
             compile_program(case.program, out)
@@ -219,6 +220,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--case-timeout", type=int, default=400, metavar="S", help="limit of one case in the guest")
     parser.add_argument(
         "--stress", type=int, default=20, metavar="S", help="seconds of load in case stress; 300 is long"
+    )
+    parser.add_argument(
+        "--churn", type=int, default=1000, metavar="N", help="connections in cases verbs-churn-*; 10000 is long"
     )
     parser.add_argument("--retries", type=int, default=0, metavar="N", help="run a failed case again, N times at most")
     parser.add_argument("--verbose", action="store_true", help="show the guest's whole console")

@@ -49,6 +49,12 @@ class Case(NamedTuple):
     """What happens to the server in mid-write: kill, stop (SIGSTOP), cut (from etcd), clock (set; all in the guest)."""
     cluster: bool = False
     """Another node takes over then, instead of the same server started again."""
+    shows: str = ""
+    """What else the script leaves for the judge: ``port`` (before, while and after a port is down), ``selfcheck``."""
+    reconnects: bool = False
+    """The client loses its connection on purpose, and its kernel may say so."""
+    mounted: bool = True
+    """The kernel's client takes part."""
     program: str = ""
     """A C program of guest/ that the case's script runs."""
 
@@ -61,6 +67,19 @@ class Case(NamedTuple):
     def boot(self) -> tuple[bool, bool, bool, int, str, str]:
         """Cases with the same value can share a boot of the guest."""
         return self.verbs, self.tap, self.rxe_retry, self.mtu, self.failure, self.name if self.cluster else ""
+
+
+def _failing(name: str, protocol: str, failure: str, cluster: bool = False) -> Case:
+    """What guest/persist.sh runs."""
+    return Case(
+        name,
+        protocol,
+        failure=failure,
+        cluster=cluster,
+        reconnects=True,
+        program="persist",
+        client_defect=NOT_SENT,
+    )
 
 
 CASES = (
@@ -92,16 +111,22 @@ CASES = (
         rxe_retry=True,
         client_defect=FULL_QUEUE,
     ),
-    Case("persist-restart", "tcp", failure="kill", program="persist", client_defect=NOT_SENT),
-    Case("persist-restart-rdma", "siw", failure="kill", program="persist", client_defect=NOT_SENT),
-    Case("persist-takeover", "tcp", failure="kill", cluster=True, program="persist", client_defect=NOT_SENT),
-    Case("persist-takeover-rdma", "siw", failure="kill", cluster=True, program="persist", client_defect=NOT_SENT),
-    Case("persist-stopped", "tcp", failure="stop", cluster=True, program="persist", client_defect=NOT_SENT),
-    Case("persist-stopped-rdma", "siw", failure="stop", cluster=True, program="persist", client_defect=NOT_SENT),
-    Case("persist-cut", "tcp", failure="cut", cluster=True, program="persist", client_defect=NOT_SENT),
-    Case("clock-step", "tcp", failure="clock", verbs=True, program="persist"),
+    _failing("persist-restart", "tcp", "kill"),
+    _failing("persist-restart-rdma", "siw", "kill"),
+    _failing("persist-takeover", "tcp", "kill", cluster=True),
+    _failing("persist-takeover-rdma", "siw", "kill", cluster=True),
+    _failing("persist-stopped", "tcp", "stop", cluster=True),
+    _failing("persist-stopped-rdma", "siw", "stop", cluster=True),
+    _failing("persist-cut", "tcp", "cut", cluster=True),
+    Case("clock-step", "tcp", failure="clock", reconnects=True, verbs=True, program="persist"),
     Case("verbs-siw", "siw", rdma_transfers=True, invalidation=True, verbs=True),
     Case("verbs-rxe", "rxe", rdma_transfers=True, invalidation=True, verbs=True, client_defect=FULL_QUEUE),
+    Case("verbs-port-siw", "siw", verbs=True, captured=False, shows="port", reconnects=True),
+    Case("verbs-port-rxe", "rxe", verbs=True, captured=False, shows="port", mounted=False),
+    Case("verbs-churn-siw", "siw", verbs=True, captured=False, mounted=False),
+    Case("verbs-churn-rxe", "rxe", verbs=True, captured=False, mounted=False),
+    Case("verbs-check-siw", "siw", verbs=True, captured=False, mounted=False, shows="selfcheck"),
+    Case("verbs-check-rxe", "rxe", verbs=True, captured=False, mounted=False, shows="selfcheck"),
 )
 
 

@@ -3,9 +3,9 @@
 Exit status 1 if a test that passed before (tests/conformance/smbtorture.tsv) does not pass now. ``--update`` writes
 that file and docs/smbtorture.md.
 
-With ``--signing required``, ``--encryption required`` or ``--fabric`` the run is held against the plain one's file
-instead: exit status 1 for a difference that variants.toml does not explain; ``--update`` writes the variant's own file
-and docs/smbtorture-variants.md.
+With ``--signing required``, ``--encryption required``, ``--fabric``, ``--available`` or ``--cluster`` the run is held
+against the plain one's file instead: exit status 1 for a difference that variants.toml does not explain; ``--update``
+writes the variant's own file and docs/smbtorture-variants.md.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 
 from tools.torture import outcome, report
 from tools.torture import variant as variants
+from tools.torture.cluster import running_cluster
 from tools.torture.plan import Plan, make_plan
 from tools.torture.runner import Runner
 from tools.torture.server import ServerError, configuration, running_server
@@ -47,6 +48,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--fabric", choices=("iwarp", "loopback"), help="over SMB Direct, through a proxy; default: TCP"
     )
+    parser.add_argument("--available", action="store_true", help="on continuously available shares")
+    parser.add_argument("--cluster", action="store_true", help="on those of two nodes with etcd (takes root)")
     parser.add_argument("--quick", action="store_true", help="leave out suites that mostly wait")
     parser.add_argument(
         "--retries", type=int, default=1, help="times that tests which fail against expectation run again"
@@ -68,7 +71,13 @@ def _start(stack: contextlib.ExitStack, options: argparse.Namespace, plan: Plan,
         paths[name], mounted = stack.enter_context(volume(folder, name, kind))
         if not mounted:
             print(f"share {name}: no {kind} of its own (needs root and loop devices): a plain folder")
+    for given in settings.values():
+        given |= variant.share_options
     addresses: dict[str, tuple[str, int]] = {}
+    if variant.cluster:
+        found, prefix = stack.enter_context(running_cluster(folder, list(MAIN_SHARES), paths, variant.server_options))
+        stack.callback(_keep_logs, folder / "cluster", options.out)
+        return _runner(options, plan, found, paths, variant, prefix)
     for server, names in members.items():
         config = configuration(
             {name: paths[name] for name in names}, settings, plan.servers.get(server, {}) | variant.server_options
@@ -85,9 +94,24 @@ def _start(stack: contextlib.ExitStack, options: argparse.Namespace, plan: Plan,
         for log in place.glob("*.log"):
             stack.callback(shutil.copy, log, options.out / f"{log.stem}-{server}.log")
         addresses |= dict.fromkeys(names, address)
-    return Runner(
-        plan, addresses, paths, options.out / "raw", options.timeout, options.test_timeout, variant.client_options
-    )
+    return _runner(options, plan, addresses, paths, variant, [])
+
+
+def _keep_logs(folder: Path, out: Path) -> None:
+    for log in folder.glob("*.log"):
+        shutil.copy(log, out)
+
+
+def _runner(
+    options: argparse.Namespace,
+    plan: Plan,
+    addresses: dict[str, tuple[str, int]],
+    paths: dict[str, Path],
+    variant: Variant,
+    prefix: list[str],
+) -> Runner:
+    raw, client_options = options.out / "raw", variant.client_options
+    return Runner(plan, addresses, paths, raw, options.timeout, options.test_timeout, client_options, prefix)
 
 
 def _run(options: argparse.Namespace, variant: Variant) -> list[outcome.Outcome]:
@@ -114,7 +138,16 @@ def _interrupt(number: int, frame: object) -> None:
 
 def main() -> int:
     options = _arguments()
-    variant = variants.make(options.signing is not None, options.encryption is not None, options.fabric)
+    if options.fabric and (options.available or options.cluster):
+        print("--fabric does not go with --available or --cluster", file=sys.stderr)
+        return 2
+    variant = variants.make(
+        options.signing is not None,
+        options.encryption is not None,
+        options.fabric,
+        options.available,
+        options.cluster,
+    )
     if shutil.which("smbtorture") is None:
         print("smbtorture is not installed (Debian: samba-testsuite)", file=sys.stderr)
         return 2

@@ -32,6 +32,8 @@ class Runner:
     suite_timeout: float
     test_timeout: float
     extra: list[str]
+    prefix: list[str] = field(default_factory=list)
+    """What smbtorture's command begins with: ip netns exec ..."""
     _processes: set[subprocess.Popen[str]] = field(default_factory=set, init=False)
     _stopped: bool = field(default=False, init=False)
 
@@ -110,7 +112,7 @@ class Runner:
 
     def _run_alone(self, suite: str, test: str, share: str, special: Special | None) -> Outcome:
         how = "special" if special else "solo"
-        share = special.share if special and special.share else share
+        share = special.share if special and special.share in self.addresses else share
         arguments = [text.replace("FOLDER", str(self.paths[share])) for text in special.arguments] if special else []
         started = time.monotonic()
         timeout = special.timeout if special and special.timeout else self.test_timeout
@@ -124,7 +126,7 @@ class Runner:
 
     def _run(self, name: str, share: str, timeout: float, arguments: list[str] | None = None) -> tuple[int, str]:
         host, port = self.addresses[share]
-        command = ["timeout", "-k", "2", f"{timeout:.0f}", "smbtorture", f"//{host}/{share}"]
+        command = [*self.prefix, "timeout", "-k", "2", f"{timeout:.0f}", "smbtorture", f"//{host}/{share}"]
         command += ["-p", str(port), "-U", f"{USER}%{PASSWORD}", f"--extra-user={SECOND_USER}%{PASSWORD}"]
         command += ["--fullname", "--format=subunit", *self.extra, *(arguments or []), name]
         started = time.monotonic()

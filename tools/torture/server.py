@@ -8,10 +8,11 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 USER, SECOND_USER, PASSWORD = "games", "news", "Passw0rd"
+SERVER_OPTIONS = {"test_fsctls": True, "anonymous": True}
 _START_SECONDS = 30
 _STOP_SECONDS = 10
 
@@ -26,14 +27,23 @@ def configuration(
     server: dict[str, object],
 ) -> str:
     """TOML with two users and ``shares`` by name."""
-    options = {"listen": ["127.0.0.1"], "port": 0, "test_fsctls": True, "anonymous": True, **server}
-    lines = ["[server]", *(f"{key} = {_toml(value)}" for key, value in options.items())]
+    options = {"listen": ["127.0.0.1"], "port": 0, **SERVER_OPTIONS, **server}
+    return "[server]\n" + settings(options) + sections(shares, share_options)
+
+
+def settings(options: Mapping[str, object]) -> str:
+    """Lines of TOML."""
+    return "".join(f"{key} = {_toml(value)}\n" for key, value in options.items())
+
+
+def sections(shares: Mapping[str, Path], share_options: Mapping[str, Mapping[str, object]]) -> str:
+    """Shares and users."""
+    text = ""
     for name, path in shares.items():
-        lines += ["[[share]]", f'name = "{name}"', f'path = "{path}"']
-        lines += [f"{key} = {_toml(value)}" for key, value in share_options.get(name, {}).items()]
+        text += "[[share]]\n" + settings({"name": name, "path": str(path), **share_options.get(name, {})})
     for user in (USER, SECOND_USER):
-        lines += ["[[user]]", f'name = "{user}"', f'password = "{PASSWORD}"']
-    return "\n".join(lines) + "\n"
+        text += "[[user]]\n" + settings({"name": user, "password": PASSWORD})
+    return text
 
 
 def _toml(value: object) -> str:

@@ -1,5 +1,5 @@
-"""Runs under other conditions than the plain one: signing or encryption required, or over SMB Direct. Each is held
-against the plain run; where they differ, variants.toml must say why."""
+"""Runs under other conditions than the plain one: signing or encryption required, over SMB Direct, on continuously
+available shares, in a cluster. Each is held against the plain run; where they differ, variants.toml must say why."""
 
 from __future__ import annotations
 
@@ -20,6 +20,14 @@ CORE = tuple(
     )
 )
 """What is run over SMB Direct."""
+LASTING = frozenset(
+    f"smb2.{name}"
+    for name in (
+        *("durable-open", "durable-open-disconnect", "durable-v2-open", "durable-v2-delay"),
+        *("lease", "multichannel", "replay", "session"),
+    )
+)
+"""What is run on continuously available shares: handles and sessions that outlast connections."""
 ABOUT_SECURITY = frozenset(["smb2.session", "smb2.session-require-signing"])
 """Suites whose tests choose signing and encryption themselves."""
 
@@ -40,6 +48,10 @@ class Variant:
     signing: bool = False
     encryption: bool = False
     fabric: str | None = None
+    available: bool = False
+    """Shares are continuously available."""
+    cluster: bool = False
+    """They are services of two nodes, at virtual addresses."""
 
     @property
     def client_options(self) -> list[str]:
@@ -61,17 +73,32 @@ class Variant:
             options["require_encryption"] = True
         return options
 
+    @property
+    def share_options(self) -> dict[str, Any]:
+        """Those of every share."""
+        return {"continuous_availability": True} if self.available else {}
+
     def wants(self, suite: str) -> bool:
         """Whether ``suite`` is run when none is named."""
+        if self.available:
+            return suite in LASTING
         if self.fabric is not None:
             return suite in CORE
         return not self.name or suite not in ABOUT_SECURITY
 
 
-def make(signing: bool, encryption: bool, fabric: str | None) -> Variant:
-    """The name says which conditions: ``iwarp``, ``signing``, ``iwarp-encryption``."""
-    parts = [fabric, "signing" if signing else None, "encryption" if encryption else None]
-    return Variant("-".join(part for part in parts if part), signing, encryption, fabric)
+def make(
+    signing: bool = False,
+    encryption: bool = False,
+    fabric: str | None = None,
+    available: bool = False,
+    cluster: bool = False,
+) -> Variant:
+    """The name says which conditions: ``iwarp``, ``signing``, ``iwarp-encryption``. A cluster's shares are continuously
+    available."""
+    where = "cluster" if cluster else "available" if available else None
+    parts = [fabric, where, "signing" if signing else None, "encryption" if encryption else None]
+    return Variant("-".join(part for part in parts if part), signing, encryption, fabric, available or cluster, cluster)
 
 
 def reasons(variant: str) -> dict[str, str]:
@@ -94,9 +121,11 @@ def markdown(results: dict[str, list[Outcome]], plain: Path) -> str:
     lines = [
         "# smbtorture under other conditions",
         "",
-        "Written by `python -m tools.torture --update` with `--signing required`, `--encryption required` or",
-        "`--fabric`: the tests of [smbtorture.md](smbtorture.md), with both sides requiring signing or encryption, or",
-        "over SMB Direct through `tools/smbdirect_proxy.py`.",
+        "Written by `python -m tools.torture --update` with `--signing required`, `--encryption required`, `--fabric`,",
+        "`--available` or `--cluster`: the tests of [smbtorture.md](smbtorture.md), with both sides requiring signing",
+        "or encryption; over SMB Direct through `tools/smbdirect_proxy.py`; on shares with",
+        "`continuous_availability = true`, where handles are persistent; on such shares of a two-node cluster, each",
+        "node with one of them at its virtual address.",
     ]
     for name, outcomes in sorted(results.items()):
         why = reasons(name)

@@ -21,6 +21,7 @@ from smbdirect.providers.base import (
     Completion,
     MemoryRegion,
     Operation,
+    ProtectionDomain,
     Read,
     Send,
     Status,
@@ -92,6 +93,7 @@ class IwarpEndpoint:
         self.capabilities = CAPABILITIES
         self.local_address: tuple[str, int] = sock.getsockname()[:2]
         self.peer_address: tuple[str, int] = sock.getpeername()[:2]
+        self.domain: ProtectionDomain | None = None
         self.private_data = private_data
         self.on_completions: Callable[[Sequence[Completion]], None] = _ignore
         self.on_closed: Callable[[CloseReason], None] = _ignore

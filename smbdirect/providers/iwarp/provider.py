@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import cast
 
 from smbdirect.errors import ConnectionLost, ProtocolError
-from smbdirect.providers.base import CloseCause, CloseReason, ConnectionRequest, Endpoint
+from smbdirect.providers.base import CloseCause, CloseReason, ConnectionRequest, Endpoint, ignore_change
 from smbdirect.providers.iwarp import mpa
 from smbdirect.providers.iwarp.endpoint import CAPABILITIES, IwarpEndpoint
 from smbdirect.providers.iwarp.linger import Linger
@@ -186,6 +186,8 @@ class IwarpListener:
 
     def __init__(self, provider: IwarpProvider, sock: socket.socket, on_request: OnRequest) -> None:
         self.address: tuple[str, int] = sock.getsockname()[:2]
+        self.down = ""
+        self.on_change: Callable[[], None] = ignore_change
         self._provider = provider
         self._sock = sock
         self._on_request = on_request

@@ -15,6 +15,7 @@ from smbdirect.providers.base import (
     CloseReason,
     Completion,
     Operation,
+    ProtectionDomain,
     Read,
     Send,
     Status,
@@ -44,6 +45,7 @@ class RoceEndpoint:
         self.capabilities: Capabilities = provider.capabilities
         self.local_address = local_address
         self.peer_address = peer_address
+        self.domain: ProtectionDomain | None = None
         self.private_data = b""
         self.on_completions: Callable[[Sequence[Completion]], None] = lambda completions: None
         self.on_closed: Callable[[CloseReason], None] = lambda reason: None

@@ -16,6 +16,7 @@ from smbdirect.providers.base import (
     CloseReason,
     ConnectionRequest,
     Endpoint,
+    ignore_change,
 )
 from smbdirect.providers.roce.cm import (
     MAX_PRIVATE_DATA,
@@ -118,6 +119,8 @@ class RoceListener:
     ) -> None:
         self.address = address
         self.port = port
+        self.down = ""
+        self.on_change: Callable[[], None] = ignore_change
         self.on_request = on_request
         self._provider = provider
 

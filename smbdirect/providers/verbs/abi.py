@@ -38,6 +38,10 @@ CM_DISCONNECTED = 10
 CM_DEVICE_REMOVAL = 11
 CM_ADDR_CHANGE, CM_TIMEWAIT_EXIT = 14, 15
 
+# verbs.h: enum ibv_event_type
+EVENT_QP_FATAL, EVENT_QP_REQUEST_ERROR, EVENT_QP_ACCESS_ERROR = 1, 2, 3
+EVENT_DEVICE_FATAL, EVENT_PORT_ACTIVE, EVENT_PORT_ERROR = 8, 9, 10
+
 NODE_RNIC = 4
 TRANSPORT_IWARP = 1
 
@@ -51,7 +55,7 @@ WC = struct.Struct("=QiiIIIIII")
 """wr_id, status, opcode, vendor_err, byte_len, invalidated_rkey, qp_num, src_qp, wc_flags."""
 WC_SIZE = 48
 
-CM_ID_VERBS, CM_ID_QP, CM_ID_SOURCE, CM_ID_DESTINATION = 0, 24, 32, 160
+CM_ID_VERBS, CM_ID_QP, CM_ID_SOURCE, CM_ID_DESTINATION, CM_ID_PORT = 0, 24, 32, 160, 348
 QP_NUM = 52
 CHANNEL_FD = 8
 MR_LKEY, MR_RKEY = 36, 40
@@ -133,6 +137,8 @@ class DeviceAttr(Structure):
 
 
 class AsyncEvent(Structure):
+    """``element``: a union of pointers and, for events of ports, an int."""
+
     _fields_ = [("element", c_void_p), ("event_type", c_int)]
 
 
@@ -211,6 +217,10 @@ def int_at(address: int) -> int:
 
 def uint_at(address: int) -> int:
     return c_uint32.from_address(address).value
+
+
+def byte_at(address: int) -> int:
+    return c_ubyte.from_address(address).value
 
 
 def oserror(what: str) -> OSError:

@@ -65,6 +65,11 @@ def ports(root: Path = Path("/sys/class/infiniband")) -> list[PortState]:
     return found
 
 
+def is_active(name: str, port: int, root: Path = Path("/sys/class/infiniband")) -> bool:
+    """Whether the port has a link."""
+    return _read(root / name / "ports" / str(port) / "state").startswith("4")
+
+
 def why_unavailable() -> str | None:
     """None if verbs can be used here, else the reason and the remedy."""
     if not ports():
@@ -93,7 +98,8 @@ class Device:
         self.iwarp = any(port.iwarp for port in ports() if port.device == self.name)
         self.read_sink_needs_remote_write = self.iwarp and attributes.vendor_id != SIW_VENDOR
         """An iWARP NIC checks the sink of its own Reads as if the peer wrote it (RFC 5040 5.2.1); its token is on the
-        wire, so such a sink is registered for one Read only, never as a standing pool. siw asks for no remote right."""
+        wire, so such a sink is registered for one Read only, never as a standing pool, and each connection has a
+        protection domain of its own, where no other can name it. siw asks for no remote right."""
         self.max_read_depth = max(1, min(attributes.max_qp_rd_atom, 32))
         """Reads the peer may have outstanding at us."""
         self.max_initiator_depth = max(1, min(attributes.max_qp_init_rd_atom or attributes.max_qp_rd_atom, 32))

@@ -17,6 +17,7 @@ from smbdirect.providers.base import (
     Completion,
     OnCompletions,
     Operation,
+    ProtectionDomain,
     Read,
     RemoteSegment,
     Send,
@@ -84,6 +85,7 @@ class VerbsEndpoint:
         self.local_address = abi.unpack_sockaddr(cm_id + abi.CM_ID_SOURCE)
         self.peer_address = abi.unpack_sockaddr(cm_id + abi.CM_ID_DESTINATION)
         self.on_released: Callable[[VerbsEndpoint], None] = lambda _: None
+        self.domain: ProtectionDomain | None = domain
         self._device = device
         self._domain = domain
         self._verbs = device.libraries.verbs
@@ -125,7 +127,7 @@ class VerbsEndpoint:
             verbs.ibv_destroy_comp_channel(self._channel)
             raise ProviderError(str(error))
         assert self._cm_id is not None
-        self._qp = abi.pointer_at(self._cm_id + abi.CM_ID_QP)
+        self._qp = self.queue_pair = abi.pointer_at(self._cm_id + abi.CM_ID_QP)
         self._max_inline = int(attributes.cap.max_inline_data)
         # one wr and its sge list per slot; rewritten at every post, the library copies what it needs
         self._wr = ctypes.create_string_buffer(limits.max_send_queue * abi.SEND_WR_SIZE)

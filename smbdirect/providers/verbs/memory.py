@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from smbdirect.errors import ProviderError
-from smbdirect.providers.base import Access
+from smbdirect.providers.base import Access, DomainUser
 from smbdirect.providers.verbs import abi
 from smbdirect.providers.verbs.device import Device
 
@@ -91,7 +91,8 @@ class Registration:
 
 
 class Domain:
-    """A protection domain and its standing registrations, sorted by address. Raises ``ProviderError``."""
+    """A protection domain and its standing registrations, sorted by address; keeps ``base.ProtectionDomain``. Raises
+    ``ProviderError``."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -100,9 +101,13 @@ class Domain:
             raise ProviderError(str(abi.oserror(f"{device.name}: ibv_alloc_pd")))
         self.pd: int = pd
         self.live: weakref.WeakSet[Registration] = weakref.WeakSet()
+        self._users: weakref.WeakSet[DomainUser] = weakref.WeakSet()
         self._starts: list[int] = []
         self._standing: list[Registration] = []
         self._free_slots: list[StagingSlot] = []
+
+    def add_user(self, user: DomainUser) -> None:
+        self._users.add(user)
 
     def register(self, memory: memoryview, access: Access) -> Registration:
         """Raises ``ProviderError``."""
@@ -160,6 +165,8 @@ class Domain:
         self._free_slots.append(slot)
 
     def close(self) -> None:
+        for user in list(self._users):
+            user.domain_closed()
         self._free_slots.clear()
         for registration in list(self.live):
             registration.invalidate()

@@ -9,10 +9,11 @@ import os
 from collections.abc import Callable
 
 from smbdirect.errors import ConnectionLost, ProviderError
-from smbdirect.providers.base import Capabilities, CloseCause, CloseReason, Endpoint
+from smbdirect.providers.base import Capabilities, CloseCause, CloseReason, Endpoint, ignore_change
 from smbdirect.providers.verbs import abi, device
 from smbdirect.providers.verbs.device import Device
 from smbdirect.providers.verbs.endpoint import VerbsEndpoint
+from smbdirect.providers.verbs.events import DeviceEvents
 from smbdirect.providers.verbs.memory import Domain
 
 BACKLOG = 128
@@ -44,6 +45,7 @@ class _Cm:
         self.loop = loop
         self.handlers: dict[int, OnCmEvent] = {}
         self.devices: dict[int, tuple[Device, Domain]] = {}
+        self.events = DeviceEvents(libraries, loop)
         self.channel: int = libraries.cm.rdma_create_event_channel()
         if not self.channel:
             raise abi.oserror("rdma_create_event_channel (is rdma_ucm loaded?)")
@@ -65,8 +67,7 @@ class _Cm:
         if context not in self.devices:
             opened = Device(self.libraries, context)
             self.devices[context] = (opened, Domain(opened))
-            os.set_blocking(opened.async_fd, False)
-            self.loop.add_reader(opened.async_fd, self._on_async_event, opened)
+            self.events.watch(opened)
         return self.devices[context]
 
     def _on_readable(self) -> None:
@@ -87,21 +88,8 @@ class _Cm:
                 cm.rdma_reject(copy.id, None, 0)
                 cm.rdma_destroy_id(copy.id)
 
-    def _on_async_event(self, opened: Device) -> None:
-        event = abi.AsyncEvent()
-        while not self.libraries.verbs.ibv_get_async_event(opened.context, ctypes.byref(event)):
-            self.libraries.verbs.ibv_ack_async_event(ctypes.byref(event))
-            if event.event_type in _FATAL_DEVICE_EVENTS:
-                text = self.libraries.verbs.ibv_event_type_str(event.event_type).decode()
-                for handler in list(self.handlers.values()):
-                    owner = getattr(handler, "__self__", None)
-                    if isinstance(owner, _Connection) and owner.device is opened:
-                        owner.lost(CloseReason(CloseCause.DEVICE, f"{opened.name}: {text}"))
-
 
 _WITH_PRIVATE_DATA = {abi.CM_CONNECT_REQUEST, abi.CM_ESTABLISHED, abi.CM_REJECTED, abi.CM_CONNECT_RESPONSE}
-IBV_EVENT_DEVICE_FATAL = 8
-_FATAL_DEVICE_EVENTS = {IBV_EVENT_DEVICE_FATAL}
 
 
 class _Connection:
@@ -111,6 +99,8 @@ class _Connection:
         self.cm = cm
         self.cm_id = cm_id
         self.device: Device | None = None
+        self.port = 0
+        self.queue_pair = 0
         self.domain: Domain | None = None
         self.endpoint: VerbsEndpoint | None = None
         self.step: asyncio.Future[int] = cm.loop.create_future()
@@ -120,9 +110,18 @@ class _Connection:
     def make_endpoint(self, own_domain: bool) -> VerbsEndpoint:
         """``own_domain``: a protection domain for this connection alone, for the side that exposes memory."""
         self.device, domain = self.cm.device_of(self.cm_id)
-        if own_domain:
+        # The keys of such sinks are on the wire and let their owner write: no other connection may use them.
+        if own_domain or self.device.read_sink_needs_remote_write:
             domain = self.domain = Domain(self.device)
-        self.endpoint = VerbsEndpoint(self.device, domain, self.cm_id, self.cm.loop)
+        try:
+            self.endpoint = VerbsEndpoint(self.device, domain, self.cm_id, self.cm.loop)
+        except ProviderError:
+            if self.domain is not None:
+                self.domain.close()
+            raise
+        self.port = abi.byte_at(self.cm_id + abi.CM_ID_PORT)
+        self.queue_pair = self.endpoint.queue_pair
+        self.cm.events.members.add(self)
         self.endpoint.private_data = self.private_data
         self.endpoint.on_released = self._released
         return self.endpoint
@@ -130,6 +129,7 @@ class _Connection:
     def _released(self, _: VerbsEndpoint) -> None:
         if self.domain is not None:
             self.domain.close()
+        self.cm.events.members.discard(self)
         self.cm.handlers.pop(self.cm_id, None)
         if not self.step.done():
             self.step.set_exception(ConnectionLost("closed"))
@@ -155,6 +155,9 @@ class _Connection:
             self.step.exception()
         if self.endpoint is not None:
             self.endpoint.peer_disconnected(reason)
+
+    def restored(self) -> None:
+        """The connection ended when the port went down."""
 
     async def wait(self, timeout: float) -> None:
         """Until the connection manager reports the step under way."""
@@ -223,19 +226,58 @@ class VerbsConnectionRequest:
 
 
 class VerbsListener:
-    def __init__(self, cm: _Cm, cm_id: int, host: str) -> None:
+    """Listens on an address, and so on a port; on a wildcard, which is every device's, it hears of none."""
+
+    def __init__(self, cm: _Cm, cm_id: int, host: str, on_request: Callable[[VerbsConnectionRequest], None]) -> None:
+        self.down = ""
+        self.on_change: Callable[[], None] = ignore_change
+        self.queue_pair = 0
+        self.port = abi.byte_at(cm_id + abi.CM_ID_PORT)
+        bound = abi.pointer_at(cm_id + abi.CM_ID_VERBS) != 0
+        self.device = cm.device_of(cm_id)[0] if bound else None
         self._cm = cm
         self._cm_id: int | None = cm_id
+        self._on_request = on_request
         self.address = (
             host,
             int.from_bytes(int(cm.libraries.cm.rdma_get_src_port(cm_id)).to_bytes(2, "little"), "big"),
         )
+        cm.handlers[cm_id] = self._on_event
+        cm.events.members.add(self)
 
-    async def close(self) -> None:
+    def _on_event(self, details: abi.CmEvent, private_data: bytes) -> None:
+        if details.event == abi.CM_CONNECT_REQUEST:
+            if self.down and self.device is not None and device.is_active(self.device.name, self.port):
+                # Whoever gets here knows better than an event that never came.
+                self.restored()
+            if self.down:
+                self._cm.libraries.cm.rdma_reject(details.id, None, 0)
+                self._cm.libraries.cm.rdma_destroy_id(details.id)
+                return
+            self._on_request(VerbsConnectionRequest(_Connection(self._cm, details.id), details, private_data))
+        elif details.event == abi.CM_DEVICE_REMOVAL:
+            name = self.device.name if self.device is not None else "RDMA"
+            self.lost(CloseReason(CloseCause.DEVICE, f"{name}: device removed"))
+            self._destroy()
+
+    def lost(self, reason: CloseReason) -> None:
+        self.down = reason.detail
+        self.on_change()
+
+    def restored(self) -> None:
+        if self._cm_id is not None:
+            self.down = ""
+            self.on_change()
+
+    def _destroy(self) -> None:
         cm_id, self._cm_id = self._cm_id, None
+        self._cm.events.members.discard(self)
         if cm_id is not None:
             self._cm.handlers.pop(cm_id, None)
             self._cm.libraries.cm.rdma_destroy_id(cm_id)
+
+    async def close(self) -> None:
+        self._destroy()
 
 
 class VerbsProvider:
@@ -273,11 +315,6 @@ class VerbsProvider:
         """Raises ``OSError`` (EADDRINUSE: a kernel server such as ksmbd or another process has the port)."""
         cm = self._cm()
         cm_id = cm.create_id()
-
-        def on_event(details: abi.CmEvent, private_data: bytes) -> None:
-            if details.event == abi.CM_CONNECT_REQUEST:
-                on_request(VerbsConnectionRequest(_Connection(cm, details.id), details, private_data))
-
         address = abi.pack_sockaddr(host, port)
         buffer = ctypes.create_string_buffer(address, len(address))
         if cm.libraries.cm.rdma_bind_addr(cm_id, ctypes.addressof(buffer)):
@@ -285,8 +322,7 @@ class VerbsProvider:
         elif cm.libraries.cm.rdma_listen(cm_id, BACKLOG):
             error = abi.oserror(f"rdma_listen {host or '*'}:{port}")
         else:
-            cm.handlers[cm_id] = on_event
-            return VerbsListener(cm, cm_id, host)
+            return VerbsListener(cm, cm_id, host, on_request)
         cm.libraries.cm.rdma_destroy_id(cm_id)
         if error.errno == errno.ENODEV:
             raise OSError(errno.ENODEV, f"no RDMA device has the address {host}") from None

@@ -49,6 +49,17 @@ host_root() {   # with HOSTROOT=1: the host's file system at /host, writable pla
   for d in proc sys dev; do mount --bind /$d /host/$d; done
   modprobe rdma_ucm; modprobe ib_uverbs
 }
+host_python() {   # the project's Python programs on this kernel; TREE and PYTHON are the project and its interpreter as the host has them
+  chroot /host /bin/sh -c "cd $TREE && exec env PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 VERBS_HOST=10.0.2.15 CHURN_CONNECTIONS=${CHURN:-1000} $PYTHON $*"
+}
+smb3server() { host_python -m smb3server "$@"; }
+verbs_device() {   # siw|rxe: that device alone on the interface, so that there is no doubt which one serves, and the host's programs
+  local other=siw; [ $1 = siw ] && other=rxe
+  net_user
+  rdma link show 2>/dev/null | grep -q "r_$other" && rdma link del r_$other
+  rdma_dev $1
+  [ -d /host/usr ] || host_root
+}
 verbs_server_stop() {   # SIGTERM to what verbs-server.sh started; its status
   [ -f /tmp/verbs-server.pid ] || return 0
   local pid=$(cat /tmp/verbs-server.pid) i=0; rm /tmp/verbs-server.pid

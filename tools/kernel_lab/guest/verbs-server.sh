@@ -1,11 +1,7 @@
 # args: siw|rxe [options of the server]. Our server in this guest, on the kernel's RDMA device through verbs (HOSTROOT=1): it serves 10.0.2.15 from a tmpfs.
 # Environment: TREE and PYTHON, the project and its interpreter as the host has them. Leaves CASE_OUT/server.log; run again, it replaces the server.
 . /out/lib.sh
-P=$1 OTHER=siw; shift; [ $P = siw ] && OTHER=rxe
-net_user
-rdma link show 2>/dev/null | grep -q "r_$OTHER" && rdma link del r_$OTHER      # one device on the interface: no doubt which one serves
-rdma_dev $P
-[ -d /host/usr ] || ck host_root
+ck verbs_device $1; shift
 verbs_server_stop
 : > ${CASE_OUT:-/out}/server.log; rm -rf /host/tmp/share /host/tmp/state; mkdir -p /host/tmp/share
 chroot /host /bin/sh -c "cd $TREE && exec env PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 $PYTHON -m smb3server \

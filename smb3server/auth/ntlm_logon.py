@@ -1,0 +1,153 @@
+"""NTLMv2 from the acceptor's side (MS-NLMP 3.2.5), with accounts in memory. LM and NTLMv1 responses are refused.
+
+Only what a logon needs is computed: three HMAC-MD5 and an RC4 of 16 bytes, one more for a MIC. Keys that protect
+messages are pyspnego's business (``ntlm``).
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+
+from spnego._ntlm_raw.crypto import rc4init, rc4k, sealkey, signkey
+from spnego._ntlm_raw.security import sign
+from spnego.exceptions import InvalidTokenError
+
+from smb3server.auth import ntlm_messages as messages
+from smb3server.auth.ntlm_messages import CLIENT_CHALLENGE_SIZE, MIC_OFFSET, MIC_SIZE, PROOF_SIZE, Authenticate, Flags
+from smb3server.auth.users import UserDatabase
+from smb3server.session import Identity
+
+_UNICODE = int(Flags.UNICODE)
+_KEY_EXCHANGE = int(Flags.KEY_EXCHANGE)
+_PROTECTS = int(Flags.SIGN | Flags.SEAL)
+
+
+class LogonError(InvalidTokenError):  # type: ignore[misc]
+    """Unknown user or wrong proof: STATUS_LOGON_FAILURE."""
+
+
+class NtlmLogon:
+    """``challenge``, then ``authenticate``, once; ``identity`` is set once that succeeded. Both raise ``LogonError``,
+    and ``ValueError`` or ``DecodeError`` for a message that is none."""
+
+    __slots__ = (
+        "_allow_anonymous",
+        "_allow_guest",
+        "_challenge",
+        "_negotiate",
+        "_server_challenge",
+        "_server_name",
+        "_users",
+        "flags",
+        "identity",
+        "session_key",
+    )
+
+    def __init__(self, users: UserDatabase, server_name: str, allow_guest: bool, allow_anonymous: bool) -> None:
+        self._users = users
+        self._server_name = server_name
+        self._allow_guest = allow_guest
+        self._allow_anonymous = allow_anonymous
+        self._negotiate = b""
+        self._challenge = b""
+        self._server_challenge = b""
+        self.identity: Identity | None = None
+        self.session_key = b""
+        """ExportedSessionKey."""
+        self.flags = 0
+        """NegotiateFlags of the AUTHENTICATE_MESSAGE."""
+
+    @property
+    def begun(self) -> bool:
+        """The challenge was sent."""
+        return bool(self._challenge)
+
+    @property
+    def unproven(self) -> bool:
+        """Let in without a proof of a password."""
+        return self.identity is not None and (self.identity.guest or self.identity.anonymous)
+
+    def challenge(self, token: bytes) -> bytes:
+        """3.2.5.1.1."""
+        offered = messages.parse_negotiate(token)
+        if not offered & _UNICODE:
+            raise LogonError(context_msg="client does not speak Unicode")
+        self._server_challenge = os.urandom(8)
+        self._negotiate = token
+        self._challenge = messages.pack_challenge(
+            messages.challenge_flags(offered), self._server_challenge, self._server_name
+        )
+        return self._challenge
+
+    def authenticate(self, token: bytes) -> None:
+        """3.2.5.1.2."""
+        if self.identity is not None or not self._challenge:
+            raise LogonError(context_msg="no challenge is open")
+        # A challenge is good for one answer, whatever that is.
+        challenge, self._challenge = self._challenge, b""
+        given = messages.parse_authenticate(token)
+        response = given.nt_response
+        if not given.user and not response:
+            self._accept_unproven(given, Identity("", anonymous=True), self._allow_anonymous)
+            return
+        account = self._users.find(given.user)
+        if account is None:
+            self._accept_unproven(given, Identity(given.user, given.domain, guest=True), self._allow_guest)
+            return
+        if len(response) < PROOF_SIZE + CLIENT_CHALLENGE_SIZE:
+            raise LogonError(context_msg="no NTLMv2 response")
+        proof, blob = response[:PROOF_SIZE], response[PROOF_SIZE:]
+        # Windows looks at the form before the proof.
+        av_flags = messages.av_flags(blob)
+        # NTOWFv2 (3.3.2).
+        name = (given.user.upper() + given.domain).encode("utf-16-le")
+        key = hmac.digest(account.nt_hash, name, "md5")
+        if not hmac.compare_digest(hmac.digest(key, self._server_challenge + blob, "md5"), proof):
+            raise LogonError(context_msg="wrong password")
+        session_key = _exchange(given, hmac.digest(key, proof, "md5"))
+        if av_flags & messages.AV_FLAG_MIC:
+            self._verify_mic(session_key, challenge, token)
+        self.session_key = session_key
+        self.flags = given.flags
+        self.identity = Identity(account.name, given.domain, user=account.user)
+
+    def _verify_mic(self, session_key: bytes, challenge: bytes, token: bytes) -> None:
+        """Over all three messages as they were on the wire, its own bytes zero (3.2.5.1.2)."""
+        end = MIC_OFFSET + MIC_SIZE
+        if len(token) < end:
+            raise LogonError(context_msg="no MIC")
+        covered = b"".join((self._negotiate, challenge, token[:MIC_OFFSET], bytes(MIC_SIZE), token[end:]))
+        if not hmac.compare_digest(hmac.digest(session_key, covered, "md5"), token[MIC_OFFSET:end]):
+            raise LogonError(context_msg="wrong MIC")
+
+    def _accept_unproven(self, given: Authenticate, identity: Identity, allowed: bool) -> None:
+        """Anonymous and guest: there is no shared secret, so the session has no keys."""
+        if not allowed:
+            raise LogonError(context_msg="no such user" if identity.guest else "anonymous access is off")
+        self.session_key = _exchange(given, bytes(16)) if identity.anonymous else bytes(16)
+        self.flags = given.flags
+        self.identity = identity
+
+    def mechanism_list_mic(self, mechanisms: bytes) -> bytes:
+        """What a mechListMIC of the acceptor's is (RFC 4178 5)."""
+        return self._mic(mechanisms, "accept")
+
+    def check_mechanism_list_mic(self, mechanisms: bytes, mic: bytes) -> None:
+        """Raises ``LogonError``."""
+        if not hmac.compare_digest(self._mic(mechanisms, "initiate"), mic):
+            raise LogonError(context_msg="wrong mechListMIC")
+
+    def _mic(self, mechanisms: bytes, side: str) -> bytes:
+        """The first signature of that side (MS-NLMP 3.4.4)."""
+        handle = rc4init(sealkey(self.flags, self.session_key, side))
+        return sign(self.flags, handle, signkey(self.flags, self.session_key, side), 0, mechanisms)  # type: ignore[no-any-return]
+
+
+def _exchange(given: Authenticate, key: bytes) -> bytes:
+    """ExportedSessionKey (MS-NLMP 3.2.5.1.2)."""
+    if given.flags & _KEY_EXCHANGE and given.flags & _PROTECTS:
+        if len(given.encrypted_key) != 16:
+            raise LogonError(context_msg="session key of a wrong size")
+        return rc4k(key, given.encrypted_key)  # type: ignore[no-any-return]
+    return key

@@ -1,0 +1,135 @@
+"""SPNEGO tokens that an acceptor meets when the client's first choice is NTLM (RFC 4178 4.2, DER of X.690 8).
+
+No tree of objects: one pass over the token, ``ValueError`` for what is not DER or not such a token.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+ACCEPT_COMPLETED, ACCEPT_INCOMPLETE, REJECT, REQUEST_MIC = range(4)
+"""NegState (RFC 4178 4.2.2)."""
+
+SPNEGO = bytes.fromhex("06062b0601050502")
+"""1.3.6.1.5.5.2, tag and length included."""
+NTLM = bytes.fromhex("060a2b06010401823702020a")
+"""1.3.6.1.4.1.311.2.2.10."""
+
+_GSS, _SEQUENCE, _OCTETS, _ENUMERATED, _OID = 0x60, 0x30, 0x04, 0x0A, 0x06
+_INIT, _RESP = 0xA0, 0xA1
+_MAX_LENGTH_BYTES = 4
+
+
+class Init(NamedTuple):
+    """NegTokenInit (4.2.1)."""
+
+    mechanisms: bytes
+    """MechTypeList as it was sent: what a mechListMIC covers."""
+    first: bytes
+    """Object identifier of the client's first choice, tag and length included."""
+    token: bytes
+    """For the first choice; empty: none."""
+    mic: bool
+    """There is a mechListMIC, which is early."""
+
+
+class Resp(NamedTuple):
+    """NegTokenResp (4.2.2); None: absent."""
+
+    state: int | None
+    mechanism: bytes | None
+    token: bytes | None
+    mic: bytes | None
+
+
+def _element(data: bytes, at: int, end: int, tag: int = -1) -> tuple[int, int]:
+    """Where the content of the element at ``at`` begins and ends. ``tag`` -1: any."""
+    if at + 2 > end:
+        raise ValueError("DER element cut short")
+    if tag >= 0 and data[at] != tag:
+        raise ValueError(f"DER tag {data[at]:#x}, not {tag:#x}")
+    length = data[at + 1]
+    start = at + 2
+    if length >= 0x80:
+        count = length & 0x7F
+        if not 1 <= count <= _MAX_LENGTH_BYTES or start + count > end:
+            raise ValueError("DER length of no size")
+        length = int.from_bytes(data[start : start + count], "big")
+        start += count
+    if length > end - start:
+        raise ValueError("DER element exceeds what it is in")
+    return start, start + length
+
+
+def _fields(data: bytes, at: int, end: int) -> dict[int, tuple[int, int]]:
+    """Context-specific elements of the sequence at ``at``, by their tag. None may come twice."""
+    at, end = _element(data, at, end, _SEQUENCE)
+    found: dict[int, tuple[int, int]] = {}
+    while at < end:
+        start, stop = _element(data, at, end)
+        tag = data[at]
+        if tag in found:
+            raise ValueError(f"DER tag {tag:#x} twice")
+        found[tag] = start, stop
+        at = stop
+    return found
+
+
+def _octets(data: bytes, place: tuple[int, int] | None) -> bytes | None:
+    if place is None:
+        return None
+    start, stop = _element(data, *place, _OCTETS)
+    return data[start:stop]
+
+
+def parse_init(token: bytes) -> Init:
+    """The client's first token."""
+    at, end = _element(token, 0, len(token), _GSS)
+    if token[at : at + len(SPNEGO)] != SPNEGO:
+        raise ValueError("not a SPNEGO token")
+    fields = _fields(token, *_element(token, at + len(SPNEGO), end, _INIT))
+    if 0xA0 not in fields:
+        raise ValueError("no mechanisms")
+    place = fields[0xA0]
+    start, stop = _element(token, *place, _SEQUENCE)
+    _, first_end = _element(token, start, stop, _OID)
+    # NegTokenInit2 (MS-SPNG 2.2.1) has hints in [3] and the mechListMIC in [4].
+    mic = 0xA4 in fields or (0xA3 in fields and token[fields[0xA3][0] : fields[0xA3][0] + 1] != bytes((_SEQUENCE,)))
+    return Init(token[place[0] : stop], token[start:first_end], _octets(token, fields.get(0xA2)) or b"", mic)
+
+
+def parse_resp(token: bytes) -> Resp:
+    """A later token of the client's."""
+    fields = _fields(token, *_element(token, 0, len(token), _RESP))
+    state = mechanism = None
+    if 0xA0 in fields:
+        start, stop = _element(token, *fields[0xA0], _ENUMERATED)
+        if stop - start != 1 or token[start] > REQUEST_MIC:
+            raise ValueError("no such negState")
+        state = token[start]
+    if 0xA1 in fields:
+        first, last = fields[0xA1]
+        _, stop = _element(token, first, last, _OID)
+        mechanism = token[first:stop]
+    return Resp(state, mechanism, _octets(token, fields.get(0xA2)), _octets(token, fields.get(0xA3)))
+
+
+def _tlv(tag: int, content: bytes) -> bytes:
+    length = len(content)
+    if length < 0x80:
+        return bytes((tag, length)) + content
+    size = (length.bit_length() + 7) // 8
+    return bytes((tag, 0x80 | size)) + length.to_bytes(size, "big") + content
+
+
+def pack_resp(resp: Resp) -> bytes:
+    content = b""
+    if resp.state is not None:
+        content += bytes((0xA0, 3, _ENUMERATED, 1, resp.state))
+    if resp.mechanism is not None:
+        content += _tlv(0xA1, resp.mechanism)
+    if resp.token is not None:
+        content += _tlv(0xA2, _tlv(_OCTETS, resp.token))
+    if resp.mic is not None:
+        content += _tlv(0xA3, _tlv(_OCTETS, resp.mic))
+    return _tlv(_RESP, _tlv(_SEQUENCE, content))

@@ -1,0 +1,112 @@
+"""``smb3server cluster status``: the state of a cluster for programs and for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from smb3server.ha.view import View
+from smb3server.status_view import duration
+
+
+def describe(
+    view: View,
+    time_left: Mapping[str, float | None],
+    reports: Mapping[str, Mapping[str, Any]] | None,
+    now: float,
+) -> dict[str, Any]:
+    """``time_left``: of each node's lease, in seconds; ``reports``: what the nodes said of themselves, None if they
+    were not asked; ``now``: Unix time."""
+    nodes = [
+        {
+            "name": node,
+            "draining": node in view.draining,
+            "addresses": info.get("addresses", []),
+            "lease_left": time_left.get(node),
+            "answers": None if reports is None else node in reports,
+        }
+        for node, info in sorted(view.nodes.items())
+    ]
+    services = []
+    for name in sorted(view.services()):
+        owner, serving = view.owners.get(name), view.serving.get(name, {})
+        report = (reports or {}).get(owner or "", {}).get("services", {}).get(name, {})
+        since = serving.get("since")
+        services.append(
+            {
+                "name": name,
+                "node": owner,
+                "serving": view.served_by(name) is not None,
+                "since": since,
+                "seconds": max(0.0, now - since) if isinstance(since, int | float) else None,
+                "target": view.targets.get(name),
+                "clients": report.get("clients"),
+                "opens": report.get("opens"),
+            }
+        )
+    away = sorted(node for node in view.draining if node not in view.nodes)
+    return {"nodes": nodes, "services": services, "draining_and_down": away}
+
+
+def _node_state(node: Mapping[str, Any]) -> str:
+    if node["answers"] is False:
+        return "[red]up, but does not answer[/red]"
+    return "[yellow]up, draining[/yellow]" if node["draining"] else "[green]up[/green]"
+
+
+def _service_state(service: Mapping[str, Any]) -> str:
+    if service["node"] is None:
+        return "[red]nobody has it[/red]"
+    if not service["serving"]:
+        return "[yellow]being taken over[/yellow]"
+    if service["target"] not in (None, service["node"]):
+        return f"[yellow]wanted on {escape(service['target'])}[/yellow]"
+    return "[green]served[/green]"
+
+
+def _text(value: object) -> str:
+    return "-" if value is None else escape(str(value))
+
+
+def show(status: Mapping[str, Any], console: Console | None = None) -> None:
+    """Two tables; columns are never cut when the output is not a terminal."""
+    console = console or Console()
+    if not console.is_terminal:
+        console = Console(file=console.file, width=200)
+    nodes = Table(title="Nodes", title_justify="left", header_style="bold")
+    for column in ("node", "state", "lease left", "serves", "addresses"):
+        nodes.add_column(column, overflow="fold")
+    for node in status["nodes"]:
+        left = node["lease_left"]
+        serves = [service["name"] for service in status["services"] if service["node"] == node["name"]]
+        nodes.add_row(
+            escape(node["name"]),
+            _node_state(node),
+            "expired" if left is None else f"{left:.0f} s",
+            escape(", ".join(serves)) or "-",
+            escape(", ".join(node["addresses"])),
+        )
+    for name in status["draining_and_down"]:
+        nodes.add_row(escape(name), "[red]down[/red], draining", "-", "-", "")
+    services = Table(title="Services", title_justify="left", header_style="bold")
+    for column in ("service", "node", "state", "since", "clients", "opens"):
+        services.add_column(column, overflow="fold")
+    for service in status["services"]:
+        seconds = service["seconds"]
+        services.add_row(
+            escape(service["name"]),
+            _text(service["node"]),
+            _service_state(service),
+            "-" if seconds is None else duration(seconds),
+            _text(service["clients"]),
+            _text(service["opens"]),
+        )
+    for table in (nodes, services):
+        if table.row_count:
+            console.print(table)
+    if not status["nodes"]:
+        console.print("No node is up.")

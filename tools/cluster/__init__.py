@@ -1,0 +1,5 @@
+"""Whole clusters on one machine: etcd, nodes and clients as processes, in network namespaces.
+
+``lab.ClusterLab`` puts together what ``network`` (a bridge and namespaces), ``etcd`` (members) and ``node`` (servers)
+make.
+"""

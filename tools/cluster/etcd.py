@@ -1,0 +1,121 @@
+"""An etcd of one's own: members as processes on loopback, or each in a network namespace."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+CLIENT_PORT, PEER_PORT = 2379, 2380
+"""Of members that have an address to themselves."""
+_START_SECONDS = 30
+_PROBE = """
+import sys, urllib.request
+try:
+    healthy = b'"true"' in urllib.request.urlopen(f"http://{sys.argv[1]}/health", timeout=1).read()
+except OSError:
+    healthy = False
+sys.exit(not healthy)
+"""
+
+
+class EtcdError(Exception):
+    """It is not installed, or did not start."""
+
+
+def why_not() -> str | None:
+    """Why there can be none here, or None."""
+    return None if shutil.which("etcd") else "etcd is not installed (Debian: etcd-server)"
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports: list[int] = [sock.getsockname()[1] for sock in sockets]
+    for sock in sockets:
+        sock.close()
+    return ports
+
+
+@dataclass(slots=True)
+class Member:
+    client: str
+    """HOST:PORT."""
+    peer: str
+    prefix: list[str] = field(default_factory=list)
+    """What its command begins with: ip netns exec ..."""
+
+
+def local_members(count: int) -> list[Member]:
+    """On loopback."""
+    ports = free_ports(2 * count)
+    return [Member(f"127.0.0.1:{ports[n]}", f"127.0.0.1:{ports[count + n]}") for n in range(count)]
+
+
+def member_at(address: str, prefix: Sequence[str]) -> Member:
+    """In a namespace that has this address."""
+    return Member(f"{address}:{CLIENT_PORT}", f"{address}:{PEER_PORT}", list(prefix))
+
+
+class Etcd:
+    """``start`` it, ``stop`` it; members can be killed and started by number."""
+
+    def __init__(self, folder: Path, members: Sequence[Member]) -> None:
+        self.folder = folder
+        self.members = list(members)
+        self.processes: list[subprocess.Popen[bytes] | None] = [None] * len(members)
+
+    @property
+    def url(self) -> str:
+        return "etcd://" + ",".join(member.client for member in self.members)
+
+    def start(self, member: int | None = None, wait: bool = True) -> None:
+        """One or all. With ``wait``: until it is healthy, which takes a quorum. Raises ``EtcdError``."""
+        wanted = range(len(self.members)) if member is None else [member]
+        for index in wanted:
+            self._start(index)
+        for index in wanted if wait else ():
+            self._wait(index)
+
+    def _start(self, index: int) -> None:
+        cluster = ",".join(f"m{number}=http://{entry.peer}" for number, entry in enumerate(self.members))
+        member = self.members[index]
+        client, peer = f"http://{member.client}", f"http://{member.peer}"
+        try:
+            with self._log(index).open("ab") as log:
+                self.processes[index] = subprocess.Popen(
+                    [*member.prefix, "etcd", "--name", f"m{index}", "--data-dir", str(self.folder / f"etcd-{index}"),
+                     "--listen-client-urls", client, "--advertise-client-urls", client,
+                     "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
+                     "--initial-cluster", cluster, "--heartbeat-interval", "50", "--election-timeout", "500",
+                     "--logger", "zap"],
+                    stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                )  # fmt: skip
+        except FileNotFoundError as error:
+            raise EtcdError(why_not() or str(error)) from error
+
+    def _log(self, index: int) -> Path:
+        return self.folder / f"etcd-{index}.log"
+
+    def _wait(self, index: int) -> None:
+        member = self.members[index]
+        deadline = time.monotonic() + _START_SECONDS
+        command = [*member.prefix, sys.executable, "-I", "-c", _PROBE, member.client]
+        while subprocess.run(command, check=False).returncode:
+            if time.monotonic() > deadline:
+                raise EtcdError(f"etcd does not start: {self._log(index).read_text()[-2000:]}")
+            time.sleep(0.05)
+
+    def kill(self, member: int) -> None:
+        process, self.processes[member] = self.processes[member], None
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def stop(self) -> None:
+        for member in range(len(self.processes)):
+            self.kill(member)

@@ -1,0 +1,185 @@
+"""A cluster in network namespaces: etcd members e1, e2, ..., nodes, a client; virtual addresses move between them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+from smb3server.ha.admin import Admin
+from smb3server.ha.cluster import DEFAULT_NAME
+from smb3server.ha.etcd_store import EtcdStore
+from smb3server.ha.store_url import parse_url
+from tools.cluster import etcd, network
+from tools.cluster.etcd import Etcd, member_at
+from tools.cluster.network import INTERFACE, NETWORK, NETWORK6, Network
+from tools.cluster.node import Node, admin
+
+T = TypeVar("T")
+
+CLIENT = "cli"
+"""The member that clients run in."""
+PORT = 445
+"""Each node has its own in its namespace."""
+SERVICE, SHARE = "one", "data"
+VIRTUAL, VIRTUAL6 = f"{NETWORK}.100", f"{NETWORK6}100"
+"""Of the service that there is if nothing else is wanted."""
+
+
+class LabError(Exception):
+    """What should have come about did not, in time."""
+
+
+def why_not() -> str | None:
+    """Why no such cluster can be made here, or None."""
+    return etcd.why_not() or network.why_not()
+
+
+def service_section(name: str, number: int, nodes: Sequence[str]) -> str:
+    """A service with the addresses 10.77.0.``number`` and fd77::``number``."""
+    addresses = [f"{NETWORK}.{number}/24@{INTERFACE}", f"{NETWORK6}{number}/64@{INTERFACE}"]
+    return f'[[service]]\nname = "{name}"\naddresses = {json.dumps(addresses)}\nnodes = {json.dumps(list(nodes))}\n'
+
+
+def share_section(name: str, path: Path, service: str, available: bool = True) -> str:
+    """``available``: continuously."""
+    return (
+        f'[[share]]\nname = "{name}"\npath = "{path}"\nservice = "{service}"\n'
+        f"continuous_availability = {json.dumps(available)}\n"
+    )
+
+
+class ClusterLab:
+    """Enter it to have everything started and the services served; leave it to have nothing left."""
+
+    def __init__(
+        self,
+        folder: Path,
+        nodes: Sequence[str] = ("a", "b"),
+        sections: str | None = None,
+        *,
+        etcd_members: int = 1,
+        ttl: int = 2,
+        options: str = "",
+        extra_members: Sequence[str] = (),
+    ) -> None:
+        """``folder`` stands for the shared file system. ``sections``: services, shares and more for every node's
+        configuration; by default the service "one" with the share "data" on the folder's "share"."""
+        self.folder = folder
+        self.share = folder / "share"
+        self.share.mkdir(exist_ok=True)
+        stores = [f"e{number}" for number in range(1, etcd_members + 1)]
+        self.network = Network([*stores, *nodes, CLIENT, *extra_members])
+        self.etcd = Etcd(
+            folder, [member_at(self.network.address(store), self.network.prefix(store)) for store in stores]
+        )
+        if sections is None:
+            sections = service_section(SERVICE, 100, nodes) + share_section(SHARE, self.share, SERVICE)
+        self.nodes = {
+            name: Node(
+                folder,
+                name,
+                self.etcd.url,
+                sections,
+                port=PORT,
+                listen=("0.0.0.0", "::"),
+                prefix=self.network.prefix(name),
+                ttl=ttl,
+                options=options,
+            )
+            for name in nodes
+        }
+
+    def __enter__(self) -> ClusterLab:
+        try:
+            self.network.up()
+            self.etcd.start()
+            for node in self.nodes.values():
+                node.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        for node in self.nodes.values():
+            node.kill()
+        self.etcd.stop()
+        self.network.down()
+
+    def keep_logs(self, folder: Path) -> None:
+        for path in self.folder.glob("*.log"):
+            shutil.copy(path, folder)
+
+    def admin(self, *arguments: str) -> str:
+        """What ``smb3server cluster`` prints. Raises ``LabError`` with its complaint."""
+        done = admin(self.etcd.url, *arguments, prefix=self.network.prefix(CLIENT))
+        if done.returncode:
+            raise LabError(f"{' '.join(arguments)}: exit {done.returncode}: {done.stderr}")
+        return done.stdout
+
+    def ask(self, question: Callable[[Admin], Awaitable[T]]) -> T:
+        """The same without a process of its own. Raises ``AdminError`` or ``StoreError``."""
+        answers: list[T] = []
+
+        async def body() -> None:
+            store = EtcdStore(parse_url(self.etcd.url))
+            try:
+                answers.append(await question(Admin(store, DEFAULT_NAME)))
+            finally:
+                await store.close()
+
+        self.network.inside(CLIENT, body)
+        return answers[0]
+
+    def served(self) -> dict[str, str | None]:
+        """Who serves what."""
+        view = self.ask(lambda admin: admin.view())
+        return {name: view.served_by(name) for name in view.services()}
+
+    def up(self) -> set[str]:
+        """The nodes that are members."""
+        return set(self.ask(lambda admin: admin.view()).nodes)
+
+    def gather(self, node: str, services: Sequence[str]) -> None:
+        """Every etcd member and node up, none draining, these services on one."""
+        for member, process in enumerate(self.etcd.processes):
+            if process is None:
+                self.etcd.start(member)
+        for entry in self.nodes.values():
+            if entry.process is None:
+                entry.start()
+        self.wait_until(lambda: self.up() == set(self.nodes), "all nodes up")
+
+        async def move(admin: Admin) -> None:
+            for draining in (await admin.view()).draining:
+                await admin.undo_drain(draining)
+            for service in services:
+                await admin.move(service, node, 30)
+
+        self.ask(move)
+
+    def wait_until(self, condition: Callable[[], bool], what: str, timeout: float = 20.0) -> None:
+        """Raises ``LabError`` after ``timeout`` seconds."""
+        deadline = time.monotonic() + timeout
+        while not condition():
+            if time.monotonic() > deadline:
+                logs = "\n".join(f"{node.name}: {node.log()[-1500:]}" for node in self.nodes.values())
+                raise LabError(f"not {what} within {timeout:g} s\n{logs}")
+            time.sleep(0.05)
+
+    def wait_for_service(self, service: str, node: str, timeout: float = 20.0) -> None:
+        self.wait_until(lambda: self.served().get(service) == node, f"{service} on {node}", timeout)
+
+    def wait_for_address(self, node: str, address: str = VIRTUAL, timeout: float = 20.0) -> None:
+        """Until a node has it on its interface."""
+        self.wait_until(lambda: address in self.network.addresses(node), f"{address} on {node}", timeout)

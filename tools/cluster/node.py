@@ -1,0 +1,100 @@
+"""A node of a cluster: a server process that may be killed, stopped and started again."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+USER, PASSWORD = "u", "pw"
+_EXIT_SECONDS = 20
+
+
+class NodeError(Exception):
+    """It did not start."""
+
+
+class Node:
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        url: str,
+        sections: str,
+        *,
+        port: int,
+        listen: Sequence[str] = ("127.0.0.1",),
+        prefix: Sequence[str] = (),
+        ttl: int = 2,
+        options: str = "",
+    ) -> None:
+        """``sections``: of the configuration file, beyond those of server, cluster and user; ``options``: lines of its
+        [server] section; ``prefix``: what the command begins with."""
+        self.name = name
+        self.folder = folder
+        self.port = port
+        self.prefix = list(prefix)
+        self.config = folder / f"{name}.toml"
+        self.config.write_text(
+            f'[server]\nname = "CLU"\nlisten = {json.dumps(list(listen))}\nport = {port}\n'
+            f'state = "{folder / name}"\nlog_level = "info"\n{options}\n[cluster]\nttl = {ttl}\n{sections}\n'
+            f'[[user]]\nname = "{USER}"\npassword = "{PASSWORD}"\n'
+        )
+        self.arguments = ["--config", str(self.config), "--cluster", url, "--node", name]
+        self.process: subprocess.Popen[str] | None = None
+        self.witness_port = 0
+        """Once it is started, if it has a Witness service."""
+
+    def start(self) -> None:
+        """Returns when it is ready. Raises ``NodeError``."""
+        with (self.folder / f"{self.name}.log").open("a") as log:
+            self.process = subprocess.Popen(
+                [*self.prefix, sys.executable, "-m", "smb3server", *self.arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        if self.process.stdout is None:
+            raise NodeError("no output")
+        for line in self.process.stdout:
+            if line.startswith("ready"):
+                found = re.search(r"witness \S+:(\d+)", line)
+                self.witness_port = int(found[1]) if found else 0
+                return
+        raise NodeError(f"node {self.name} did not start:\n{self.log()[-3000:]}")
+
+    def log(self) -> str:
+        return (self.folder / f"{self.name}.log").read_text(errors="replace")
+
+    def send(self, number: int) -> None:
+        """A signal; to a node that is not running it is an error (``NodeError``)."""
+        if self.process is None:
+            raise NodeError(f"node {self.name} is not running")
+        self.process.send_signal(number)
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """With this signal, even if it is stopped; until it is gone."""
+        process, self.process = self.process, None
+        if process is None:
+            return
+        process.send_signal(number)
+        process.send_signal(signal.SIGCONT)
+        process.wait(_EXIT_SECONDS)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def admin(url: str, *arguments: str, prefix: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    """``smb3server cluster``, for the cluster at ``url``."""
+    return subprocess.run(
+        [*prefix, sys.executable, "-m", "smb3server", "cluster", "--cluster", url, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
