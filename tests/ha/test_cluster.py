@@ -14,6 +14,10 @@ import pytest
 from smb3server.client.connection import Client, ServerError
 from smb3server.client.files import READ_WRITE
 from smb3server.client.persistent import PersistentShare
+from smb3server.ha.cluster import DEFAULT_NAME, coordination_prefix
+from smb3server.ha.etcd_store import EtcdStore
+from smb3server.ha.store import Put
+from smb3server.ha.store_url import parse_url
 from smb3server.status import NtStatus
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions, ShareAccess
 from smb3server.wire.oplock_break import LeaseState
@@ -246,6 +250,56 @@ def test_a_nodes_own_shares_go_on_without_etcd(cluster: Cluster) -> None:
         await own.close()
 
     run(body)
+
+
+def test_closed_while_etcd_is_away(cluster: Cluster) -> None:
+    """The record that could not be removed neither takes the service from its owner later, nor keeps anybody out."""
+
+    async def body() -> None:
+        await asyncio.to_thread(cluster.wait_for, {"one": "a", "two": "b"})
+        share = cluster.client(patience=40)
+        file = await share.open("f", share=0, lease_state=RWH)
+        await asyncio.to_thread(cluster.etcd.kill, 0)
+        await file.close()
+        tree = await share.connected()
+        while tree.client.closed is None:
+            await asyncio.sleep(0.05)
+        await asyncio.to_thread(cluster.etcd.start, 0)
+        start = time.monotonic()
+        file = await share.open("f", share=0)
+        assert seconds_since(start) < BOUND
+        # Longer than it takes to try again what could not be stored.
+        for number in range(8):
+            await file.write(number, b"x")
+            await asyncio.sleep(0.25)
+        log = cluster.a.log()
+        assert "state of 1 opens is not stored" in log
+        assert log.count("service one is lost") == 1
+        assert log.count("service one is served here, 0 opens restored") == 2
+        await file.close()
+        await share.close()
+
+    run(body)
+
+
+def test_ownership_that_nobody_remembers(tmp_path: Path) -> None:
+    """A write to etcd may have worked although the node was never told so."""
+    cluster = Cluster(tmp_path)
+
+    async def body() -> None:
+        store = EtcdStore(parse_url(cluster.etcd.url))
+        await store.commit([Put(f"{coordination_prefix(DEFAULT_NAME)}services/one/owner", b'{"node": "a"}')])
+        await store.close()
+        await asyncio.to_thread(cluster.a.start)
+        share = cluster.client()
+        await (await share.open("f")).close()
+        await share.close()
+        assert "service one: its ownership was left over" in cluster.a.log()
+
+    try:
+        run(body)
+    finally:
+        cluster.stop()
 
 
 def test_one_etcd_member_down(tmp_path: Path) -> None:
