@@ -77,7 +77,7 @@ class InterfaceList:
 
     async def start(self) -> None:
         """Read it once, then keep it fresh until ``stop``."""
-        await self._refresh()
+        await self.refresh()
         self._task = asyncio.get_running_loop().create_task(self._keep_fresh())
 
     async def stop(self) -> None:
@@ -90,7 +90,8 @@ class InterfaceList:
         """Something about an interface changed."""
         self._wanted.set()
 
-    async def _refresh(self) -> None:
+    async def refresh(self) -> None:
+        """Now: addresses have just been changed."""
         try:
             self.interfaces = await asyncio.to_thread(read_interfaces)
         except Exception as error:
@@ -102,7 +103,7 @@ class InterfaceList:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wanted.wait(), REFRESH_INTERVAL)
             self._wanted.clear()
-            await self._refresh()
+            await self.refresh()
 
     def visible_from(self, local: str) -> list[Interface]:
         """Those a client can reach that reached us at ``local``: loopback addresses mean nothing to other machines."""

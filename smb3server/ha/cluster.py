@@ -221,7 +221,8 @@ class Cluster:
             return None
         if service.name in self.view.owners:
             self._unowned_since.pop(service.name, None)
-            return service.disown if self.view.owners[service.name] == self.node else None
+            # What cannot write its state any more is stopped; that must not be all that ever happens to it.
+            return service.give_up if self.view.owners[service.name] == self.node else None
         order = self.candidates(service.config)
         known, since = self._unowned_since.get(service.name, ([], 0.0))
         if known != order:

@@ -223,7 +223,7 @@ class Persistence:
         unremoved, self._unremoved = self._unremoved, {}
         for entry in unstored.values():
             self.changed(entry)
-        self._changes.closed.update(unremoved)
+        self._changes.closed.update((number, domain) for number, domain in unremoved.items() if not domain.ended)
         self.flush()
 
     def when_stored(self, since: int, callback: Callable[[StoreError | None], None]) -> None:

@@ -69,6 +69,8 @@ class ServiceOwner:
         self.owned = False
         self.busy = False
         """Taking over or handing on."""
+        self.arriving: asyncio.Future[None] | None = None
+        """While taking over: clients who are here already had better wait than be sent away and come again."""
         self.restored = 0
         """Opens that came back with the last takeover."""
         self.on_changed: Callable[[], None] = lambda: None
@@ -88,6 +90,15 @@ class ServiceOwner:
         if self.busy or self.owned or not self._membership.lease:
             return False
         self.busy = True
+        self.arriving = asyncio.get_running_loop().create_future()
+        try:
+            return await self._take()
+        finally:
+            self.busy = False
+            self.arriving.set_result(None)
+            self.arriving = None
+
+    async def _take(self) -> bool:
         try:
             value = json.dumps({"node": self._membership.node}).encode()
             lease = self._membership.lease
@@ -95,11 +106,9 @@ class ServiceOwner:
                 [Put(self.owner_key, value, lease)], [Condition(self.owner_key, ABSENT)]
             )
         except ConditionFailed:
-            self.busy = False
             return False
         except StoreError as error:
             log.warning("service %s: %s", self.name, error)
-            self.busy = False
             return False
         try:
             await self._begin(lease)
@@ -109,8 +118,6 @@ class ServiceOwner:
             await asyncio.to_thread(self._remove_addresses)
             await self._give_up_ownership()
             return False
-        finally:
-            self.busy = False
         return self.owned
 
     async def _begin(self, lease: int) -> None:
@@ -127,6 +134,8 @@ class ServiceOwner:
             raise StoreError("the membership ended meanwhile")
         for entry in self.config.addresses:
             await asyncio.to_thread(addresses.hold, entry, self._address_lifetime())
+        if self.config.addresses:
+            await self._server.interfaces.refresh()
         if self._membership.lease != lease or self._membership.fence.expired():
             raise StoreError("the membership ended meanwhile")
         self.owned = True
@@ -190,9 +199,9 @@ class ServiceOwner:
         log.info("service %s is released", self.name)
         self.on_changed()
 
-    async def disown(self) -> None:
-        """The store says that this node has the service, and the node knows nothing of it: a write whose outcome was
-        unknown, or one that could not be taken back. Otherwise nobody would ever serve it."""
+    async def give_up(self) -> None:
+        """The store says that this node has the service, which does not serve it: it was lost here although the node
+        lives, or a write had an outcome that was never known. Let somebody take it."""
         if self.busy or self.owned:
             return
         self.busy = True
@@ -213,7 +222,7 @@ class ServiceOwner:
                 [Delete(self._serving_key), Delete(self.owner_key)], [Condition(self.owner_key, self._version)]
             )
         except StoreError as error:
-            # It goes with the lease, or is found again (``disown``).
+            # It goes with the lease, or is found again (``give_up``).
             log.warning("service %s: %s", self.name, error)
 
     def lose(self) -> None:
