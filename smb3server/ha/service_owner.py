@@ -22,6 +22,7 @@ from smb3server.ha.persistence import Domain
 from smb3server.ha.redirect import share_redirect
 from smb3server.ha.restore import restore
 from smb3server.ha.store import ABSENT, Condition, ConditionFailed, Delete, Put, Store, StoreError
+from smb3server.ha.view import decode
 from smb3server.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
@@ -188,12 +189,18 @@ class ServiceOwner:
         self.on_changed()
 
     async def give_up(self) -> None:
-        """It was lost here although this node lives, and still counts as its owner: let somebody take it."""
+        """This node lives and counts as its owner, but does not serve it: its state could not be written, or it does not
+        know that it took it. Let somebody take it."""
         if self.busy or self.owned:
             return
         self.busy = True
         try:
-            await self._give_up_ownership()
+            entry = await self._store.get(self.owner_key)
+            if entry is not None and decode(entry.value).get("node") == self._membership.node:
+                self._version = entry.version
+                await self._give_up_ownership()
+        except StoreError as error:
+            log.warning("service %s: %s", self.name, error)
         finally:
             self.busy = False
 

@@ -13,6 +13,9 @@ import pytest
 
 from smb3server.client.connection import Client, ServerError
 from smb3server.client.persistent import PersistentShare
+from smb3server.ha.etcd_store import EtcdStore
+from smb3server.ha.store import Put
+from smb3server.ha.store_url import parse_url
 from smb3server.status import NtStatus
 from smb3server.wire.create import ShareAccess
 from smb3server.wire.oplock_break import LeaseState
@@ -170,6 +173,32 @@ def test_stopped_owner_neither_answers_nor_acts_when_it_goes_on(cluster: Cluster
         cluster.b.kill()
         await file.write(0, b"a again")
         assert (cluster.share / "f").read_bytes() == b"a again"
+        await share.close()
+
+    run(body)
+
+
+def test_owner_that_may_not_write_gives_up(cluster: Cluster) -> None:
+    """Somebody else has put the owner key, as far as the owner can see: it stops, and the service is taken anew."""
+
+    async def body() -> None:
+        await asyncio.to_thread(cluster.wait_for, {"one": "a", "two": "b"})
+        share = cluster.client()
+        file = await share.open("f", share=7)
+        await file.lock(0, 1)
+        store = EtcdStore(parse_url(cluster.etcd.url))
+        member = await store.get("smb3server/c/nodes/a")
+        assert member is not None
+        lease = json.loads(member.value)["lease"]
+        await store.commit([Put("smb3server/c/services/one/owner", b'{"node": "a"}', lease)])
+        start = time.monotonic()
+        await file.lock(10, 1)
+        assert seconds_since(start) < BOUND
+        assert "service one is lost" in cluster.a.log()
+        await file.unlock(0, 1)
+        await file.unlock(10, 1)
+        await file.close()
+        await store.close()
         await share.close()
 
     run(body)
