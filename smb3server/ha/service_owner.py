@@ -189,8 +189,8 @@ class ServiceOwner:
         self.on_changed()
 
     async def give_up(self) -> None:
-        """This node counts as its owner, but does not serve it: its state could not be written, or it does not know that
-        it took it. Let somebody take it."""
+        """This node counts as its owner, but does not serve it, since it could not write its state, or does not know
+        that it took it. Let somebody take it."""
         if self.busy or self.owned:
             return
         self.busy = True

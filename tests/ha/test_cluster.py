@@ -30,7 +30,7 @@ BOUND = TTL + 6.0
 
 
 class Cluster:
-    def __init__(self, folder: Path, members: int = 1) -> None:
+    def __init__(self, folder: Path, members: int = 1, ttl: int = TTL) -> None:
         self.share = folder / "share"
         self.share.mkdir()
         self.etcd = Etcd(folder, members)
@@ -40,7 +40,7 @@ class Cluster:
             f'[[share]]\nname = "data"\npath = "{self.share}"\ncontinuous_availability = true\nservice = "one"\n'
             f'[[share]]\nname = "more"\npath = "{self.share}"\nservice = "two"\n'
         )
-        self.nodes = {name: Node(folder, name, self.etcd.url, services) for name in ("a", "b")}
+        self.nodes = {name: Node(folder, name, self.etcd.url, services, ttl) for name in ("a", "b")}
 
     @property
     def a(self) -> Node:
@@ -235,7 +235,8 @@ def test_without_etcd_nobody_serves(cluster: Cluster) -> None:
 
 
 def test_one_etcd_member_down(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path, 3)
+    # An election, which takes up to two seconds, is shorter than the default ttl.
+    cluster = Cluster(tmp_path, 3, ttl=4)
 
     async def body() -> None:
         await asyncio.to_thread(cluster.wait_for, {"one": "a", "two": "b"})
