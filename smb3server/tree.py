@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 from smb3server.notify import NotifyHub
 
 if TYPE_CHECKING:
+    import asyncio
+
     from smb3server.backends.base import Backend, User
     from smb3server.ha.persistence import Domain
     from smb3server.request import Request
@@ -98,6 +100,11 @@ class Share:
 
 class Placement(Protocol):
     """Where the shares of a cluster's service are served."""
+
+    @property
+    def arriving(self) -> asyncio.Future[None] | None:
+        """Done when it is decided whether this node, which is about to, will serve them; None: it is decided."""
+        ...
 
     def check(self, request: Request, share: Share, flags: int) -> None:
         """May this TREE_CONNECT go on here? Raises ``StatusError``."""

@@ -466,6 +466,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 result = run(setup, clients, plan)
             except (StoreError, OSError) as error:
                 print(f"{clients:8} failed: {error}")
+                show_logs(setup)
                 return 1
             finally:
                 setup.stop()

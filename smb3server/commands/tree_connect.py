@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from smb3server.dispatcher import Disconnect
-from smb3server.request import Request, Response, handles
-from smb3server.session import Session
+from smb3server.request import Interim, Pending, Request, Response, handles
+from smb3server.session import Session, SessionState
 from smb3server.status import NtStatus, StatusError
 from smb3server.tree import Share, ShareFlags, ShareType, TreeConnect
 from smb3server.wire.header import HEADER_SIZE, Command
@@ -22,20 +24,38 @@ from smb3server.wire.session import (
 EXTENSION_PRESENT = 0x0004
 """SMB2_TREE_CONNECT_FLAG_EXTENSION_PRESENT (2.2.9)."""
 MAX_SHARE_NAME = 80
+_ARRIVAL_TIMEOUT = 15.0
+"""Seconds a client waits for a service that is being taken over."""
 
 
 @handles(Command.TREE_CONNECT)
-def tree_connect(request: Request) -> Response:
+def tree_connect(request: Request) -> Response | Pending:
     """3.3.5.7."""
-    connection, session = request.connection, request.session
-    server = connection.server
-    if session is None:
-        raise StatusError(NtStatus.USER_SESSION_DELETED)
     wanted = TREE_CONNECT_REQUEST.unpack(request.message, HEADER_SIZE)
     name = _share_name(request, wanted)
-    share = server.share_list.get(name.casefold())
+    share = request.connection.server.share_list.get(name.casefold())
     if share is None:
         raise StatusError(NtStatus.BAD_NETWORK_NAME)
+    arriving = share.placement.arriving if share.placement is not None else None
+    if arriving is not None:
+        # Never with an interim reply: the asynchronous header has no room for the TreeId (2.2.1.1).
+        return request.run(_when_arrived(request, wanted, share, arriving), Interim.NEVER)
+    return _connect(request, wanted, share)
+
+
+async def _when_arrived(
+    request: Request, wanted: TreeConnectRequest, share: Share, arriving: asyncio.Future[None]
+) -> Response:
+    """Opens are being restored here; whether they could be is told by what follows."""
+    await asyncio.wait([arriving], timeout=_ARRIVAL_TIMEOUT)
+    return _connect(request, wanted, share)
+
+
+def _connect(request: Request, wanted: TreeConnectRequest, share: Share) -> Response:
+    connection, session = request.connection, request.session
+    server = connection.server
+    if session is None or session.state is not SessionState.VALID:
+        raise StatusError(NtStatus.USER_SESSION_DELETED)
     if share.placement is not None:
         share.placement.check(request, share, wanted.flags)
     proven = not (session.is_guest or session.is_anonymous)

@@ -40,7 +40,8 @@ REQUEST_TIMEOUT = 3.0
 """Seconds for one request, over all endpoints."""
 _CONNECT_TIMEOUT = 1.0
 _RETRY_DELAY = 0.05
-_PAGE = 1000
+_PAGE = 5000
+"""Keys read at once. Between two answers a busy node does much else."""
 _WATCH_SILENCE = 5.0
 """Seconds without a change after which a watch connects anew: it may be talking to nobody."""
 _LINE_LIMIT = 8 << 20

@@ -70,6 +70,8 @@ class ServiceOwner:
         self.owned = False
         self.busy = False
         """Taking over or handing on."""
+        self.arriving: asyncio.Future[None] | None = None
+        """While taking over: clients who are here already had better wait than be sent away and come again."""
         self.restored = 0
         """Opens that came back with the last takeover."""
         self.on_changed: Callable[[], None] = lambda: None
@@ -87,6 +89,15 @@ class ServiceOwner:
         if self.busy or self.owned or not self._membership.lease:
             return False
         self.busy = True
+        self.arriving = asyncio.get_running_loop().create_future()
+        try:
+            return await self._take()
+        finally:
+            self.busy = False
+            self.arriving.set_result(None)
+            self.arriving = None
+
+    async def _take(self) -> bool:
         try:
             value = json.dumps({"node": self._membership.node}).encode()
             lease = self._membership.lease
@@ -94,11 +105,9 @@ class ServiceOwner:
                 [Put(self.owner_key, value, lease)], [Condition(self.owner_key, ABSENT)]
             )
         except ConditionFailed:
-            self.busy = False
             return False
         except StoreError as error:
             log.warning("service %s: %s", self.name, error)
-            self.busy = False
             return False
         try:
             await self._begin(lease)
@@ -108,8 +117,6 @@ class ServiceOwner:
             await asyncio.to_thread(self._remove_addresses)
             await self._give_up_ownership()
             return False
-        finally:
-            self.busy = False
         return self.owned
 
     async def _begin(self, lease: int) -> None:

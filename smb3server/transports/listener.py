@@ -6,10 +6,12 @@ import asyncio
 import errno
 import logging
 import socket
+import time
+from collections import deque
 from collections.abc import Callable
 
 from smb3server.buffers import BufferPool
-from smb3server.transports.tcp import TcpTransport
+from smb3server.transports.tcp import TcpTransport, tune
 from smbdirect.message_transport import OnTransport
 
 log = logging.getLogger(__name__)
@@ -21,7 +23,11 @@ BACKLOG = 65535
 """Connections that may wait to be accepted; the kernel's limit is net.core.somaxconn. Behind it clients wait for their
 next SYN, a second and more."""
 ACCEPTS_PER_TURN = 512
-"""After a failover a turn of the event loop is long, and every client of the other node wants in."""
+FEWEST_PER_TURN, FIRST_PER_TURN, MOST_PER_TURN = 4, 64, 512
+"""Connections listened to anew in one turn of the event loop."""
+SHORT_TURN, LONG_TURN = 0.03, 0.1
+"""Seconds. In a turn that takes longer other things wait too long: the renewal of a cluster's lease, clients that are
+in already."""
 PAUSE_WITHOUT_DESCRIPTORS = 1.0
 
 
@@ -33,6 +39,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        tune(sock)
         sock.bind((host, port))
         sock.listen(BACKLOG)
     except OSError:
@@ -44,7 +51,11 @@ def listening_socket(host: str, port: int) -> socket.socket:
 class TcpListener:
     """Accepts on one address and hands ``TcpTransport`` objects to ``on_transport``. With ``on_iwarp``, sockets whose
     first byte is MPA's go there instead, unread. A connection that says nothing for ``first_byte_timeout`` seconds
-    is closed; until then it costs a socket and nothing else."""
+    is closed; until then it costs a socket and nothing else.
+
+    When thousands come at once, as after a failover, all are accepted, for the kernel would leave some to their
+    time-outs; but they are listened to in the order they came, and no more at a time than leave the event loop short
+    turns."""
 
     def __init__(
         self,
@@ -69,11 +80,18 @@ class TcpListener:
         self._max_silent = max_silent
         self._silent: dict[socket.socket, asyncio.TimerHandle] = {}
         """Connected and not heard of yet, oldest first."""
+        self._waiting: deque[socket.socket] = deque()
+        """Of those, the ones not listened to yet."""
+        self._admitting = False
+        self._per_turn = FIRST_PER_TURN
+        self._turn_began = 0.0
         self._closed = False
         self._loop.add_reader(self._socket.fileno(), self._accept)
 
     def _accept(self) -> None:
         for _ in range(ACCEPTS_PER_TURN):
+            if len(self._waiting) >= self._max_silent:
+                return
             try:
                 sock, _peer = self._socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -90,7 +108,28 @@ class TcpListener:
             if len(self._silent) >= self._max_silent:
                 self._drop(next(iter(self._silent)))
             self._silent[sock] = self._loop.call_later(self._first_byte_timeout, self._drop, sock)
-            self._loop.add_reader(sock.fileno(), self._first_byte, sock)
+            self._waiting.append(sock)
+            if not self._admitting:
+                self._admitting = True
+                self._turn_began = time.monotonic()
+                self._loop.call_soon(self._admit)
+
+    def _admit(self) -> None:
+        """Once in a turn of the event loop, while somebody waits."""
+        now = time.monotonic()
+        turn, self._turn_began = now - self._turn_began, now
+        if turn > LONG_TURN:
+            self._per_turn = max(self._per_turn // 2, FEWEST_PER_TURN)
+        elif turn < SHORT_TURN:
+            self._per_turn = min(self._per_turn * 2, MOST_PER_TURN)
+        waiting = self._waiting
+        for _ in range(min(self._per_turn, len(waiting))):
+            sock = waiting.popleft()
+            if sock in self._silent:
+                self._loop.add_reader(sock.fileno(), self._first_byte, sock)
+        self._admitting = bool(waiting)
+        if waiting:
+            self._loop.call_soon(self._admit)
 
     def _resume(self) -> None:
         if not self._closed:
@@ -114,7 +153,7 @@ class TcpListener:
         self._forget(sock)
         try:
             if first and first[0] == FIRST_BYTE_DIRECT_TCP:
-                self._on_transport(TcpTransport(sock, self._pool, self._max_message_size))
+                self._on_transport(TcpTransport(sock, self._pool, self._max_message_size, tuned=True))
                 return
             if first and first[0] == FIRST_BYTE_MPA and self._on_iwarp is not None:
                 self._on_iwarp(sock)
@@ -128,6 +167,7 @@ class TcpListener:
         if self._closed:
             return
         self._closed = True
+        self._waiting.clear()
         self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
         for sock in list(self._silent):

@@ -67,20 +67,27 @@ class _Small:
         """Nothing to give back: the memory goes with the last view."""
 
 
+def tune(sock: socket.socket) -> None:
+    """Options of a connection's socket, or of a listening one for all that it accepts: they inherit them (Linux)."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, IDLE_BEFORE_PROBE)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_INTERVAL)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_LIMIT)
+
+
 class TcpTransport:
     """See ``smbdirect.message_transport.MessageTransport``. Takes over ``sock``."""
 
     rdma: RdmaOperations | None = None
     max_outbound_message_size = MAX_MESSAGE
 
-    def __init__(self, sock: socket.socket, pool: BufferPool, max_message_size: int) -> None:
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, IDLE_BEFORE_PROBE)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_INTERVAL)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_LIMIT)
+    def __init__(self, sock: socket.socket, pool: BufferPool, max_message_size: int, tuned: bool = False) -> None:
+        """``tuned``: accepted by a socket that was prepared with ``tune``."""
+        if not tuned:
+            sock.setblocking(False)
+            tune(sock)
         self._socket = sock
         self._fd = sock.fileno()
         self._loop = asyncio.get_running_loop()

@@ -352,7 +352,8 @@ class OpensWatched:
             self._note(event, arguments[0])
 
     def _note(self, event: str, path: object) -> None:
-        if self.active:
+        # The list of interfaces is read again every ten seconds, whoever asks for what.
+        if self.active and not str(path).startswith("/sys/class/net/"):
             self.seen.append(f"{event} {path!r}")
 
 
