@@ -111,6 +111,7 @@ class ServiceOwner:
         except StoreError as error:
             log.warning("service %s: %s", self.name, error)
             return False
+        log.info("service %s is being taken over", self.name)
         try:
             await self._begin(lease)
         except (StoreError, OSError) as error:
