@@ -23,7 +23,7 @@ format: .venv/.installed-dev
 	.venv/bin/ruff check --fix .
 	.venv/bin/ruff format .
 
-kernel-test: .venv/.installed
+kernel-test: .venv/.installed-dev
 	tools/setup.sh kernel-lab
 	$(VENV_PYTHON) -m tools.kernel_lab $(LAB_ARGS) $(CASES)
 

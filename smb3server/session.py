@@ -98,7 +98,7 @@ class Session:
         self.signing_algorithm_id = 0
         """``signer``'s; a channel bound later may use another."""
         self.expiration_time: float | None = None
-        """Wall clock, seconds since the epoch; None: never."""
+        """When the credentials expire, monotonic seconds; None: never."""
         self.deadline: asyncio.TimerHandle | None = None
         """By which it must be authenticated."""
         self.watchers = 0

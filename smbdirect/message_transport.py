@@ -56,6 +56,11 @@ class RdmaOperations(Protocol):
     """Provider name: iwarp, roce, verbs, loopback."""
 
     @property
+    def regions_invalidatable(self) -> bool:
+        """The peer's Send-with-Invalidate may name buffers registered here."""
+        ...
+
+    @property
     def max_read_write_size(self) -> int:
         """MaxReadWriteSize, bytes."""
         ...

@@ -282,7 +282,7 @@ class LoopbackEndpoint:
             return
         if request.invalidate is not None:
             region = peer.regions.get(request.invalidate)
-            if region is None:
+            if region is None or not peer.capabilities.regions_invalidatable:
                 self._refused(request, Status.REMOTE_ACCESS, CloseReason(CloseCause.REMOTE_ACCESS, "invalidation"))
                 return
             region.invalidate()

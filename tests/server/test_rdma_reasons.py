@@ -289,9 +289,10 @@ class Fabric(NamedTuple):
     reads: int = 10_000
 
 
+LIKE_VERBS = replace(CAPABILITIES, requires_registration=True, regions_invalidatable=False)
 FABRICS = {
     "loopback": Fabric(LoopbackProvider, "loopback"),
-    "registered": Fabric(lambda: LoopbackProvider(replace(CAPABILITIES, requires_registration=True)), "loopback"),
+    "registered": Fabric(lambda: LoopbackProvider(LIKE_VERBS), "loopback"),
     "iwarp": Fabric(IwarpProvider, "iwarp"),
     # Its own UDP port may be taken on this machine; both ends must agree on another.
     "roce": Fabric(lambda: RoceProvider(free_udp_port()), "roce", "roce"),

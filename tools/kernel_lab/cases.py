@@ -17,6 +17,10 @@ SOCKET_ENDED = r"Error -\d+ sending data on socket"
 """docs/kernel-lab.md: the client does not send again on another channel what met a socket that TCP had given up."""
 
 
+NOT_SENT = "Error -[0-9]+ sending data on socket to server"
+"""docs/kernel-lab.md: a write that could not be sent whole as the server went away is not repeated."""
+
+
 class Case(NamedTuple):
     name: str
     protocol: str
@@ -46,6 +50,10 @@ class Case(NamedTuple):
     """The guest's rxe repeats its send queue correctly after a packet loss (docs/rocev2.md)."""
     captured: bool = True
     """A session of the case is captured; load is not."""
+    failure: str = ""
+    """What happens to the server in mid-write: kill, stop (SIGSTOP), cut (from etcd), clock (set; all in the guest)."""
+    cluster: bool = False
+    """Another node takes over then, instead of the same server started again."""
     shows: str = ""
     """What else the script leaves for the judge: ``port`` (before, while and after a port is down), ``selfcheck``."""
     reconnects: bool = False
@@ -66,14 +74,28 @@ class Case(NamedTuple):
         return f"{self.name}:{self.protocol}:{self.credits}:{self.mtu}:{self.netem}:{self.mount_options}"
 
     @property
-    def boot(self) -> tuple[bool, bool, int, str, bool, int]:
+    def boot(self) -> tuple[bool, bool, int, str, bool, int, str, str]:
         """Cases with the same value can share a boot of the guest."""
-        return self.verbs, self.tap, self.nics, self.fabric, self.rxe_retry, self.mtu
+        cluster = self.name if self.cluster else ""
+        return self.verbs, self.tap, self.nics, self.fabric, self.rxe_retry, self.mtu, self.failure, cluster
 
     @property
     def fabric(self) -> str:
         """What the server on the host offers beside TCP."""
         return "roce" if self.protocol == "rxe" else "iwarp"
+
+
+def _failing(name: str, protocol: str, failure: str, cluster: bool = False) -> Case:
+    """What guest/persist.sh runs."""
+    return Case(
+        name,
+        protocol,
+        failure=failure,
+        cluster=cluster,
+        reconnects=True,
+        program="persist",
+        client_defect=NOT_SENT,
+    )
 
 
 CASES = (
@@ -117,6 +139,14 @@ CASES = (
         program="transfer",
         client_defect=SOCKET_ENDED,
     ),
+    _failing("persist-restart", "tcp", "kill"),
+    _failing("persist-restart-rdma", "siw", "kill"),
+    _failing("persist-takeover", "tcp", "kill", cluster=True),
+    _failing("persist-takeover-rdma", "siw", "kill", cluster=True),
+    _failing("persist-stopped", "tcp", "stop", cluster=True),
+    _failing("persist-stopped-rdma", "siw", "stop", cluster=True),
+    _failing("persist-cut", "tcp", "cut", cluster=True),
+    Case("clock-step", "tcp", failure="clock", reconnects=True, verbs=True, program="persist"),
     Case("verbs-siw", "siw", rdma_transfers=True, invalidation=True, verbs=True),
     Case("verbs-rxe", "rxe", rdma_transfers=True, invalidation=True, verbs=True, client_defect=FULL_QUEUE),
     Case("verbs-port-siw", "siw", verbs=True, captured=False, shows="port", reconnects=True),

@@ -34,13 +34,14 @@ def check_ports() -> None:
                 raise ServerError(f"TCP port {port} on 127.0.0.1: {error.strerror}") from error
 
 
-def _wait_ready(process: subprocess.Popen[bytes], log: Path) -> None:
+def wait_ready(process: subprocess.Popen[bytes], log: Path, since: int = 0) -> None:
+    """Until the server says so in its log, behind the first ``since`` bytes. Raises ``ServerError``."""
     deadline = time.monotonic() + READY_SECONDS
     poller = select.poll()
     pidfd = os.pidfd_open(process.pid)
     try:
         poller.register(pidfd, select.POLLIN)
-        while not any(line.startswith("ready") for line in log.read_text(errors="replace").splitlines()):
+        while not log.read_bytes()[since:].startswith(b"ready") and b"\nready" not in log.read_bytes()[since:]:
             if poller.poll(100):  # the process ended
                 raise ServerError(f"the server ended at once with status {process.wait()}")
             if time.monotonic() > deadline:
@@ -127,7 +128,7 @@ def running_server(
             env=os.environ | {"PYTHONUNBUFFERED": "1"},
         )
     try:
-        _wait_ready(process, log)
+        wait_ready(process, log)
         yield Server(process, log, state)
     finally:
         if process.poll() is None:
