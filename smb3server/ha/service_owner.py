@@ -81,6 +81,8 @@ class ServiceOwner:
         self._state_prefix = f"{state_prefix}{config.name}/"
         self._version = 0
         self._timers: list[asyncio.TimerHandle] = []
+        self._domain: Domain | None = None
+        """Of the present ownership."""
 
     # Taking over
 
@@ -109,6 +111,7 @@ class ServiceOwner:
         except StoreError as error:
             log.warning("service %s: %s", self.name, error)
             return False
+        log.info("service %s is being taken over", self.name)
         try:
             await self._begin(lease)
         except (StoreError, OSError) as error:
@@ -125,6 +128,9 @@ class ServiceOwner:
         wanted = [share for share in self.shares if share.continuous_availability]
         for share in wanted:
             share.domain = domain
+        self._domain = domain
+        if self._server.persistence is not None:
+            self._server.persistence.reclaim(domain)
         self.restored = await restore(self._server, domain, wanted) if wanted else 0
         if self._membership.lease != lease or self._membership.fence.expired():
             raise StoreError("the membership ended meanwhile")
@@ -196,14 +202,15 @@ class ServiceOwner:
         self.on_changed()
 
     async def give_up(self) -> None:
-        """This node counts as its owner, but does not serve it, since it could not write its state, or does not know
-        that it took it. Let somebody take it."""
+        """The store says that this node has the service, which does not serve it: it was lost here although the node
+        lives, or a write had an outcome that was never known. Let somebody take it."""
         if self.busy or self.owned:
             return
         self.busy = True
         try:
             entry = await self._store.get(self.owner_key)
             if entry is not None and decode(entry.value).get("node") == self._membership.node:
+                log.warning("service %s: its ownership was left over", self.name)
                 self._version = entry.version
                 await self._give_up_ownership()
         except StoreError as error:
@@ -217,7 +224,7 @@ class ServiceOwner:
                 [Delete(self._serving_key), Delete(self.owner_key)], [Condition(self.owner_key, self._version)]
             )
         except StoreError as error:
-            # It goes with the lease.
+            # It goes with the lease, or is found again (``give_up``).
             log.warning("service %s: %s", self.name, error)
 
     def lose(self) -> None:
@@ -244,9 +251,10 @@ class ServiceOwner:
             if id(entry.tree.share) in mine:
                 entry.abandon()
         for share in self.shares:
-            if share.domain is not None:
-                share.domain.ended = True
             share.domain = None
+        domain, self._domain = self._domain, None
+        if domain is not None and server.persistence is not None:
+            server.persistence.end(domain)
 
     def _remove_addresses(self) -> None:
         """On a worker thread."""
@@ -285,7 +293,8 @@ class ServiceOwner:
         connection = request.connection
         texts = self._address_texts()
         here = connection.transport.local_address[0].removeprefix("::ffff:")
-        if self.owned and (not texts or here in texts):
+        # The deadline may have passed since this message was let in, and what follows in it was never asked about.
+        if self.owned and not self._membership.fence.expired() and (not texts or here in texts):
             return
         if not texts or connection.dialect < _DIALECT_3_1_1 or not flags & _REDIRECT_TO_OWNER:
             raise StatusError(NtStatus.BAD_NETWORK_NAME)
