@@ -89,6 +89,8 @@ class Server:
         self.interfaces = InterfaceList()
         self.rdma_addresses: set[str] = set()
         """Local addresses on which SMB Direct is served; clients are told so (FSCTL_QUERY_NETWORK_INTERFACE_INFO)."""
+        self.tcp_addresses: set[str] = {"0.0.0.0", "::"}
+        """The same for direct TCP."""
         self.rdma = "off"
         """The fabrics asked for."""
         self.rdma_choices: Sequence[Choice] = ()
@@ -252,8 +254,10 @@ class Server:
         session.channel_list.pop(connection, None)
         if not session.channel_list:
             self.remove_session(session)
-        elif session.connection is connection:
+            return
+        if session.connection is connection:
             session.connection = next(iter(session.channel_list))
+        session.channels_changed()
 
     def close_previous_session(self, session_id: int, identity: Identity) -> None:
         """3.3.5.5.3: a client that reconnects names its old session; only its own user's is closed."""

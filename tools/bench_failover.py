@@ -50,6 +50,8 @@ _USER, _PASSWORD = "bench", "bench"
 _STATE = "smb3server/state/bench/"
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 _OPEN_TIMEOUT = 300.0
+_LONG = 4.0
+"""Seconds beyond the ttl after which one wants to know what a takeover took so long for."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -387,7 +389,7 @@ def _run(setup: Setup, crowds: Crowds, clients: int, plan: Plan) -> Result:
     result.crowds = outcome.processor_seconds
     if back < clients:
         result.errors.append(f"{clients - back} clients not back after {plan.limit:g} s")
-    if result.errors:
+    if result.errors or result.service > setup.ttl + _LONG:
         show_logs(setup)
     result.times = [(at or start + plan.limit) - start for at in outcome.resumed_at]
     return result

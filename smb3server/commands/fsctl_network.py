@@ -70,7 +70,10 @@ def query_network_interface_info(control: Control) -> Buffer | Response:
     interfaces = [
         entry for entry in server.interfaces.visible_from(local) if server.guid_of_address(str(entry.address)) == guid
     ]
-    output = pack_interfaces(interfaces, server.rdma_addresses)
+    over_tcp = connection.transport.rdma is None
+    output = pack_interfaces(
+        interfaces, server.rdma_addresses, server.tcp_addresses, plain_too=over_tcp, rss=server.settings.rss
+    )
     connection.interfaces_asked = True
     connection.rdma_interfaces_told = rdma_capable(interfaces, server.rdma_addresses)
     if not output:

@@ -22,6 +22,7 @@ from smb3server.ha.persistence import Domain
 from smb3server.ha.redirect import share_redirect
 from smb3server.ha.restore import restore
 from smb3server.ha.store import ABSENT, Condition, ConditionFailed, Delete, Put, Store, StoreError
+from smb3server.ha.view import decode
 from smb3server.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ class ServiceOwner:
         except StoreError as error:
             log.warning("service %s: %s", self.name, error)
             return False
+        log.info("service %s is being taken over", self.name)
         try:
             await self._begin(lease)
         except (StoreError, OSError) as error:
@@ -207,11 +209,11 @@ class ServiceOwner:
         self.busy = True
         try:
             entry = await self._store.get(self.owner_key)
-            if entry is not None and json.loads(entry.value).get("node") == self._membership.node:
+            if entry is not None and decode(entry.value).get("node") == self._membership.node:
                 log.warning("service %s: its ownership was left over", self.name)
                 self._version = entry.version
                 await self._give_up_ownership()
-        except (StoreError, ValueError) as error:
+        except StoreError as error:
             log.warning("service %s: %s", self.name, error)
         finally:
             self.busy = False

@@ -33,7 +33,7 @@ BOUND = TTL + 6.0
 
 
 class Cluster:
-    def __init__(self, folder: Path, members: int = 1) -> None:
+    def __init__(self, folder: Path, members: int = 1, ttl: int = TTL) -> None:
         self.share = folder / "share"
         self.share.mkdir()
         self.etcd = Etcd(folder, members)
@@ -44,7 +44,7 @@ class Cluster:
             f'[[share]]\nname = "more"\npath = "{self.share}"\nservice = "two"\n'
             f'[[share]]\nname = "local"\npath = "{self.share}"\n'
         )
-        self.nodes = {name: Node(folder, name, self.etcd.url, services) for name in ("a", "b")}
+        self.nodes = {name: Node(folder, name, self.etcd.url, services, ttl) for name in ("a", "b")}
 
     @property
     def a(self) -> Node:
@@ -192,6 +192,32 @@ def test_stopped_owner_neither_answers_nor_acts_when_it_goes_on(cluster: Cluster
     run(body)
 
 
+def test_owner_that_may_not_write_gives_up(cluster: Cluster) -> None:
+    """Somebody else has put the owner key, as far as the owner can see: it stops, and the service is taken anew."""
+
+    async def body() -> None:
+        await asyncio.to_thread(cluster.wait_for, {"one": "a", "two": "b"})
+        share = cluster.client()
+        file = await share.open("f", share=7)
+        await file.lock(0, 1)
+        store = EtcdStore(parse_url(cluster.etcd.url))
+        member = await store.get("smb3server/c/nodes/a")
+        assert member is not None
+        lease = json.loads(member.value)["lease"]
+        await store.commit([Put("smb3server/c/services/one/owner", b'{"node": "a"}', lease)])
+        start = time.monotonic()
+        await file.lock(10, 1)
+        assert seconds_since(start) < BOUND
+        assert "service one is lost" in cluster.a.log()
+        await file.unlock(0, 1)
+        await file.unlock(10, 1)
+        await file.close()
+        await store.close()
+        await share.close()
+
+    run(body)
+
+
 def test_without_etcd_nobody_serves(cluster: Cluster) -> None:
     """Quorum lost: the owner stops before its lease could end, and goes on once the quorum is back."""
 
@@ -310,7 +336,8 @@ def test_ownership_that_nobody_remembers(tmp_path: Path) -> None:
 
 
 def test_one_etcd_member_down(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path, 3)
+    # An election, which takes up to two seconds, is shorter than the default ttl.
+    cluster = Cluster(tmp_path, 3, ttl=4)
 
     async def body() -> None:
         await asyncio.to_thread(cluster.wait_for, {"one": "a", "two": "b"})

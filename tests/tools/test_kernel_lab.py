@@ -212,7 +212,7 @@ def port_files(folder: Path, name: str, up: bool) -> None:
         {"fabric": "iwarp", "served": True, "reason": "in user space"},
     ]
     channels = [{"fabric": "tcp"}, {"fabric": "verbs"}] if up else [{"fabric": "tcp"}]
-    addresses = [{"address": "127.0.0.1", "rdma": True}] + ([{"address": "10.0.2.15", "rdma": True}] if up else [])
+    addresses = [{"address": "10.0.2.15", "rdma": True}] if up else []
     state = "active" if up else "port 1 is down"
     documents = {
         "status": {"server": {"rdma_choices": choices}, "channels": channels},

@@ -31,7 +31,7 @@ SLIRP_HOST = "10.0.2.2"
 """The host's 127.0.0.1 as a guest on QEMU's user network sees it."""
 CONSOLE = "console.log"
 """As run.sh leaves it."""
-_SHOWN = ("=== ", "TIME ")
+_SHOWN = ("=== ", "TIME ", "STALL ")
 
 
 def lab_folder() -> Path:
@@ -93,7 +93,8 @@ def boot(cases: list[Case], out: Path, host: Host, options: argparse.Namespace) 
     if cases[0].failure and not cases[0].verbs:
         settings += f" WORKOUT=persist.sh HOW={cases[0].failure}"
     if cases[0].tap:
-        environment["NET"] = f"tap:{network.TAP}"
+        nics = zip(("NET", "NET2"), network.TAPS[: cases[0].nics], strict=False)
+        environment.update((name, f"tap:{tap}") for name, tap in nics)
     if cases[0].rxe_retry:
         settings += " RXE_RETRY=1"
     command = [*host.prefix, str(HERE / "run.sh"), str(HERE / "guest" / "cases.sh"), settings, host.address]
@@ -193,8 +194,10 @@ def host_for(case: Case, options: argparse.Namespace, log: Path) -> Iterator[Hos
             failing.stop()
             return
         if case.tap:
-            prefix = stack.enter_context(network.tap_namespace())
-            server = stack.enter_context(running_server(share, log, network.ADDRESS, "roce", prefix))
+            prefix = stack.enter_context(network.tap_namespace(case.nics))
+            stack.enter_context(network.switching(prefix, log.parent))
+            addresses = network.ADDRESSES[: case.nics]
+            server = stack.enter_context(running_server(share, log, addresses, case.fabric, prefix))
             host = Host(network.ADDRESS, server, prefix)
         else:
             server = stack.enter_context(running_server(share, log))

@@ -34,6 +34,8 @@ class Case(NamedTuple):
     """The server runs inside the guest, on the kernel's RDMA device, instead of on the host."""
     tap: bool = False
     """Guest and host meet on a tap instead of QEMU's user network, which carries no RoCE."""
+    nics: int = 1
+    """Taps, each with a network of its own."""
     mtu: int = 1500
     """Of the guest's interface."""
     netem: str = ""
@@ -59,14 +61,25 @@ class Case(NamedTuple):
     """A C program of guest/ that the case's script runs."""
 
     @property
+    def outages(self) -> bool:
+        """Links go down in the case, of a client that has several."""
+        return self.nics > 1
+
+    @property
     def argument(self) -> str:
         """As guest/cases.sh takes it."""
         return f"{self.name}:{self.protocol}:{self.credits}:{self.mtu}:{self.netem}:{self.mount_options}"
 
     @property
-    def boot(self) -> tuple[bool, bool, bool, int, str, str]:
+    def boot(self) -> tuple[bool, bool, int, str, bool, int, str, str]:
         """Cases with the same value can share a boot of the guest."""
-        return self.verbs, self.tap, self.rxe_retry, self.mtu, self.failure, self.name if self.cluster else ""
+        cluster = self.name if self.cluster else ""
+        return self.verbs, self.tap, self.nics, self.fabric, self.rxe_retry, self.mtu, self.failure, cluster
+
+    @property
+    def fabric(self) -> str:
+        """What the server on the host offers beside TCP."""
+        return "roce" if self.protocol == "rxe" else "iwarp"
 
 
 def _failing(name: str, protocol: str, failure: str, cluster: bool = False) -> Case:
@@ -111,6 +124,9 @@ CASES = (
         rxe_retry=True,
         client_defect=FULL_QUEUE,
     ),
+    Case("multichannel-tcp", "tcp", tap=True, nics=2, captured=False, reconnects=True, program="transfer"),
+    Case("multichannel-iwarp", "siw", tap=True, nics=2, captured=False, reconnects=True, program="transfer"),
+    Case("multichannel-mixed", "siw", tap=True, nics=2, captured=False, reconnects=True, program="transfer"),
     _failing("persist-restart", "tcp", "kill"),
     _failing("persist-restart-rdma", "siw", "kill"),
     _failing("persist-takeover", "tcp", "kill", cluster=True),

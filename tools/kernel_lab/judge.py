@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from tools.kernel_lab import multichannel
 from tools.kernel_lab.cases import Case
 from tools.kernel_lab.server import log_complaints
 from tools.kernel_lab.shown import judge_shown
@@ -260,6 +261,8 @@ def judge(case: Case, folder: Path, counted: bool = False) -> list[str]:
         found += _counters(case, folder)
     if case.shows:
         found += judge_shown(case.shows, folder, case.protocol)
+    if case.outages and counted:
+        found += multichannel.complaints(case, folder)
     if not case.captured:
         return found
     if case.verbs:

@@ -106,15 +106,17 @@ class Server:
 
 @contextlib.contextmanager
 def running_server(
-    share: Path, log: Path, address: str = "127.0.0.1", fabric: str = "iwarp", prefix: Sequence[str] = ()
+    share: Path, log: Path, addresses: Sequence[str] = ("127.0.0.1",), fabric: str = "iwarp", prefix: Sequence[str] = ()
 ) -> Iterator[Server]:
-    """``smb3server`` serving ``share`` on ``address``, until the block ends. ``prefix`` is the command that starts it
+    """``smb3server`` serving ``share`` on ``addresses``, until the block ends. ``prefix`` is the command that starts it
     somewhere else, in a network namespace. Raises ``ServerError``."""
     if not prefix:
         check_ports()
     command = list(prefix)
     command += [sys.executable, "-c", "import sys; from smb3server.cli import main; sys.exit(main())"]
-    command += ["--share", f"share={share}", "--user", "u:pw", f"--rdma={fabric}", "--listen", address]
+    command += ["--share", f"share={share}", "--user", "u:pw", f"--rdma={fabric}"]
+    for address in addresses:
+        command += ["--listen", address]
     state = log.with_suffix(".state")
     command += ["--state", str(state)]
     with log.open("wb") as output:

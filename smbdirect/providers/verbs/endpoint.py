@@ -147,6 +147,10 @@ class VerbsEndpoint:
 
     # ------------------------------------------------------------------ registration
 
+    def is_stalled(self) -> bool:
+        """See ``base.Endpoint.is_stalled``: the device gives up after its retries."""
+        return False
+
     def register(self, memory: memoryview, access: Access) -> Registration:
         if self._closed:
             raise ProviderError("the endpoint is closed")
