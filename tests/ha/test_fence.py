@@ -24,6 +24,8 @@ from tests.server.test_rdma_writes import ask_write_by_rdma
 class Somewhere:
     """A service's place: here, as far as tree connects go."""
 
+    arriving: asyncio.Future[None] | None = None
+
     def check(self, request: Request, share: Share, flags: int) -> None:
         return
 

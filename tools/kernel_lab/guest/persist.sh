@@ -10,7 +10,7 @@ ping -c1 -W2 $IP >/dev/null      # a cold ARP makes the first RDMA connect time 
 ask() {   # WHAT [WORDS]: have the host do it; it says what is wrong in failed-WHAT
   local what=$1 i=0; shift; rm -f $CASE_OUT/failed-$what
   echo "$*" > $CASE_OUT/new-$what; mv $CASE_OUT/new-$what $CASE_OUT/ask-$what
-  while [ -e $CASE_OUT/ask-$what ]; do sleep 0.1; i=$((i+1)); [ $i -gt 1200 ] && return 1; done
+  while [ -e $CASE_OUT/ask-$what ]; do sleep 0.1; i=$((i+1)); [ $i -gt 2400 ] && return 1; done
   [ ! -e $CASE_OUT/failed-$what ] || { cat $CASE_OUT/failed-$what; return 1; }
 }
 tcpdump -Z root -i eth0 -s 0 -B 65536 -w /tmp/cap.pcap -U 'tcp port 5445 or tcp port 445' 2>/dev/null & T=$!; sleep 1
