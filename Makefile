@@ -23,7 +23,7 @@ format: .venv/.installed-dev
 	.venv/bin/ruff check --fix .
 	.venv/bin/ruff format .
 
-kernel-test: .venv/.installed
+kernel-test: .venv/.installed-dev
 	tools/setup.sh kernel-lab
 	$(VENV_PYTHON) -m tools.kernel_lab $(LAB_ARGS) $(CASES)
 
@@ -37,6 +37,7 @@ torture: .venv/.installed
 torture-variants: .venv/.installed
 	tools/setup.sh test-tools
 	$(VENV_PYTHON) -m tools.torture --fabric iwarp $(filter-out --quick,$(TORTURE_ARGS))
+	$(VENV_PYTHON) -m tools.torture --fabric mixed $(if $(filter --quick,$(TORTURE_ARGS)),multichannel session) $(filter-out --quick,$(TORTURE_ARGS))
 	$(VENV_PYTHON) -m tools.torture --signing required $(TORTURE_ARGS)
 	$(VENV_PYTHON) -m tools.torture --encryption required $(TORTURE_ARGS)
 	$(VENV_PYTHON) -m tools.torture --available $(TORTURE_ARGS)

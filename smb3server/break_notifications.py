@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from smb3server.durable import close_if_disconnected, may_come_back
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 
 RETRY_DELAY = 1.0
-"""Seconds after which a connection that has lost its peer is given up for another channel (3.3.4.6: the server tries
-the session's other connections)."""
+"""Seconds, again and again until the client has answered, after which a connection that has lost its peer is given up
+for another channel (3.3.4.6: the server tries the session's other connections)."""
 
 
 def live_connection(session: Session) -> Connection | None:
@@ -37,7 +38,7 @@ def _best(candidates: Iterable[Connection]) -> Connection | None:
     """The first that works; failing that, the first that has stalled."""
     stalled = None
     for connection in candidates:
-        if not connection.stalled:
+        if not (connection.ended_by or connection.transport.is_stalled()):
             return connection
         stalled = stalled or connection
     return stalled
@@ -76,11 +77,13 @@ class BreakNotifications:
             session = cast("Open", entry).session
             if session.session_id not in session.server.global_session_table:
                 continue
-            connection = oldest_connection(session, lease.client_guid)
+            choose = partial(oldest_connection, session, lease.client_guid)
+            connection = choose()
             if connection is not None:
                 own = connection.session_table.get(session.session_id) or next(iter(connection.session_table.values()))
                 connection.notify(own, [body])
-                self._watch(connection, lambda: self.notify_lease(lease, current, new, ack_required), lease, new)
+                again = partial(self.notify_lease, lease, current, new, ack_required)
+                self._watch(connection, choose, again, lease, new)
                 return True
         opens = [cast("Open", entry) for entry in lease.opens]
         for opened in opens:
@@ -92,10 +95,11 @@ class BreakNotifications:
         body = OPLOCK_BREAK.pack(
             OplockBreak(oplock_level=level, persistent=entry.file_id[0], volatile=entry.file_id[1])
         )
-        connection = live_connection(entry.session)
+        choose = partial(live_connection, entry.session)
+        connection = choose()
         if connection is not None:
             connection.notify(entry.session, [body])
-            self._watch(connection, lambda: self.notify_oplock(oplock, level), oplock, oplock.requested)
+            self._watch(connection, choose, partial(self.notify_oplock, oplock, level), oplock, oplock.requested)
             return True
         close_if_disconnected(entry)
         return None if may_come_back(entry) else False
@@ -109,7 +113,14 @@ class BreakNotifications:
             if persistence is not None:
                 persistence.changed(entry)
 
-    def _watch(self, connection: Connection, again: Callable[[], object], holder: Holder, requested: int) -> None:
+    def _watch(
+        self,
+        connection: Connection,
+        choose: Callable[[], Connection | None],
+        again: Callable[[], object],
+        holder: Holder,
+        requested: int,
+    ) -> None:
         """Say it again on another channel if this connection turns out to have lost its peer."""
         if not connection.forced_stall and not any(
             len(session.channel_list) > 1 for session in connection.session_table.values()
@@ -117,11 +128,17 @@ class BreakNotifications:
             return
 
         def check() -> None:
-            if not connection.closed and not connection.is_stalled():
+            if holder.requested != requested or not (holder.breaking or holder.state == requested):
                 return
-            if not connection.closed and connection.forced_stall:
+            lost = connection.closed or connection.is_stalled()
+            if lost and not connection.closed and connection.forced_stall:
                 connection.disconnect("peer does not acknowledge")
-            if holder.requested == requested and (holder.breaking or holder.state == requested):
+            other = choose() if lost else connection
+            if other is not connection and (connection.closed or other is None or not other.is_stalled()):
                 again()
+            elif holder.breaking:
+                # Nothing better there, or nothing known yet: the network may have lost the notification just before it
+                # lost the peer.
+                self.call_later(RETRY_DELAY, check)
 
         self.call_later(RETRY_DELAY, check)

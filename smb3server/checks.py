@@ -107,7 +107,7 @@ def is_test_request(request: Request) -> bool:
 def check_session(session: Session, command: int) -> None:
     """3.3.5.2.9: the session may run commands."""
     if session.state is SessionState.VALID:
-        if session.expiration_time is None or time.time() < session.expiration_time:
+        if session.expiration_time is None or time.monotonic() < session.expiration_time:
             return
         session.state = SessionState.EXPIRED
     if session.state is SessionState.EXPIRED:

@@ -301,6 +301,7 @@ def _read_server(table: _Table, config: Config) -> None:
     settings.test_fsctls = table.take("test_fsctls", bool, settings.test_fsctls)
     settings.keytab = table.take("keytab", str, settings.keytab)
     settings.multichannel = table.take("multichannel", bool, settings.multichannel)
+    settings.rss = table.take("rss", bool, settings.rss)
     settings.leases = table.take("leases", bool, settings.leases)
     settings.directory_leases = table.take("directory_leases", bool, settings.directory_leases)
     settings.ciphers = _chosen(table, "ciphers", CIPHERS, settings.ciphers)

@@ -68,8 +68,6 @@ class Connection:
         self.closed = False
         self.forced_stall = False
         """For tests: the peer counts as one that acknowledges nothing."""
-        self.stalled = False
-        """Did not take a break notification in time; others are preferred."""
         self.ended_by = ""
         """Why this side ended it."""
         self.interfaces_asked = False
@@ -119,8 +117,7 @@ class Connection:
 
     def is_stalled(self) -> bool:
         """Whether the network has lost the peer, as far as the transport can tell."""
-        self.stalled = self.forced_stall or self.transport.is_stalled()
-        return self.stalled
+        return self.forced_stall or self.transport.is_stalled()
 
     def authenticated(self) -> None:
         """A session is valid: trust the client with full-sized messages and credits."""

@@ -122,8 +122,7 @@ class Dispatcher:
 
     def receive(self, inbound: InboundMessage) -> None:
         """3.3.5.2, for one message of the transport."""
-        fence = self.connection.server.fence
-        if fence is not None and fence.expired():
+        if self.connection.server.is_fenced(self.connection):
             # Not even done: somebody else may be doing it by now.
             inbound.release()
             self.connection.disconnect("this node is fenced")

@@ -1,4 +1,5 @@
-"""The machine's network interfaces, as clients are told of them (MS-SMB2 2.2.32.5)."""
+"""The machine's network interfaces, as clients are told of them (MS-SMB2 2.2.32.5). The list follows the kernel's
+events; a slow poll stands in where they cannot be had."""
 
 from __future__ import annotations
 
@@ -11,6 +12,8 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from smb3server.link_events import LinkEvents
+
 log = logging.getLogger(__name__)
 
 RSS_CAPABLE, RDMA_CAPABLE = 1, 2
@@ -18,7 +21,9 @@ FAMILY_IPV4, FAMILY_IPV6 = 0x0002, 0x0017
 DEFAULT_SPEED = 1_000_000_000
 """Bits per second, where the driver does not know."""
 REFRESH_INTERVAL = 10.0
-_IFF_UP, _IFF_LOOPBACK = 0x1, 0x8
+_IFF_UP, _IFF_LOOPBACK, _IFF_RUNNING = 0x1, 0x8, 0x40
+_UNUSABLE = 0x40 | 0x08
+"""IFA_F_TENTATIVE, IFA_F_DADFAILED: an IPv6 address that cannot be used yet, or at all."""
 _INFO = struct.Struct("<IIIIQ128s")
 _IPV4 = struct.Struct("<HH4s8x")
 _IPV6 = struct.Struct("<HHI16sI")
@@ -36,6 +41,10 @@ class Interface(NamedTuple):
     speed: int
     """Bits per second."""
     loopback: bool
+    running: bool = True
+    """The link is there: nobody reaches an address whose cable is out."""
+    queues: int = 1
+    """Receive queues."""
 
 
 def _speed(name: str) -> int:
@@ -45,6 +54,13 @@ def _speed(name: str) -> int:
     except (OSError, ValueError):
         return DEFAULT_SPEED
     return megabits * 1_000_000 if megabits > 0 else DEFAULT_SPEED
+
+
+def _queues(name: str) -> int:
+    try:
+        return max(1, sum(1 for _ in (Path("/sys/class/net") / name / "queues").glob("rx-*")))
+    except OSError:
+        return 1
 
 
 def read_interfaces() -> list[Interface]:
@@ -63,7 +79,9 @@ def read_interfaces() -> list[Interface]:
             if address.is_link_local:
                 continue
             name = link.get_attr("IFLA_IFNAME")
-            found.append(Interface(entry["index"], name, address, _speed(name), bool(link["flags"] & _IFF_LOOPBACK)))
+            running = bool(link["flags"] & _IFF_RUNNING) and not entry["flags"] & _UNUSABLE
+            loopback = bool(link["flags"] & _IFF_LOOPBACK)
+            found.append(Interface(entry["index"], name, address, _speed(name), loopback, running, _queues(name)))
     return found
 
 
@@ -74,13 +92,19 @@ class InterfaceList:
         self.interfaces: list[Interface] = []
         self._task: asyncio.Task[None] | None = None
         self._wanted = asyncio.Event()
+        self._events = LinkEvents(self.refresh_soon)
 
     async def start(self) -> None:
         """Read it once, then keep it fresh until ``stop``."""
-        await self._refresh()
+        try:
+            self._events.start()
+        except OSError as error:
+            log.info("no events of network interfaces, looking every %.0f s: %s", REFRESH_INTERVAL, error)
+        await self.refresh()
         self._task = asyncio.get_running_loop().create_task(self._keep_fresh())
 
     async def stop(self) -> None:
+        self._events.stop()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -90,7 +114,8 @@ class InterfaceList:
         """Something about an interface changed."""
         self._wanted.set()
 
-    async def _refresh(self) -> None:
+    async def refresh(self) -> None:
+        """Now: addresses have just been changed."""
         try:
             self.interfaces = await asyncio.to_thread(read_interfaces)
         except Exception as error:
@@ -102,7 +127,7 @@ class InterfaceList:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wanted.wait(), REFRESH_INTERVAL)
             self._wanted.clear()
-            await self._refresh()
+            await self.refresh()
 
     def visible_from(self, local: str) -> list[Interface]:
         """Those a client can reach that reached us at ``local``: loopback addresses mean nothing to other machines."""
@@ -110,7 +135,7 @@ class InterfaceList:
             inside = ipaddress.ip_address(local).is_loopback
         except ValueError:
             inside = False
-        return [entry for entry in self.interfaces if inside or not entry.loopback]
+        return [entry for entry in self.interfaces if entry.running and (inside or not entry.loopback)]
 
 
 def _serves(addresses: Collection[str], address: Address) -> bool:
@@ -123,17 +148,34 @@ def rdma_capable(interfaces: Iterable[Interface], rdma_addresses: Collection[str
     return sum(_serves(rdma_addresses, entry.address) for entry in interfaces)
 
 
-def pack_interfaces(interfaces: Iterable[Interface], rdma_addresses: Collection[str]) -> bytes:
-    """NETWORK_INTERFACE_INFO structures, linked; RDMA_CAPABLE where SMB Direct listens."""
+def pack_interfaces(
+    interfaces: Iterable[Interface],
+    rdma_addresses: Collection[str],
+    tcp_addresses: Collection[str],
+    *,
+    plain_too: bool = False,
+    rss: bool = False,
+) -> bytes:
+    """NETWORK_INTERFACE_INFO structures, linked, of the addresses that are served; RDMA_CAPABLE where SMB Direct
+    listens. ``plain_too``: such an address is listed once more without that flag, if it is served over TCP. Linux 6.12
+    keeps to one kind: a session that began over TCP gets channels to interfaces without the flag only. ``rss``: those
+    with several receive queues are RSS_CAPABLE."""
     packed: list[bytes] = []
     for entry in interfaces:
-        if isinstance(entry.address, ipaddress.IPv4Address):
-            sockaddr = _IPV4.pack(FAMILY_IPV4, 0, entry.address.packed)
-        else:
-            sockaddr = _IPV6.pack(FAMILY_IPV6, 0, 0, entry.address.packed, 0)
-        # RSS would have clients open several connections per interface; one event loop gains nothing by that.
-        capability = RDMA_CAPABLE if _serves(rdma_addresses, entry.address) else 0
-        packed.append(_INFO.pack(_INFO.size, entry.number, capability, 0, entry.speed, sockaddr))
+        rdma, tcp = _serves(rdma_addresses, entry.address), _serves(tcp_addresses, entry.address)
+        queues = RSS_CAPABLE if rss and entry.queues > 1 else 0
+        if rdma:
+            packed.append(_pack(entry, RDMA_CAPABLE | queues))
+        if tcp and (plain_too or not rdma):
+            packed.append(_pack(entry, queues))
     if packed:
         packed[-1] = bytes(4) + packed[-1][4:]
     return b"".join(packed)
+
+
+def _pack(entry: Interface, capability: int) -> bytes:
+    if isinstance(entry.address, ipaddress.IPv4Address):
+        sockaddr = _IPV4.pack(FAMILY_IPV4, 0, entry.address.packed)
+    else:
+        sockaddr = _IPV6.pack(FAMILY_IPV6, 0, 0, entry.address.packed, 0)
+    return _INFO.pack(_INFO.size, entry.number, capability, 0, entry.speed, sockaddr)

@@ -152,6 +152,9 @@ class Open:
         server = self.session.server
         if server.global_open_table.pop(self.file_id[0], None) is None:
             return
+        lost = server.has_lost(self.tree.share)
+        if lost:
+            self._leave_it_to_others()
         if self.durable is not None:
             self.durable.forget()
         if self.replayable is not None:
@@ -163,7 +166,8 @@ class Open:
             self.pipe.close()
         file, handle = self.file, self.handle
         if file is not None and handle is not None:
-            self.settle_write_time()
+            if not lost:
+                self.settle_write_time()
             file.close_open(self)
             self.handle = self.descriptor = None
             deferred: object = handle
@@ -189,6 +193,10 @@ class Open:
     def abandon(self) -> None:
         """The open lives on, elsewhere or in the next run of the server: let go of the file without closing it in the
         sense of the protocol. Nothing is deleted, neither the file nor what is stored of the open."""
+        self._leave_it_to_others()
+        self.close()
+
+    def _leave_it_to_others(self) -> None:
         durable, persistence = self.durable, self.session.server.persistence
         if durable is not None and persistence is not None:
             persistence.abandon(self)
@@ -196,7 +204,6 @@ class Open:
         self.delete_on_close = False
         if self.file is not None:
             self.file.delete_pending = False
-        self.close()
 
     def wake(self) -> None:
         """Its client comes back: open what so far was only remembered of the file. ``OSError``, ``FileNotFoundError``

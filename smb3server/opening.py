@@ -87,6 +87,9 @@ class Opening:
 
     def attempt(self) -> Open:
         """The open, or ``MustWait``. Raises ``StatusError`` and ``OSError``; nothing stays behind in any case."""
+        tree = self.request.tree
+        if tree is not None and self.request.connection.server.has_lost(tree.share):
+            raise StatusError(NtStatus.NETWORK_NAME_DELETED)
         while True:
             try:
                 return self._attempt()

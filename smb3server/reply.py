@@ -149,8 +149,7 @@ class ReplyWriter:
 
     def send(self, replies: Sequence[Reply], encrypt_for: Session | None) -> None:
         """One message of all ``replies``: of several each padded to eight bytes, each signed, encrypted as one."""
-        fence = self.connection.server.fence
-        if fence is not None and fence.expired():
+        if self.connection.server.is_fenced(self.connection):
             self._drop(replies)
             return
         segments: list[Buffer] = []

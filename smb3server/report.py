@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from smb3server.rdma_reasons import Facts, Reason, why_inline, why_tcp
@@ -198,9 +200,21 @@ def _session(session: Session, numbers: Mapping[Connection, int]) -> Json:
                 "path": "/".join(entry.path),
                 "access": f"0x{entry.granted_access:08x}",
                 "directory": entry.is_directory,
+                "durable": entry.durable.kind if entry.durable is not None else "",
             }
             for entry in opens[:MAX_OPENS]
         ],
+    }
+
+
+def _handles(server: Server) -> Json:
+    """Opens that outlive their connection: how many there are, how many of them wait, and what became of others."""
+    kept = [entry.durable for entry in server.global_open_table.values() if entry.durable is not None]
+    counts = Counter(durable.kind for durable in kept)
+    return {
+        **{kind: counts[kind] for kind in ("durable", "resilient", "persistent")},
+        "waiting": sum(durable.disconnected for durable in kept),
+        **asdict(server.handles),
     }
 
 
@@ -233,6 +247,7 @@ def collect(server: Server, addresses: Iterable[str] = ()) -> Json:
             "buffer_allocations": server.buffers.allocations,
             "opens": sum(backend.opens for backend in backends),
             "path_lookups": sum(backend.path_lookups for backend in backends),
+            "handles": _handles(server),
         },
         "sessions": [_session(session, numbers) for session in server.global_session_table.values()],
         "channels": channels,

@@ -20,6 +20,7 @@ from smb3server.break_notifications import BreakNotifications
 from smb3server.buffers import BufferPool
 from smb3server.commands import load
 from smb3server.connection import Connection
+from smb3server.durable import HandleCounts
 from smb3server.files import FileTable
 from smb3server.flushes import Flushes
 from smb3server.host_changes import HostChanges
@@ -66,8 +67,9 @@ class Server:
         """By (ClientGuid, CreateGuid)."""
         self.persistence: Persistence | None = None
         """Stores persistent opens; None: there are none."""
+        self.handles = HandleCounts()
         self.fence: Fence | None = None
-        """In a cluster: asked before every request and reply."""
+        """In a cluster: asked before every request and reply (``is_fenced``)."""
         self.guid_of_address: Callable[[str], bytes | None] = lambda address: None
         """ServerGuid of the server that clients see at a local address; None: this one's own."""
         self.connection_list: set[Connection] = set()
@@ -87,6 +89,8 @@ class Server:
         self.interfaces = InterfaceList()
         self.rdma_addresses: set[str] = set()
         """Local addresses on which SMB Direct is served; clients are told so (FSCTL_QUERY_NETWORK_INTERFACE_INFO)."""
+        self.tcp_addresses: set[str] = {"0.0.0.0", "::"}
+        """The same for direct TCP."""
         self.rdma = "off"
         """The fabrics asked for."""
         self.rdma_choices: Sequence[Choice] = ()
@@ -108,6 +112,24 @@ class Server:
     def guid_for(self, connection: Connection) -> bytes:
         """ServerGuid, as a client on this connection sees it."""
         return self.guid_of_address(connection.transport.local_address[0]) or self.server_guid
+
+    def is_fenced(self, connection: Connection) -> bool:
+        """In a cluster: may another node be serving by now what this connection is about? Those at a node's own address
+        with nothing but its own shares go on."""
+        fence = self.fence
+        if fence is None or not fence.expired():
+            return False
+        if self.guid_of_address(connection.transport.local_address[0]) is not None:
+            return True
+        return any(
+            tree.share.placement is not None
+            for session in connection.session_table.values()
+            for tree in session.tree_connect_table.values()
+        )
+
+    def has_lost(self, share: Share) -> bool:
+        """May another node be serving the share by now? Then nothing that waited here touches its files any more."""
+        return share.placement is not None and self.fence is not None and self.fence.expired()
 
     def new_file_id(self) -> tuple[int, int]:
         """An unused (persistent, volatile) FileId; never all zeros or all ones."""
@@ -232,8 +254,10 @@ class Server:
         session.channel_list.pop(connection, None)
         if not session.channel_list:
             self.remove_session(session)
-        elif session.connection is connection:
+            return
+        if session.connection is connection:
             session.connection = next(iter(session.channel_list))
+        session.channels_changed()
 
     def close_previous_session(self, session_id: int, identity: Identity) -> None:
         """3.3.5.5.3: a client that reconnects names its old session; only its own user's is closed."""

@@ -263,6 +263,7 @@ class Service:
         return self.config.listen
 
     def _listen(self, hosts: list[str]) -> None:
+        self.server.tcp_addresses.clear()
         port = DEFAULT_PORT if self.config.port is None else self.config.port
         for host in hosts:
             try:
@@ -295,6 +296,7 @@ class Service:
                 settings.max_connections,
             )
         )
+        self.server.tcp_addresses.add(self.listeners[-1].address[0])
 
     def addresses(self) -> list[str]:
         """What is served where: ``tcp 0.0.0.0:445``, ``iwarp 0.0.0.0:5445``."""

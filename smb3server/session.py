@@ -55,6 +55,11 @@ class Identity:
         return f"{self.domain}\\{self.name}" if self.domain else self.name or "ANONYMOUS"
 
 
+CHANNEL_SILENCE = 15.0
+"""Seconds after which a channel is given up whose client neither acknowledges nor answers, while the session has
+others: it costs the client nothing, and what waits for the dead channel (breaks, 3.3.4.6) goes on."""
+
+
 class Channel:
     """One session on one connection (3.3.1.14)."""
 
@@ -93,7 +98,7 @@ class Session:
         self.signing_algorithm_id = 0
         """``signer``'s; a channel bound later may use another."""
         self.expiration_time: float | None = None
-        """Wall clock, seconds since the epoch; None: never."""
+        """When the credentials expire, monotonic seconds; None: never."""
         self.deadline: asyncio.TimerHandle | None = None
         """By which it must be authenticated."""
         self.watchers = 0
@@ -114,6 +119,12 @@ class Session:
     def user(self) -> User | None:
         """POSIX credentials for backends."""
         return self.identity.user if self.identity is not None else None
+
+    def channels_changed(self) -> None:
+        """Connections that others stand in for are given up soon, and a lone one may lose its network for long."""
+        for connection in self.channel_list:
+            shared = any(len(session.channel_list) > 1 for session in connection.session_table.values())
+            connection.transport.limit_silence(CHANNEL_SILENCE if shared else None)
 
     def new_tree_id(self) -> int:
         """An unused TreeId, never 0 or 0xFFFFFFFF."""

@@ -34,6 +34,9 @@ class Settings:
     test_fsctls: bool = False
     """Answer smbtorture's FSCTLs, which break the server on purpose."""
     multichannel: bool = True
+    rss: bool = False
+    """Flag interfaces with several receive queues RSS_CAPABLE: clients open several connections to each then, which a
+    server with one event loop gains little by."""
     leases: bool = True
     directory_leases: bool = True
     max_io_size: int = 8 << 20

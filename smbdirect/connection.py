@@ -116,6 +116,7 @@ class Connection:
         self.max_message_size = settings.max_fragmented_receive_size
         """Local limit (not in spec): a longer message terminates the connection before any of it is stored."""
         self.keepalive_requested = Keepalive.NONE
+        self.keepalive_interval = settings.keepalive_interval
         self.send_immediate = False
         self.send_queue: deque[_Message] = deque()
         self.invalidated_token: int | None = None
@@ -337,7 +338,7 @@ class Connection:
 
     def _establish(self, now: float) -> Established:
         self._negotiation_deadline = None
-        self._idle_deadline = now + self.settings.keepalive_interval
+        self._idle_deadline = now + self.keepalive_interval
         self.role = Role.ESTABLISHED
         return Established()
 
@@ -357,7 +358,7 @@ class Connection:
         state.receive_credits -= 1
         state.receive_credit_target = requested
         state.send_credits += granted
-        self._idle_deadline = now + self.settings.keepalive_interval
+        self._idle_deadline = now + self.keepalive_interval
         self.keepalive_requested = Keepalive.NONE
         if flags & _RESPONSE_REQUESTED:
             # Answered with Flags 0, although 3.1.5.8 sets KeepaliveRequested to PENDING: requesting a response to
@@ -416,6 +417,13 @@ class Connection:
             self.keepalive_requested = Keepalive.PENDING
             self.send_immediate = True
             self._idle_deadline = now + self.settings.keepalive_response_timeout
+
+    def set_keepalive_interval(self, interval: float, now: float) -> None:
+        """Seconds of silence after which the peer is asked for a sign of life (3.1.6.2); a wait under way gets shorter,
+        never longer."""
+        self.keepalive_interval = interval
+        if self._idle_deadline is not None and self.keepalive_requested is Keepalive.NONE:
+            self._idle_deadline = min(self._idle_deadline, now + interval)
 
     def _expire(self, message: str, rule: str) -> None:
         self.close()

@@ -56,6 +56,11 @@ class RdmaOperations(Protocol):
     """Provider name: iwarp, roce, verbs, loopback."""
 
     @property
+    def regions_invalidatable(self) -> bool:
+        """The peer's Send-with-Invalidate may name buffers registered here."""
+        ...
+
+    @property
     def max_read_write_size(self) -> int:
         """MaxReadWriteSize, bytes."""
         ...
@@ -126,6 +131,11 @@ class MessageTransport(Protocol):
     def is_stalled(self) -> bool:
         """Whether data is on its way to the peer and the peer has acknowledged nothing for a second or longer. Always
         False where a fabric finds that out by itself."""
+        ...
+
+    def limit_silence(self, seconds: float | None) -> None:
+        """From now on end the connection when nothing was heard of the peer for about so many seconds though it was
+        asked; None: as long as is usual for a connection that nothing stands in for."""
         ...
 
     def pause_reading(self) -> None:

@@ -217,8 +217,17 @@ class SmbDirectTransport:
             self._pump()
 
     def is_stalled(self) -> bool:
-        """A fabric that loses its peer ends the connection."""
-        return False
+        return not self._dead and self.endpoint.is_stalled()
+
+    def limit_silence(self, seconds: float | None) -> None:
+        """By the keepalives of SMB Direct (MS-SMBD 3.1.6.2)."""
+        settings = self.settings
+        interval = settings.keepalive_interval
+        if seconds is not None:
+            interval = min(interval, max(1.0, seconds - settings.keepalive_response_timeout))
+        self.connection.set_keepalive_interval(interval, self.loop.time())
+        if not self._dead:
+            self._arm_timer()
 
     def acquire(self, size: int) -> PoolBuffer:
         """See ``MessageTransport``. On a fabric that needs it the buffer is registered."""

@@ -121,6 +121,10 @@ class Rdma:
         self.fabric = transport.endpoint.capabilities.name
 
     @property
+    def regions_invalidatable(self) -> bool:
+        return self._transport.endpoint.capabilities.regions_invalidatable
+
+    @property
     def max_read_write_size(self) -> int:
         return self._transport.connection.max_read_write_size
 

@@ -99,7 +99,8 @@ class Offload:
         self.held_bytes = 0
 
     def _channel(self) -> Channel:
-        return Channel.RDMA_V1_INVALIDATE if self._dialect >= _DIALECT_3_0_2 else Channel.RDMA_V1
+        possible = self._dialect >= _DIALECT_3_0_2 and self._server.rdma.regions_invalidatable
+        return Channel.RDMA_V1_INVALIDATE if possible else Channel.RDMA_V1
 
     def _fits(self, length: int) -> bool:
         return THRESHOLD <= length <= self._server.rdma.max_read_write_size

@@ -3,7 +3,8 @@
     python -m tools.smbdirect_proxy --fabric iwarp --server 127.0.0.1:5445 [--listen 127.0.0.1:0]
     python -m tools.smbdirect_proxy --fabric loopback -- --share data=/srv/data --user u:pw --port 0
 
-For each TCP connection it opens one over SMB Direct and passes whole messages both ways, unchanged: signatures and
+For each TCP connection it opens one over SMB Direct (with ``--tcp-server`` the first and then every other one over TCP,
+so that a session's channels are of both kinds) and passes whole messages both ways, unchanged: signatures and
 encryption are the client's and the server's own. With ``loopback`` the server, whose options follow ``--``, runs in the
 same process. It says ``ready tcp HOST:PORT`` once clients can connect.
 
@@ -25,6 +26,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from smb3server.buffers import BufferPool as TcpBufferPool
+from smb3server.client import open_tcp
 from smb3server.config import ConfigError, parse_arguments
 from smb3server.fabrics import make_provider
 from smb3server.service import Service
@@ -103,11 +105,11 @@ class _Direction:
 class _Pair:
     """A client's connection and ours to the server."""
 
-    def __init__(self, client: MessageTransport, server: SmbDirectTransport, inline: bool) -> None:
+    def __init__(self, client: MessageTransport, server: MessageTransport, inline: bool) -> None:
         self.client = client
         self.server = server
         self.on_ended: Callable[[], None] = _ignore
-        self._offload = None if inline else Offload(server)
+        self._offload = Offload(server) if isinstance(server, SmbDirectTransport) and not inline else None
         self._open = 2
         if self._offload is None:
             self._up = _Direction(client, server, _as_it_is, lambda: server.pending_send_bytes)
@@ -161,10 +163,20 @@ def _as_it_is(message: InboundMessage) -> Outgoing:
 class Proxy:
     """Listens on direct TCP for the SMB Direct server at ``server``."""
 
-    def __init__(self, provider: Provider, server: tuple[str, int], *, inline: bool = False) -> None:
+    def __init__(
+        self,
+        provider: Provider,
+        server: tuple[str, int],
+        *,
+        inline: bool = False,
+        tcp_server: tuple[str, int] | None = None,
+    ) -> None:
+        """``tcp_server``: where every other connection goes, over TCP, the first one among them."""
         self.address: tuple[str, int] = ("", 0)
         self._provider = provider
         self._server = server
+        self._tcp_server = tcp_server
+        self._accepted = 0
         self._inline = inline
         self._pool = BufferPool()
         self._listener: TcpListener | None = None
@@ -177,16 +189,22 @@ class Proxy:
         self.address = self._listener.address
 
     def _accept(self, client: MessageTransport) -> None:
-        task = asyncio.get_running_loop().create_task(self._connect(client))
+        self._accepted += 1
+        task = asyncio.get_running_loop().create_task(self._connect(client, bool(self._accepted % 2)))
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
 
-    async def _connect(self, client: MessageTransport) -> None:
+    async def _open(self, odd: bool) -> MessageTransport:
+        if self._tcp_server is not None and odd:
+            return await open_tcp(*self._tcp_server, CONNECT_TIMEOUT)
+        return await connect(self._provider, *self._server, SETTINGS, pool=self._pool, timeout=CONNECT_TIMEOUT)
+
+    async def _connect(self, client: MessageTransport, odd: bool) -> None:
         """The client is not read before the server is there to hear it."""
         try:
-            server = await connect(self._provider, *self._server, SETTINGS, pool=self._pool, timeout=CONNECT_TIMEOUT)
+            server = await self._open(odd)
         except (ConnectionLost, ProtocolError, ProviderError, OSError) as error:
-            log.warning("%s:%d: no SMB Direct connection: %s", *self._server, error)
+            log.warning("no connection to the server: %s", error)
             client.abort("no connection to the server")
             return
         except asyncio.CancelledError:
@@ -207,7 +225,8 @@ class Proxy:
         """Of SMB Direct, summed over the connections that are open."""
         total: Counter[str] = Counter()
         for pair in self._pairs:
-            total.update(pair.server.counters)
+            if isinstance(pair.server, SmbDirectTransport):
+                total.update(pair.server.counters)
         return dict(total)
 
     async def close(self) -> None:
@@ -250,6 +269,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--fabric", choices=FABRICS, default="iwarp")
     parser.add_argument("--listen", type=_address, default=("127.0.0.1", 0), metavar="HOST:PORT")
     parser.add_argument("--server", type=_address, metavar="HOST:PORT", help="where SMB Direct is (not for loopback)")
+    parser.add_argument("--tcp-server", type=_address, metavar="HOST:PORT", help="every other connection goes here")
     parser.add_argument("--inline", action="store_true", help="leave the data of READ and WRITE in the messages")
     parser.add_argument("options", nargs="*", metavar="OPTION", help="of the server, after --, for loopback")
     options = parser.parse_args(arguments)
@@ -273,7 +293,8 @@ async def run(options: argparse.Namespace) -> int:
                 await stack.enter_async_context(server_in_process(options.options, provider))
             else:
                 provider = make_provider(options.fabric)
-            proxy = Proxy(provider, options.server or _LOOPBACK, inline=options.inline)
+            server = options.server or _LOOPBACK
+            proxy = Proxy(provider, server, inline=options.inline, tcp_server=options.tcp_server)
             proxy.listen(*options.listen)
         except (ConfigError, OSError, ProviderError) as error:
             print(f"smbdirect_proxy: {error}", file=sys.stderr)

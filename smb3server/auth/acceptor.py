@@ -107,7 +107,7 @@ class Acceptor:
         self._begun = False
         self.identity: Identity | None = None
         self.expiration_time: float | None = None
-        """When the credentials expire, seconds since the epoch; None: never."""
+        """When the credentials expire, monotonic seconds; None: never."""
 
     def step(self, token: bytes) -> bytes:
         """The answer to the client's token. Raises LOGON_FAILURE, or INVALID_PARAMETER for a token that is none."""
@@ -170,7 +170,7 @@ class Acceptor:
         name, _, realm = (context.client_principal or "").partition("@")
         if not name:
             raise StatusError(NtStatus.LOGON_FAILURE)
-        self.expiration_time = time.time() + context._context.lifetime
+        self.expiration_time = time.monotonic() + context._context.lifetime
         account = self._users.find(name)
         return Identity(name, realm, user=account.user if account is not None else None)
 

@@ -77,7 +77,7 @@ class LocalHandle(Handle):
         self._data = data
         self._writable = writable
         self._user = user
-        self._name_synced = False
+        self._name_synced = not created
         self.key = FileKey(stat.dev, stat.ino)
         self.kind = kind
         self.stream = stream
@@ -127,7 +127,7 @@ class LocalHandle(Handle):
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-        if self.created and not self.stream and not self._name_synced:
+        if not self.stream and not self._name_synced:
             with contextlib.suppress(FileNotFoundError):
                 self._backend.sync_parent(self.disk_path())
             self._name_synced = True
@@ -338,6 +338,7 @@ class LocalHandle(Handle):
             raise OSError(errno.EINVAL, "an alternate stream is renamed by rename_stream")
         self._changing()
         self._backend.namespace.rename(self._descriptor(), self.kind, target, replace, user)
+        self._name_synced = False
 
     def link(self, target: Path, replace: bool, user: User | None = None) -> None:
         if self.kind == Kind.DIRECTORY:

@@ -179,18 +179,25 @@ class Tree:
         finally:
             reply.release()
 
+    def _channel(self, invalidate: bool) -> io_wire.Channel:
+        """2.2.19, 2.2.21: how a server may treat the buffer. Invalidating what it cannot would end the connection."""
+        rdma = self.client.transport.rdma
+        possible = rdma is not None and rdma.regions_invalidatable
+        return io_wire.Channel.RDMA_V1_INVALIDATE if invalidate and possible else io_wire.Channel.RDMA_V1
+
     async def read_into(
         self, file: RemoteFile, offset: int, remote: Sequence[RemoteBuffer], length: int, *, invalidate: bool = True
     ) -> int:
         """The server puts up to ``length`` bytes by RDMA into the memory that ``remote`` describes (a buffer registered
-        with this connection's transport); bytes read. With ``invalidate`` the first token is invalid afterwards."""
+        with this connection's transport); bytes read. With ``invalidate`` the first token is invalid afterwards, where
+        the fabric lets a peer do that to regions of ours."""
         described = io_wire.pack_descriptors(remote)
         record = io_wire.ReadRequest(
             length=length,
             offset=offset,
             persistent=file.file_id[0],
             volatile=file.file_id[1],
-            channel=io_wire.Channel.RDMA_V1_INVALIDATE if invalidate else io_wire.Channel.RDMA_V1,
+            channel=self._channel(invalidate),
             channel_info_offset=io_wire.TAIL,
             channel_info_length=len(described),
         )
@@ -229,7 +236,7 @@ class Tree:
             offset=offset,
             persistent=file.file_id[0],
             volatile=file.file_id[1],
-            channel=io_wire.Channel.RDMA_V1_INVALIDATE if invalidate else io_wire.Channel.RDMA_V1,
+            channel=self._channel(invalidate),
             remaining_bytes=length,
             channel_info_offset=io_wire.TAIL,
             channel_info_length=len(described),

@@ -12,6 +12,7 @@ from smb3server.commands.file_levels import handle_of
 from smb3server.commands.set_info import report
 from smb3server.errors import as_status_error
 from smb3server.request import Request, Response
+from smb3server.stable_storage import after_flush, flushed
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire import fsctl as wire
 from smb3server.wire.change_notify import NotifyFilter
@@ -79,7 +80,7 @@ def copy_chunk(control: Control) -> Response | Pending:
     if sum(chunk.length for chunk in chunks) <= _COPY_AT_ONCE:
         while copy.step():
             pass
-        return copy.result()
+        return after_flush(control.request, opened, copy.result()) if copy.total else copy.result()
     return control.request.run(copy.run())
 
 
@@ -120,6 +121,8 @@ class _Copy:
             if self.total - done >= _COPY_AT_ONCE:
                 done = self.total
                 await asyncio.sleep(0)
+        if self.total:
+            await flushed(self.target)
         return self.result()
 
     def result(self) -> Response:
@@ -134,6 +137,8 @@ class _Copy:
             return False
         chunk = self.chunks[self.index]
         try:
+            if self.control.request.connection.server.has_lost(self.target.tree.share):
+                raise StatusError(NtStatus.NETWORK_NAME_DELETED)
             if self.offset == 0:
                 self._check(chunk)
             self._copy(chunk)
@@ -203,7 +208,7 @@ def copy_range(target: Handle, source: Handle, source_offset: int, offset: int, 
     return count
 
 
-def duplicate_extents(control: Control) -> bytes:
+def duplicate_extents(control: Control) -> bytes | Response | Pending:
     """MS-FSA 2.1.5.10.4. The target has its size already, as block cloning wants it; beyond its end nothing is cloned,
     with success, as on Windows."""
     opened = control.open()
@@ -260,4 +265,4 @@ def duplicate_extents(control: Control) -> bytes:
         # Part of a cluster is shared only where both files end in it.
         copy_range(target, origin, source_offset + count - tail, target_offset + count - tail, tail, overlapping=True)
     report(opened, NotifyFilter.LAST_WRITE)
-    return b""
+    return after_flush(control.request, opened, control.respond())

@@ -12,7 +12,8 @@ from smb3server.commands.fs_levels import volume_object_id
 from smb3server.commands.ioctl import Control, fsctl
 from smb3server.commands.set_info import report
 from smb3server.open import Open
-from smb3server.request import Response
+from smb3server.request import Pending, Response
+from smb3server.stable_storage import after_flush
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire import fsctl as wire
 from smb3server.wire.change_notify import NotifyFilter
@@ -68,7 +69,7 @@ def set_sparse(control: Control) -> bytes:
 
 
 @fsctl(Fsctl.SET_ZERO_DATA)
-def set_zero_data(control: Control) -> bytes:
+def set_zero_data(control: Control) -> bytes | Response | Pending:
     """2.1.5.10.38."""
     opened = control.open()
     data = control.data
@@ -83,11 +84,12 @@ def set_zero_data(control: Control) -> bytes:
     if file.locks.locks and file.locks.denies_write(opened, offset, beyond - offset):
         raise StatusError(NtStatus.FILE_LOCK_CONFLICT)
     end = min(beyond, handle.info().end_of_file)
-    if offset < end:
-        file.data_changes(opened)
-        handle.zero_range(offset, end - offset)
-        report(opened, NotifyFilter.LAST_WRITE)
-    return b""
+    if offset >= end:
+        return b""
+    file.data_changes(opened)
+    handle.zero_range(offset, end - offset)
+    report(opened, NotifyFilter.LAST_WRITE)
+    return after_flush(control.request, opened, control.respond())
 
 
 @fsctl(Fsctl.QUERY_ALLOCATED_RANGES)

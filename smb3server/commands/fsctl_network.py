@@ -64,8 +64,16 @@ def query_network_interface_info(control: Control) -> Buffer | Response:
     server = connection.server
     if connection.dialect < Dialect.SMB_3_0 or not server.settings.multichannel:
         raise StatusError(NtStatus.NOT_SUPPORTED)
-    interfaces = server.interfaces.visible_from(connection.transport.local_address[0])
-    output = pack_interfaces(interfaces, server.rdma_addresses)
+    local = connection.transport.local_address[0]
+    # A channel is one to the same ServerGuid (3.2.5.2): addresses that move with a service go together.
+    guid = server.guid_of_address(local)
+    interfaces = [
+        entry for entry in server.interfaces.visible_from(local) if server.guid_of_address(str(entry.address)) == guid
+    ]
+    over_tcp = connection.transport.rdma is None
+    output = pack_interfaces(
+        interfaces, server.rdma_addresses, server.tcp_addresses, plain_too=over_tcp, rss=server.settings.rss
+    )
     connection.interfaces_asked = True
     connection.rdma_interfaces_told = rdma_capable(interfaces, server.rdma_addresses)
     if not output:

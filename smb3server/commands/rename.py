@@ -64,6 +64,8 @@ class _NameChange:
                 await event.wait()
             finally:
                 found.caching.unwait(event.set)
+            if self.request.connection.server.has_lost(self.opened.tree.share):
+                raise StatusError(NtStatus.NETWORK_NAME_DELETED)
             found = self.attempt()
         return done()
 
@@ -153,7 +155,7 @@ class Rename(_NameChange):
                 return blocker
         self.check_parent(target)
         handle.rename(target, self.replace, acting_user(opened))
-        store_all(opened)
+        store_all(opened, sync=handle.flush)
         if info is not None and self.replace and info.key != handle.key:
             notify.report(opened, target, Action.REMOVED, NotifyFilter.FILE_NAME)
         notify.report_rename(opened, old, target, opened.is_directory)

@@ -266,6 +266,8 @@ def _add_channel(connection: Connection, session: Session, full_key: bytes) -> N
     session.channel_list[connection] = Channel(connection, key, make_signer(connection.signing_algorithm_id, key))
     connection.session_table[session.session_id] = session
     connection.authenticated()
+    session.channels_changed()
+    log.info("%s: channel %d of a session of %s", connection.client_name, len(session.channel_list), session.identity)
 
 
 @handles(Command.LOGOFF)

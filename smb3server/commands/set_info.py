@@ -11,6 +11,7 @@ from smb3server.commands.rename import Link, Rename
 from smb3server.open import Open, find_open
 from smb3server.request import Pending, Request, Response, handles
 from smb3server.security_info import set_security
+from smb3server.stable_storage import after_flush
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire import file_info as wire
 from smb3server.wire.change_notify import Action, NotifyFilter
@@ -35,6 +36,7 @@ _DOCUMENTED_SET = frozenset(
     }
 )
 """Settable by MS-FSCC 2.4, but not here."""
+_CHANGE_DATA = frozenset({FileInfoClass.ALLOCATION, FileInfoClass.END_OF_FILE})
 
 ATTRIBUTE_READONLY = 0x1
 ATTRIBUTE_NORMAL = 0x80
@@ -87,7 +89,9 @@ def _set_file(request: Request, opened: Open, wanted: SetInfoRequest, data: memo
     if level.access and not level.access & opened.granted_access:
         raise StatusError(NtStatus.ACCESS_DENIED)
     result = level.apply(request, opened, data)
-    return result if result is not None else done()
+    if result is not None:
+        return result
+    return after_flush(request, opened, done()) if wanted.info_class in _CHANGE_DATA else done()
 
 
 def report(opened: Open, completion_filter: int) -> None:

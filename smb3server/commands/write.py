@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
-
 from smb3server import write_times
 from smb3server.channel import RemoteMemory, remote_buffers
 from smb3server.errors import as_status_error
 from smb3server.notify import report_write
 from smb3server.open import Open, find_open
 from smb3server.request import Interim, Pending, Request, Response, handles
+from smb3server.stable_storage import start_flush
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire.create import Access, CreateOptions
 from smb3server.wire.fields import tail
@@ -23,8 +21,6 @@ from smb3server.wire.read_write import (
     WriteResponse,
     parse_write_request,
 )
-
-log = logging.getLogger(__name__)
 
 _WRITES = int(Access.WRITE_DATA | Access.APPEND_DATA)
 _MAX_OFFSET = (1 << 63) - 1
@@ -101,26 +97,8 @@ def _store(
     if not (record.flags & _THROUGH or found.create_options & _OPTION_THROUGH or found.write_through):
         return response
     pending = request.pending or request.pend(Interim.DELAYED)
-    _flush_then(found, handle.flush, pending, response, remote)
+    start_flush(found, lambda error: pending.complete(response) if error is None else _fail(pending, error, remote))
     return pending
-
-
-def _flush_then(
-    found: Open, flush: Callable[[], None], pending: Pending, response: Response, remote: RemoteMemory | None
-) -> None:
-    found.begin_io()
-
-    def done(error: Exception | None) -> None:
-        found.end_io()
-        if error is None:
-            pending.complete(response)
-        elif isinstance(error, OSError):
-            _fail(pending, as_status_error(error), remote)
-        else:
-            log.error("flush after a write failed", exc_info=error)
-            _fail(pending, StatusError(NtStatus.INTERNAL_ERROR), remote)
-
-    found.session.server.flushes.add(flush, done)
 
 
 def _fail(pending: Pending, error: StatusError, remote: RemoteMemory | None) -> None:
@@ -155,7 +133,9 @@ def _write_from_peer(request: Request, record: WriteRequest, remote: RemoteMemor
                 raise StatusError(NtStatus.CONNECTION_DISCONNECTED)
             if pending.done:
                 return
-            # Locks may have come and the open may have gone while the data was on its way.
+            # Locks may have come, the open and the share may have gone while the data was on its way.
+            if request.connection.server.has_lost(found.tree.share):
+                raise StatusError(NtStatus.NETWORK_NAME_DELETED)
             _check(found, record.offset, length)
             result = _store(request, record, found, buffer.view, remote)
             if isinstance(result, Response):

@@ -16,7 +16,7 @@ from typing import Any
 
 from smb3server.ha.cluster import DEFAULT_NAME
 from smb3server.ha.cluster_status import describe, show
-from smb3server.ha.store import Delete, LeaseLost, Put, Store, StoreError
+from smb3server.ha.store import Condition, ConditionFailed, Delete, LeaseLost, Put, Store, StoreError
 from smb3server.ha.store_url import parse_url
 from smb3server.ha.view import View, answers_prefix, coordination_prefix, read_view
 
@@ -158,12 +158,16 @@ class Admin:
             )
         if node in view.draining:
             raise AdminError(f"{node} is draining: drain --undo {node} first")
-        await self.store.commit([Put(f"{self.prefix}services/{service}/target", json.dumps({"node": node}).encode())])
+        target = f"{self.prefix}services/{service}/target"
+        wished = await self.store.commit([Put(target, json.dumps({"node": node}).encode())])
         deadline = time.monotonic() + timeout
         while (await self.view()).served_by(service) != node:
             if time.monotonic() > deadline:
                 raise AdminError(f"after {timeout:g} s {service} is not on {node}; it stays wanted there")
             await asyncio.sleep(_POLL)
+        # Done, and no more than that: the wish would bring it back here after every failure of this node.
+        with contextlib.suppress(ConditionFailed):
+            await self.store.commit([Delete(target)], [Condition(target, wished)])
         return f"{service} is on {node}"
 
     async def move_client(self, client: str, node: str) -> str:

@@ -63,7 +63,7 @@ Listener = Callable[[Event], int]
 
 
 class Cluster:
-    """``start`` it once shares are there, ``stop`` it before the server shuts down."""
+    """Made once shares are there and before anybody is served. Then ``start`` it; ``stop`` it before the server."""
 
     def __init__(self, server: Server, store: Store, config: ClusterConfig, info: Callable[[], dict[str, Any]]) -> None:
         self.config = config
@@ -84,6 +84,11 @@ class Cluster:
         """Since when a service has no owner, and these candidates for it."""
         self._moving: set[str] = set()
         """Services whose clients have been told that they move."""
+        for share in server.share_list.values():
+            if share.service in self.services:
+                owner = self.services[share.service]
+                owner.shares.append(share)
+                share.placement = owner
         server.fence = self.membership.fence
         if server.persistence is None:
             server.persistence = Persistence()
@@ -98,11 +103,6 @@ class Cluster:
         return lambda: self._listeners.remove(listener)
 
     async def start(self) -> None:
-        for share in self._server.share_list.values():
-            if share.service in self.services:
-                owner = self.services[share.service]
-                owner.shares.append(share)
-                share.placement = owner
         self._tasks = [
             asyncio.ensure_future(self.membership.run()),
             asyncio.ensure_future(self._watch()),
@@ -221,7 +221,8 @@ class Cluster:
             return None
         if service.name in self.view.owners:
             self._unowned_since.pop(service.name, None)
-            return None
+            # What cannot write its state any more is stopped; that must not be all that ever happens to it.
+            return service.give_up if self.view.owners[service.name] == self.node else None
         order = self.candidates(service.config)
         known, since = self._unowned_since.get(service.name, ([], 0.0))
         if known != order:

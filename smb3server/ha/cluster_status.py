@@ -93,7 +93,7 @@ def show(status: Mapping[str, Any], console: Console | None = None) -> None:
     for name in status["draining_and_down"]:
         nodes.add_row(escape(name), "[red]down[/red], draining", "-", "-", "")
     services = Table(title="Services", title_justify="left", header_style="bold")
-    for column in ("service", "node", "state", "since", "clients", "opens"):
+    for column in ("service", "node", "state", "served for", "clients", "opens"):
         services.add_column(column, overflow="fold")
     for service in status["services"]:
         seconds = service["seconds"]

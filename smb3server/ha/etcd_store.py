@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 REQUEST_TIMEOUT = 3.0
 """Seconds for one request, over all endpoints."""
 _CONNECT_TIMEOUT = 1.0
+_RETRY_DELAY = 0.05
 _PAGE = 5000
 """Keys read at once. Between two answers a busy node does much else."""
 _WATCH_SILENCE = 5.0
@@ -97,6 +98,8 @@ class EtcdStore(Store):
         self._sender: asyncio.Task[None] | None = None
         self._last: asyncio.Future[int] | None = None
         self._closed = False
+        self._watching: dict[aiohttp.ClientResponse, str] = {}
+        """Watches under way, and the endpoints they are at."""
         self.transactions = 0
         """Committed so far: the measure of group commit."""
 
@@ -108,24 +111,55 @@ class EtcdStore(Store):
         if self._closed:
             raise StoreError("store is closed")
         failure: Exception | None = None
+        endpoint = self._endpoints[0]
         try:
             async with asyncio.timeout(self.timeout):
                 for _ in range(len(self._endpoints)):
+                    endpoint = self._endpoints[0]
                     try:
-                        return await self._post(self._endpoints[0] + path, body)
-                    except aiohttp.ClientConnectorError as error:
+                        return await self._post(endpoint + path, body)
+                    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
                         failure = error
-                    except aiohttp.ConnectionTimeoutError as error:
-                        failure = error
-                    self._endpoints.rotate(-1)
+                    self._avoid(endpoint)
         except TimeoutError:
             # The next request goes elsewhere: this one may have lost its leader, or its network.
-            self._endpoints.rotate(-1)
+            self._avoid(endpoint)
             raise StoreError(f"no answer from etcd in {self.timeout} s") from None
         except (aiohttp.ClientError, ValueError) as error:
-            self._endpoints.rotate(-1)
+            self._avoid(endpoint)
             raise StoreError(f"etcd: {error}") from error
         raise StoreError(f"no etcd member can be reached: {failure}")
+
+    async def _ask(self, path: str, body: Json) -> Json:
+        """A request that does no harm if it is done twice: it is sent to one member after the other, none of which gets
+        all the time there is. So a member that is cut off, or that waits for a leader, costs no lease."""
+        if self._closed:
+            raise StoreError("store is closed")
+        share = self.timeout / (2 * max(2, len(self._endpoints)))
+        deadline = self._loop.time() + self.timeout
+        while True:
+            endpoint = self._endpoints[0]
+            try:
+                async with asyncio.timeout(min(share, deadline - self._loop.time())):
+                    return await self._post(endpoint + path, body)
+            except (StoreFull, LeaseLost):
+                raise
+            except (StoreError, aiohttp.ClientError, ValueError, TimeoutError) as error:
+                failure = error
+            self._avoid(endpoint)
+            if self._loop.time() + _RETRY_DELAY > deadline:
+                raise StoreError(
+                    f"no etcd member answers in {self.timeout:g} s (last {endpoint}: {failure or 'silent'})"
+                ) from failure
+            await asyncio.sleep(_RETRY_DELAY)
+
+    def _avoid(self, endpoint: str) -> None:
+        """It does not answer as it should: what follows goes elsewhere, and watches do not wait for news from it."""
+        if self._endpoints[0] == endpoint:
+            self._endpoints.rotate(-1)
+        for response, source in list(self._watching.items()):
+            if source == endpoint:
+                response.close()
 
     async def _post(self, url: str, body: Json) -> Json:
         limits = aiohttp.ClientTimeout(total=self.timeout, sock_connect=min(_CONNECT_TIMEOUT, self.timeout))
@@ -207,7 +241,7 @@ class EtcdStore(Store):
 
     async def get(self, key: str) -> Entry | None:
         await self._submitted()
-        answer = await self._call("/v3/kv/range", {"key": _b64(key)})
+        answer = await self._ask("/v3/kv/range", {"key": _b64(key)})
         return _entry(answer["kvs"][0]) if answer.get("kvs") else None
 
     async def scan(self, prefix: str) -> list[Entry]:
@@ -216,7 +250,7 @@ class EtcdStore(Store):
         start, revision = prefix, "0"
         while True:
             body = {"key": _b64(start), "range_end": _b64(prefix_end(prefix)), "limit": str(_PAGE)}
-            answer = await self._call("/v3/kv/range", {**body, "revision": revision})
+            answer = await self._ask("/v3/kv/range", {**body, "revision": revision})
             revision = answer["header"]["revision"] if revision == "0" else revision
             found += [_entry(item) for item in answer.get("kvs", ())]
             if not answer.get("more"):
@@ -225,7 +259,7 @@ class EtcdStore(Store):
 
     async def version(self) -> int:
         await self._submitted()
-        answer = await self._call("/v3/kv/range", {"key": _b64("\0"), "count_only": True})
+        answer = await self._ask("/v3/kv/range", {"key": _b64("\0"), "count_only": True})
         return int(answer["header"]["revision"])
 
     async def watch(self, prefix: str, after: int | None = None) -> AsyncIterator[Change]:
@@ -240,8 +274,7 @@ class EtcdStore(Store):
             except (aiohttp.ClientError, TimeoutError, ValueError) as error:
                 log.debug("watch of %s: %s", prefix, error)
                 if not isinstance(error, TimeoutError):
-                    self._endpoints.rotate(-1)
-                    await asyncio.sleep(0.1)
+                    await asyncio.sleep(_RETRY_DELAY)
         raise StoreError("store is closed")
 
     async def _watch_once(self, prefix: str, start: int) -> AsyncIterator[Change]:
@@ -253,9 +286,15 @@ class EtcdStore(Store):
             }
         }
         limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT, sock_read=_WATCH_SILENCE)
-        url = self._endpoints[0] + "/v3/watch"
+        endpoint = self._endpoints[0]
         pending: list[Change] = []
-        async with self._session.post(url, data=json.dumps(body), timeout=limits) as response:
+        try:
+            response = await self._session.post(endpoint + "/v3/watch", data=json.dumps(body), timeout=limits)
+        except (aiohttp.ClientError, TimeoutError):
+            self._avoid(endpoint)
+            raise
+        self._watching[response] = endpoint
+        try:
             buffer = bytearray()
             async for chunk in response.content.iter_any():
                 buffer += chunk
@@ -268,6 +307,9 @@ class EtcdStore(Store):
                 for change in pending:
                     yield change
                 pending.clear()
+        finally:
+            del self._watching[response]
+            response.close()
 
     # Leases
 
@@ -276,18 +318,18 @@ class EtcdStore(Store):
         return int(answer["ID"])
 
     async def renew(self, lease: int) -> None:
-        answer = await self._call("/v3/lease/keepalive", {"ID": str(lease)})
+        answer = await self._ask("/v3/lease/keepalive", {"ID": str(lease)})
         if int(answer.get("result", {}).get("TTL", 0)) <= 0:
             raise LeaseLost(f"lease {lease:x}")
 
     async def revoke(self, lease: int) -> None:
         try:
-            await self._call("/v3/lease/revoke", {"ID": str(lease)})
+            await self._ask("/v3/lease/revoke", {"ID": str(lease)})
         except LeaseLost:
             log.debug("lease %x is gone already", lease)
 
     async def time_left(self, lease: int) -> float:
-        answer = await self._call("/v3/lease/timetolive", {"ID": str(lease)})
+        answer = await self._ask("/v3/lease/timetolive", {"ID": str(lease)})
         left = int(answer.get("TTL", 0))
         if left < 0:
             raise LeaseLost(f"lease {lease:x}")

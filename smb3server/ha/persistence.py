@@ -36,6 +36,9 @@ class Domain:
     conditions: Sequence[Condition] = ()
     on_refused: Callable[[], None] = lambda: None
     """A condition does not hold any more."""
+    ended: bool = False
+    """The opens are somebody else's, or will be this node's again under another domain: nothing is written for them,
+    and nothing that was under way says anything about who owns them now."""
 
 
 class _Flight:
@@ -75,6 +78,8 @@ class Persistence:
         self._unstored: dict[int, Open] = {}
         """Opens whose last change could not be stored, and (below) closed ones that could not be removed."""
         self._unremoved: dict[int, Domain] = {}
+        self._owed: dict[str, set[int]] = {}
+        """Closed opens whose records are still there, by the prefix of a domain that has ended."""
         self._retry: asyncio.TimerHandle | None = None
 
     @property
@@ -119,6 +124,26 @@ class Persistence:
         number = entry.file_id[0]
         self._changes.entries.pop(number, None)
         self._unstored.pop(number, None)
+
+    def end(self, domain: Domain) -> None:
+        """This node does not own the domain's opens any more. They have been abandoned; of closed ones whose records
+        could not be removed it remembers the numbers (``reclaim``)."""
+        domain.ended = True
+        for waiting in (self._changes.closed, self._unremoved):
+            for number in [number for number, owner in waiting.items() if owner is domain]:
+                self._owe(domain, number)
+                del waiting[number]
+
+    def reclaim(self, domain: Domain) -> None:
+        """This node owns opens with this prefix once more: what was closed while their store could not be reached is
+        removed, before anybody reads it."""
+        owed = self._owed.pop(domain.prefix, set())
+        if owed:
+            self._changes.closed.update(dict.fromkeys(owed, domain))
+            self.flush()
+
+    def _owe(self, domain: Domain, number: int) -> None:
+        self._owed.setdefault(domain.prefix, set()).add(number)
 
     def _schedule(self) -> None:
         if not self._flush_scheduled:
@@ -166,7 +191,7 @@ class Persistence:
             error = None if future.cancelled() else future.exception()
             if error is not None:
                 flight.error = error if isinstance(error, StoreError) else StoreError(str(error))
-                if domain is not None and isinstance(error, ConditionFailed):
+                if domain is not None and isinstance(error, ConditionFailed) and not domain.ended:
                     domain.on_refused()
             self._landed(flight)
 
@@ -182,7 +207,11 @@ class Persistence:
             for undo in reversed(flight.undos):
                 undo()
             self._unstored.update((entry.file_id[0], entry) for entry in flight.entries if entry.handle is not None)
-            self._unremoved.update(flight.closed)
+            for number, domain in flight.closed.items():
+                if domain.ended:
+                    self._owe(domain, number)
+                else:
+                    self._unremoved[number] = domain
             if self._retry is None and (self._unstored or self._unremoved):
                 self._retry = self._loop.call_later(RETRY_DELAY, self._try_again)
         for waiter in flight.waiters:
@@ -194,7 +223,7 @@ class Persistence:
         unremoved, self._unremoved = self._unremoved, {}
         for entry in unstored.values():
             self.changed(entry)
-        self._changes.closed.update(unremoved)
+        self._changes.closed.update((number, domain) for number, domain in unremoved.items() if not domain.ended)
         self.flush()
 
     def when_stored(self, since: int, callback: Callable[[StoreError | None], None]) -> None:

@@ -135,6 +135,7 @@ def restore_open(server: Server, share: Share, backend: Backend, record: OpenRec
     durable = entry.durable = Durability(entry, record.client_guid, record.create_guid, record.timeout)
     durable.persist()
     durable.disconnect()
+    server.handles.restored += 1
     return True
 
 

@@ -22,6 +22,7 @@ from smb3server.ha.persistence import Domain
 from smb3server.ha.redirect import share_redirect
 from smb3server.ha.restore import restore
 from smb3server.ha.store import ABSENT, Condition, ConditionFailed, Delete, Put, Store, StoreError
+from smb3server.ha.view import decode
 from smb3server.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
@@ -80,6 +81,8 @@ class ServiceOwner:
         self._state_prefix = f"{state_prefix}{config.name}/"
         self._version = 0
         self._timers: list[asyncio.TimerHandle] = []
+        self._domain: Domain | None = None
+        """Of the present ownership."""
 
     # Taking over
 
@@ -125,11 +128,16 @@ class ServiceOwner:
         wanted = [share for share in self.shares if share.continuous_availability]
         for share in wanted:
             share.domain = domain
+        self._domain = domain
+        if self._server.persistence is not None:
+            self._server.persistence.reclaim(domain)
         self.restored = await restore(self._server, domain, wanted) if wanted else 0
         if self._membership.lease != lease or self._membership.fence.expired():
             raise StoreError("the membership ended meanwhile")
         for entry in self.config.addresses:
             await asyncio.to_thread(addresses.hold, entry, self._address_lifetime())
+        if self.config.addresses:
+            await self._server.interfaces.refresh()
         if self._membership.lease != lease or self._membership.fence.expired():
             raise StoreError("the membership ended meanwhile")
         self.owned = True
@@ -193,13 +201,30 @@ class ServiceOwner:
         log.info("service %s is released", self.name)
         self.on_changed()
 
+    async def give_up(self) -> None:
+        """The store says that this node has the service, which does not serve it: it was lost here although the node
+        lives, or a write had an outcome that was never known. Let somebody take it."""
+        if self.busy or self.owned:
+            return
+        self.busy = True
+        try:
+            entry = await self._store.get(self.owner_key)
+            if entry is not None and decode(entry.value).get("node") == self._membership.node:
+                log.warning("service %s: its ownership was left over", self.name)
+                self._version = entry.version
+                await self._give_up_ownership()
+        except StoreError as error:
+            log.warning("service %s: %s", self.name, error)
+        finally:
+            self.busy = False
+
     async def _give_up_ownership(self) -> None:
         try:
             await self._store.commit(
                 [Delete(self._serving_key), Delete(self.owner_key)], [Condition(self.owner_key, self._version)]
             )
         except StoreError as error:
-            # It goes with the lease.
+            # It goes with the lease, or is found again (``give_up``).
             log.warning("service %s: %s", self.name, error)
 
     def lose(self) -> None:
@@ -227,6 +252,9 @@ class ServiceOwner:
                 entry.abandon()
         for share in self.shares:
             share.domain = None
+        domain, self._domain = self._domain, None
+        if domain is not None and server.persistence is not None:
+            server.persistence.end(domain)
 
     def _remove_addresses(self) -> None:
         """On a worker thread."""
@@ -265,7 +293,8 @@ class ServiceOwner:
         connection = request.connection
         texts = self._address_texts()
         here = connection.transport.local_address[0].removeprefix("::ffff:")
-        if self.owned and (not texts or here in texts):
+        # The deadline may have passed since this message was let in, and what follows in it was never asked about.
+        if self.owned and not self._membership.fence.expired() and (not texts or here in texts):
             return
         if not texts or connection.dialect < _DIALECT_3_1_1 or not flags & _REDIRECT_TO_OWNER:
             raise StatusError(NtStatus.BAD_NETWORK_NAME)

@@ -86,7 +86,7 @@ class View:
     def apply(self, change: Change) -> Event | None:
         """Take in a change; the event it means."""
         kind, _, rest = change.key.removeprefix(self.prefix).partition("/")
-        value = _decode(change.value)
+        value = decode(change.value)
         gone = change.value is None
         if kind == "nodes":
             return self._node(rest, None if gone else value)
@@ -156,7 +156,8 @@ def _told(value: dict[str, Any]) -> Event | None:
     return ReportEvent(question) if kind == "report" else None
 
 
-def _decode(value: bytes | None) -> dict[str, Any]:
+def decode(value: bytes | None) -> dict[str, Any]:
+    """Empty for what is no object."""
     try:
         found = json.loads(value or b"{}")
     except ValueError:

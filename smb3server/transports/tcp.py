@@ -10,16 +10,15 @@ import asyncio
 import errno
 import logging
 import socket
-import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
 
 from smb3server.buffers import BufferPool
+from smbdirect import tcp_info
 from smbdirect.buffers import STRANGER_SIZE
 from smbdirect.codec import Buffer
 from smbdirect.message_transport import InboundMessage, PooledBuffer, RdmaOperations
-from smbdirect.tcp_info import retransmissions
 
 log = logging.getLogger(__name__)
 
@@ -32,11 +31,9 @@ FIRST_BUFFER = 2048
 """Bytes of the receive buffer of a peer not trusted with more; it grows with what arrives, not with announcements."""
 UNTRUSTED = 1 << 17
 """A ``max_message_size`` up to this marks a peer that has not authenticated."""
-IDLE_BEFORE_PROBE, PROBE_INTERVAL, PROBES = 60, 15, 8
-"""Seconds, seconds, number: TCP keepalives, since a client that lost its network says nothing and may not be asked
-anything."""
-UNACKNOWLEDGED_LIMIT = 180_000
-"""Milliseconds that sent data may go unacknowledged: a network may be away for a minute or two."""
+PATIENCE = 180.0
+"""Seconds that a peer may acknowledge neither data nor keepalive probes: a network may be away for a minute or two. A
+client that lost its network says nothing, and may not be asked anything but by probes."""
 LARGE_MESSAGE = 16384
 """Bytes from which a message is received into a buffer of its own."""
 MAX_SEGMENTS = 512
@@ -46,11 +43,6 @@ HIGH_WATER = 16 << 20
 HIGH_WATER_UNTRUSTED = 16384
 READS_PER_TURN = 4
 """Receive calls before other connections get their turn."""
-
-_TCP_INFO = getattr(socket, "TCP_INFO", None)
-_TCP_INFO_SIZE = 60
-"""struct tcp_info up to tcpi_last_ack_recv (linux/tcp.h)."""
-_STALL_MILLISECONDS = 1000
 
 OnMessage = Callable[[InboundMessage], None]
 
@@ -70,11 +62,7 @@ class _Small:
 def tune(sock: socket.socket) -> None:
     """Options of a connection's socket, or of a listening one for all that it accepts: they inherit them (Linux)."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, IDLE_BEFORE_PROBE)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_INTERVAL)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_LIMIT)
+    tcp_info.limit_silence(sock, PATIENCE)
 
 
 class TcpTransport:
@@ -128,7 +116,7 @@ class TcpTransport:
         return {
             "bytes_received": self.bytes_received,
             "bytes_sent": self._sent_position,
-            "retransmissions": retransmissions(self._socket),
+            "retransmissions": tcp_info.retransmissions(self._socket),
         }
 
     @property
@@ -338,15 +326,11 @@ class TcpTransport:
     # Sending
 
     def is_stalled(self) -> bool:
-        """By the kernel's count of unacknowledged segments and its time of the last acknowledgment (Linux)."""
-        if self._closed or _TCP_INFO is None:
-            return False
-        info = self._socket.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _TCP_INFO_SIZE)
-        if len(info) < _TCP_INFO_SIZE:
-            return False
-        unacknowledged = int.from_bytes(info[24:28], sys.byteorder)
-        last_acknowledgment = int.from_bytes(info[56:60], sys.byteorder)
-        return unacknowledged > 0 and last_acknowledgment >= _STALL_MILLISECONDS
+        return tcp_info.is_stalled(self._socket)
+
+    def limit_silence(self, seconds: float | None) -> None:
+        if not self._closed:
+            tcp_info.limit_silence(self._socket, PATIENCE if seconds is None else seconds)
 
     def acquire(self, size: int) -> PooledBuffer:
         return self._pool.get(size)

@@ -219,6 +219,11 @@ class Endpoint(Protocol):
         queued) when it does not fit the queue or the capabilities; on a dead endpoint they complete FLUSHED."""
         ...
 
+    def is_stalled(self) -> bool:
+        """Whether data is on its way to the peer and the peer has acknowledged nothing for a second or longer. False
+        where the provider gives such a connection up by itself within seconds."""
+        ...
+
     def disconnect(self) -> None:
         """Orderly: what was posted goes out, then the connection ends. Idempotent."""
         ...

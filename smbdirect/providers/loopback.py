@@ -135,6 +135,10 @@ class LoopbackEndpoint:
 
     # -- work requests -------------------------------------------------------------------------------------------
 
+    def is_stalled(self) -> bool:
+        """See ``base.Endpoint.is_stalled``: the peer is in this process."""
+        return False
+
     def register(self, memory: memoryview, access: Access) -> LoopbackRegion:
         if memory.readonly or not memory.contiguous:
             raise ProviderError("a region must be writable and contiguous")
@@ -278,7 +282,7 @@ class LoopbackEndpoint:
             return
         if request.invalidate is not None:
             region = peer.regions.get(request.invalidate)
-            if region is None:
+            if region is None or not peer.capabilities.regions_invalidatable:
                 self._refused(request, Status.REMOTE_ACCESS, CloseReason(CloseCause.REMOTE_ACCESS, "invalidation"))
                 return
             region.invalidate()

@@ -369,3 +369,24 @@ def test_every_message_restarts_the_idle_timer() -> None:
     subject.now = START + 100
     subject.receive(data(b"x"))
     assert subject.core.next_deadline() == START + 220
+
+
+def test_shorter_keepalive_interval_counts_at_once_and_a_longer_one_later() -> None:
+    """3.1.6.2 leaves the interval to the implementation: it is short while other connections stand in for this one."""
+    subject = server()
+    subject.core.set_keepalive_interval(10.0, START + 5)
+    assert subject.core.next_deadline() == START + 15
+    subject.now = START + 15
+    subject.core.handle_timer(subject.now)
+    (header,) = subject.headers(subject.pump())
+    assert header.flags == 1
+    # A keepalive under way keeps its own time-out.
+    subject.core.set_keepalive_interval(1.0, START + 16)
+    assert subject.core.next_deadline() == START + 20
+    subject.now = START + 17
+    subject.receive(data())
+    assert subject.core.next_deadline() == START + 18
+    subject.core.set_keepalive_interval(120.0, START + 17)
+    assert subject.core.next_deadline() == START + 18
+    subject.receive(data())
+    assert subject.core.next_deadline() == START + 137

@@ -19,8 +19,8 @@ TTL = 2
 
 
 class Node(node.Node):
-    def __init__(self, folder: Path, name: str, url: str, services: str) -> None:
-        super().__init__(folder, name, url, services, port=free_ports(1)[0], ttl=TTL)
+    def __init__(self, folder: Path, name: str, url: str, services: str, ttl: int = TTL) -> None:
+        super().__init__(folder, name, url, services, port=free_ports(1)[0], ttl=ttl)
 
     async def connect(self) -> MessageTransport:
         return await open_tcp("127.0.0.1", self.port)

@@ -12,9 +12,14 @@ from pathlib import Path
 import pytest
 
 from smb3server.client.connection import Client, ServerError
+from smb3server.client.files import READ_WRITE
 from smb3server.client.persistent import PersistentShare
+from smb3server.ha.cluster import DEFAULT_NAME, coordination_prefix
+from smb3server.ha.etcd_store import EtcdStore
+from smb3server.ha.store import Put
+from smb3server.ha.store_url import parse_url
 from smb3server.status import NtStatus
-from smb3server.wire.create import ShareAccess
+from smb3server.wire.create import Access, CreateDisposition, CreateOptions, ShareAccess
 from smb3server.wire.oplock_break import LeaseState
 from smbdirect.errors import ConnectionLost
 from tests.ha.etcd import Etcd
@@ -22,12 +27,13 @@ from tests.ha.nodes import TTL, Node, admin, client, seconds_since
 from tests.ha.process import PASSWORD, USER
 
 RWH = int(LeaseState.READ | LeaseState.HANDLE | LeaseState.WRITE)
+DELETE_ON_CLOSE = int(CreateOptions.DELETE_ON_CLOSE)
 BOUND = TTL + 6.0
 """Seconds in which a service must be back: lease, etcd's expiry, succession, and a slow machine."""
 
 
 class Cluster:
-    def __init__(self, folder: Path, members: int = 1) -> None:
+    def __init__(self, folder: Path, members: int = 1, ttl: int = TTL) -> None:
         self.share = folder / "share"
         self.share.mkdir()
         self.etcd = Etcd(folder, members)
@@ -36,8 +42,9 @@ class Cluster:
             '[[service]]\nname = "one"\nnodes = ["a", "b"]\n[[service]]\nname = "two"\nnodes = ["b", "a"]\n'
             f'[[share]]\nname = "data"\npath = "{self.share}"\ncontinuous_availability = true\nservice = "one"\n'
             f'[[share]]\nname = "more"\npath = "{self.share}"\nservice = "two"\n'
+            f'[[share]]\nname = "local"\npath = "{self.share}"\n'
         )
-        self.nodes = {name: Node(folder, name, self.etcd.url, services) for name in ("a", "b")}
+        self.nodes = {name: Node(folder, name, self.etcd.url, services, ttl) for name in ("a", "b")}
 
     @property
     def a(self) -> Node:
@@ -152,6 +159,8 @@ def test_stopped_owner_neither_answers_nor_acts_when_it_goes_on(cluster: Cluster
         tree = await share.connected()
         remote = await file._attached(tree)
         assert tree.client.transport.peer_address[1] == cluster.a.port
+        # An open that does not outlive its connection: with the old owner's, nothing may be deleted.
+        await tree.create("kept", READ_WRITE | int(Access.DELETE), CreateDisposition.CREATE, options=DELETE_ON_CLOSE)
         cluster.a.send(signal.SIGSTOP)
         late = [asyncio.ensure_future(tree.write(remote, 0, b"LATE")) for _ in range(3)]
         late.append(asyncio.ensure_future(tree.read(remote, 0, 3)))  # type: ignore[arg-type]
@@ -164,12 +173,39 @@ def test_stopped_owner_neither_answers_nor_acts_when_it_goes_on(cluster: Cluster
             with pytest.raises(ConnectionLost):
                 await request
         assert (cluster.share / "f").read_bytes() == b"new"
+        assert (cluster.share / "kept").exists()
         await asyncio.to_thread(cluster.wait_for, {"one": "b", "two": "b"})
         # It is a member again, and takes over in its turn.
         await asyncio.sleep(1.0)
         cluster.b.kill()
         await file.write(0, b"a again")
         assert (cluster.share / "f").read_bytes() == b"a again"
+        await share.close()
+
+    run(body)
+
+
+def test_owner_that_may_not_write_gives_up(cluster: Cluster) -> None:
+    """Somebody else has put the owner key, as far as the owner can see: it stops, and the service is taken anew."""
+
+    async def body() -> None:
+        await asyncio.to_thread(cluster.wait_for, {"one": "a", "two": "b"})
+        share = cluster.client()
+        file = await share.open("f", share=7)
+        await file.lock(0, 1)
+        store = EtcdStore(parse_url(cluster.etcd.url))
+        member = await store.get("smb3server/c/nodes/a")
+        assert member is not None
+        lease = json.loads(member.value)["lease"]
+        await store.commit([Put("smb3server/c/services/one/owner", b'{"node": "a"}', lease)])
+        start = time.monotonic()
+        await file.lock(10, 1)
+        assert seconds_since(start) < BOUND
+        assert "service one is lost" in cluster.a.log()
+        await file.unlock(0, 1)
+        await file.unlock(10, 1)
+        await file.close()
+        await store.close()
         await share.close()
 
     run(body)
@@ -205,8 +241,96 @@ def test_without_etcd_nobody_serves(cluster: Cluster) -> None:
     run(body)
 
 
+def test_a_nodes_own_shares_go_on_without_etcd(cluster: Cluster) -> None:
+    """The fence is for what another node may have by now: a connection that uses none of it is not cut."""
+
+    async def body() -> None:
+        await asyncio.to_thread(cluster.wait_for, {"one": "a", "two": "b"})
+        own = await Client.connect(await cluster.a.connect())
+        local = await (await own.log_on(USER, PASSWORD)).tree_connect("local")
+        file = await local.create("f", READ_WRITE, CreateDisposition.OPEN_IF)
+        both = await Client.connect(await cluster.a.connect())
+        session = await both.log_on(USER, PASSWORD)
+        mixed = await session.tree_connect("local")
+        await session.tree_connect("data")
+        cluster.etcd.kill(0)
+        start = time.monotonic()
+        while both.closed is None:
+            assert seconds_since(start) < TTL
+            await asyncio.sleep(0.02)
+        with pytest.raises(ConnectionLost):
+            await mixed.create("g", READ_WRITE, CreateDisposition.OPEN_IF)
+        await local.write(file, 0, b"still here")
+        assert await local.read(file, 0, 10) == b"still here"
+        await local.close(file)
+        # Newcomers, too; and what the cluster has to say about stays shut.
+        new = await Client.connect(await cluster.a.connect())
+        session = await new.log_on(USER, PASSWORD)
+        local = await session.tree_connect("local")
+        await local.close(await local.create("f"))
+        for name in ("data", "more"):
+            with pytest.raises(ServerError) as caught:
+                await session.tree_connect(name)
+            assert caught.value.status == NtStatus.BAD_NETWORK_NAME
+        await new.close()
+        await own.close()
+
+    run(body)
+
+
+def test_closed_while_etcd_is_away(cluster: Cluster) -> None:
+    """The record that could not be removed neither takes the service from its owner later, nor keeps anybody out."""
+
+    async def body() -> None:
+        await asyncio.to_thread(cluster.wait_for, {"one": "a", "two": "b"})
+        share = cluster.client(patience=40)
+        file = await share.open("f", share=0, lease_state=RWH)
+        await asyncio.to_thread(cluster.etcd.kill, 0)
+        await file.close()
+        tree = await share.connected()
+        while tree.client.closed is None:
+            await asyncio.sleep(0.05)
+        await asyncio.to_thread(cluster.etcd.start, 0)
+        start = time.monotonic()
+        file = await share.open("f", share=0)
+        assert seconds_since(start) < BOUND
+        # Longer than it takes to try again what could not be stored.
+        for number in range(8):
+            await file.write(number, b"x")
+            await asyncio.sleep(0.25)
+        log = cluster.a.log()
+        assert "state of 1 opens is not stored" in log
+        assert log.count("service one is lost") == 1
+        assert log.count("service one is served here, 0 opens restored") == 2
+        await file.close()
+        await share.close()
+
+    run(body)
+
+
+def test_ownership_that_nobody_remembers(tmp_path: Path) -> None:
+    """A write to etcd may have worked although the node was never told so."""
+    cluster = Cluster(tmp_path)
+
+    async def body() -> None:
+        store = EtcdStore(parse_url(cluster.etcd.url))
+        await store.commit([Put(f"{coordination_prefix(DEFAULT_NAME)}services/one/owner", b'{"node": "a"}')])
+        await store.close()
+        await asyncio.to_thread(cluster.a.start)
+        share = cluster.client()
+        await (await share.open("f")).close()
+        await share.close()
+        assert "service one: its ownership was left over" in cluster.a.log()
+
+    try:
+        run(body)
+    finally:
+        cluster.stop()
+
+
 def test_one_etcd_member_down(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path, 3)
+    # An election, which takes up to two seconds, is shorter than the default ttl.
+    cluster = Cluster(tmp_path, 3, ttl=4)
 
     async def body() -> None:
         await asyncio.to_thread(cluster.wait_for, {"one": "a", "two": "b"})

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from pathlib import Path
 
 import pytest
 
 from smb3server.client.connection import ServerError
-from smb3server.client.persistent import PersistentFile
+from smb3server.client.persistent import PersistentFile, PersistentShare
 from smb3server.status import NtStatus
 from smb3server.wire.create import ShareAccess
 from tests.ha.process import ServerProcess
@@ -101,3 +101,73 @@ def test_disk_full(tmp_path: Path, small_disk: Path) -> None:
         asyncio.run(asyncio.wait_for(body(), 90))
     finally:
         server.kill()
+
+
+@pytest.mark.parametrize("step", ["open", "write", "lock", "close"])
+def test_full_at_step(tmp_path: Path, small_disk: Path, step: str) -> None:
+    """At each step of a handle's life: done or refused, never half; and a kill and a restart with the disk still full
+    bring back what was acknowledged, nothing else."""
+    server = ServerProcess(tmp_path, small_disk / "state")
+    server.start()
+    ballast = small_disk / "ballast"
+
+    async def refused(action: Awaitable[object]) -> None:
+        with pytest.raises(ServerError) as caught:
+            await action
+        assert caught.value.status == NtStatus.INSUFFICIENT_RESOURCES
+
+    async def body() -> None:
+        client = server.client(patience=10)
+        file = None if step == "open" else await client.open("f", share=int(ShareAccess.READ))
+        if file is not None and step != "write":
+            await file.write(0, b"data")
+        if file is not None and step == "close":
+            await file.lock(0, 4)
+        others = await until_full(client, ballast)
+        if step == "open":
+            await refused(client.open("f"))
+            assert not (server.share / "f").exists()
+        elif file is not None and step == "write":
+            assert await file.write(0, b"data") == 4
+        elif file is not None and step == "lock":
+            await refused(file.lock(0, 4))
+        elif file is not None:
+            await file.close()
+        server.kill()
+        await asyncio.to_thread(server.start)
+        if step == "open":
+            await refused(client.open("f"))
+        elif file is not None and step != "close":
+            assert await file.read(0, 4) == b"data"
+            # A lock that was refused keeps nobody out.
+            other = server.client()
+            tree = await other.connected()
+            theirs = await tree.create("f", disposition=1, access=0x00120089, share=7)
+            assert await tree.read(theirs, 0, 4) == b"data"
+            await other.close()
+        ballast.unlink()
+        if step == "open":
+            file = await client.open("f")
+        if file is not None and step != "close":
+            await file.lock(0, 4)
+            await file.close()
+        for other_file in others:
+            await other_file.close()
+        await client.close()
+
+    try:
+        asyncio.run(asyncio.wait_for(body(), 90))
+    finally:
+        server.kill()
+
+
+async def until_full(client: PersistentShare, ballast: Path) -> list[PersistentFile]:
+    """Fill the disk, and use up what the store had allocated before."""
+    fill(ballast)
+    opened: list[PersistentFile] = []
+    while True:
+        try:
+            opened.append(await client.open(f"filler{len(opened)}"))
+        except ServerError as error:
+            assert error.status == NtStatus.INSUFFICIENT_RESOURCES
+            return opened

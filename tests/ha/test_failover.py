@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import signal
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +16,10 @@ from smb3server.client.connection import Client, ServerError
 from smb3server.client.persistent import PersistentShare
 from smb3server.client.transports import open_tcp
 from smb3server.ha import redirect
+from smb3server.multichannel import FAMILY_IPV4
 from smb3server.status import NtStatus
 from smb3server.wire.header import HEADER_SIZE, Command
+from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.oplock_break import LeaseState
 from smb3server.wire.session import TREE_CONNECT_REQUEST, TreeConnectRequest
 from tests.ha.nodes import PASSWORD, USER, seconds_since
@@ -112,3 +116,34 @@ def test_wrong_node_redirects(cluster: ClusterLab) -> None:
             await connection.close()
 
     cluster.network.inside("cli", body)
+
+
+def test_channels_lead_to_the_same_server(cluster: ClusterLab) -> None:
+    """2.2.32.5, 3.2.5.2: a client on a virtual address is told those that have the same ServerGuid, which move with it;
+    others are told of the node's own."""
+
+    async def told(host: str) -> set[str]:
+        connection = await Client.connect(await open_tcp(host, PORT, 2.0))
+        tree = await (await connection.log_on(USER, PASSWORD)).tree_connect("IPC$")
+        answer = await tree.ioctl(Fsctl.QUERY_NETWORK_INTERFACE_INFO)
+        await connection.close()
+        return {str(address) for address in interface_addresses(answer)}
+
+    async def body() -> None:
+        network = cluster.network
+        assert await told(VIRTUAL) == {VIRTUAL, VIRTUAL6} == await told(VIRTUAL6)
+        assert await told(network.address("a")) == {network.address("a"), network.address6("a")}
+
+    cluster.network.inside("cli", body)
+
+
+def interface_addresses(data: bytes) -> list[str]:
+    found, offset = [], 0
+    while True:
+        (following,) = struct.unpack_from("<I", data, offset)
+        (family,) = struct.unpack_from("<H", data, offset + 24)
+        where, length = (offset + 28, 4) if family == FAMILY_IPV4 else (offset + 32, 16)
+        found.append(str(ipaddress.ip_address(data[where : where + length])))
+        if not following:
+            return found
+        offset += following

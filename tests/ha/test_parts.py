@@ -6,7 +6,8 @@ import asyncio
 import ipaddress
 import json
 from collections.abc import Callable
-from typing import cast
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from hypothesis import given
@@ -14,12 +15,12 @@ from hypothesis import strategies as st
 from scapy.layers.inet6 import ICMPv6ND_NA
 from scapy.layers.l2 import ARP, Ether
 
-from smb3server.ha import address, membership, redirect
+from smb3server.ha import address, membership, persistence, redirect
 from smb3server.ha.cluster import Cluster, ClusterConfig
 from smb3server.ha.membership import Membership
 from smb3server.ha.records import parse
 from smb3server.ha.service_owner import ServiceConfig
-from smb3server.ha.store import Change, LeaseLost, Put, Store, StoreError
+from smb3server.ha.store import Change, Condition, ConditionFailed, LeaseLost, Put, Store, StoreError
 from smb3server.ha.view import MoveClientEvent, NodeChanged, NodeEvent, Question, ReportEvent, ServiceEvent, View
 from smb3server.ha.witness_source import WitnessSource
 from smb3server.server import Server
@@ -27,6 +28,9 @@ from smb3server.settings import Settings
 from smb3server.tree import Share
 from witness import cluster as witness
 from witness.ndr import AddressInfo, InterfaceState
+
+if TYPE_CHECKING:
+    from smb3server.open import Open
 
 MAC = bytes.fromhex("020000000001")
 
@@ -311,3 +315,38 @@ def test_clients_are_sent_where_their_service_is() -> None:
         assert answered == b'{"told": 4}'
 
     run_told(body)
+
+
+class Unreachable:
+    """A store that is away once, and then finds that this node is owner no longer."""
+
+    def __init__(self) -> None:
+        self.submitted = 0
+
+    def submit(self, operations: object, conditions: object) -> asyncio.Future[int]:
+        self.submitted += 1
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        future.set_exception(StoreError("away") if self.submitted == 1 else ConditionFailed("owner"))
+        return future
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_what_a_service_left_behind_harms_no_later_one(monkeypatch: pytest.MonkeyPatch, ended: bool) -> None:
+    """A record that could not be removed is no reason to stop serving once the service has been taken over anew."""
+    monkeypatch.setattr(persistence, "RETRY_DELAY", 0.01)
+
+    async def body() -> None:
+        store, refused = Unreachable(), asyncio.Event()
+        domain = persistence.Domain(cast("Store", store), "s/", (Condition("owner", 1),), refused.set)
+        keeper = persistence.Persistence()
+        keeper.closed(
+            cast("Open", SimpleNamespace(file_id=(7, 8), tree=SimpleNamespace(share=SimpleNamespace(domain=domain))))
+        )
+        await keeper.drain()
+        domain.ended = ended
+        await asyncio.sleep(0.1)
+        assert refused.is_set() is not ended
+        assert store.submitted == 1 if ended else store.submitted > 1
+        keeper.close()
+
+    asyncio.run(body())

@@ -12,7 +12,7 @@ import pytest
 from smb3server.client.connection import ServerError
 from smb3server.client.persistent import OpenLost, PersistentFile, PersistentShare
 from smb3server.status import NtStatus
-from smb3server.wire.create import CreateDisposition, CreateOptions, ShareAccess
+from smb3server.wire.create import Access, CreateDisposition, CreateOptions, ShareAccess
 from smb3server.wire.oplock_break import LeaseState
 from tests.ha.process import ServerProcess
 
@@ -227,6 +227,25 @@ def test_renamed_and_marked_for_deletion(server: ServerProcess) -> None:
         await other.close()
         await file.close()
         assert not (server.share / "after").exists()
+
+    run(server, body)
+
+
+def test_deletion_by_another_open_outlives_the_server(server: ServerProcess) -> None:
+    """Linux unlinks what a program has open by a CREATE with FILE_DELETE_ON_CLOSE of its own."""
+
+    async def body(server: ServerProcess, client: PersistentShare) -> None:
+        file = await client.open("f")
+        tree = await client.connected()
+        marking = await tree.create("f", options=int(CreateOptions.DELETE_ON_CLOSE), access=int(Access.DELETE))
+        await tree.close(marking)
+        server.restart()
+        assert await file.write(0, KILO) == len(KILO)
+        other = server.client()
+        assert await status_of((await other.connected()).create("f")) == NtStatus.DELETE_PENDING
+        await other.close()
+        await file.close()
+        assert not (server.share / "f").exists()
 
     run(server, body)
 

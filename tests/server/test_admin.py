@@ -225,6 +225,7 @@ def test_doctor_finds_rdma(tmp_path: Path) -> None:
 )
 def test_doctor_verdicts(tmp_path: Path, settings: dict[str, Any], verdict: str) -> None:
     async def scene(acted: Scene) -> None:
+        acted.service.server.tcp_addresses.add("127.0.0.1")  # so that there is a list
         result = await examined(acted)
         assert result.reached
         assert verdict in result.verdict
@@ -279,6 +280,8 @@ def test_doctor_on_lists_of_interfaces(tmp_path: Path, known: list[tuple[str, bo
 
     async def scene(acted: Scene) -> None:
         server = acted.service.server
+        await server.interfaces.stop()
+        server.tcp_addresses.update(address for address, _ in known)
         server.interfaces.interfaces = [interface("eth0", address) for address, _ in known]
         server.rdma_addresses.update(address for address, flagged in known if flagged)
         result = await examined(acted)

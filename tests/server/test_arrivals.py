@@ -118,10 +118,8 @@ def test_accepted_sockets_have_their_listeners_options() -> None:
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         for option, value in (
             (socket.TCP_NODELAY, 1),
-            (socket.TCP_KEEPIDLE, tcp.IDLE_BEFORE_PROBE),
-            (socket.TCP_KEEPINTVL, tcp.PROBE_INTERVAL),
-            (socket.TCP_KEEPCNT, tcp.PROBES),
-            (socket.TCP_USER_TIMEOUT, tcp.UNACKNOWLEDGED_LIMIT),
+            (socket.TCP_KEEPIDLE, tcp.PATIENCE / 2),
+            (socket.TCP_USER_TIMEOUT, tcp.PATIENCE * 1000),
         ):
             assert sock.getsockopt(socket.IPPROTO_TCP, option) == value
 

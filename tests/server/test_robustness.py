@@ -310,9 +310,7 @@ def test_network_cut_for_good(
 ) -> None:
     """A client that never comes back is noticed and cleared away; the limits are shortened to two seconds."""
     namespace, interface, address = other_machine
-    monkeypatch.setattr(tcp, "UNACKNOWLEDGED_LIMIT", 2000)
-    monkeypatch.setattr(tcp, "IDLE_BEFORE_PROBE", 1)
-    monkeypatch.setattr(tcp, "PROBE_INTERVAL", 1)
+    monkeypatch.setattr(tcp, "PATIENCE", 2.0)
     monkeypatch.setattr(
         "smbdirect.transport.Settings",
         lambda: SmbDirectSettings(keepalive_interval=1.0, keepalive_response_timeout=1.0),

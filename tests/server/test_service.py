@@ -242,7 +242,7 @@ def test_a_session_expires_and_lives_on_when_it_authenticates_again(tmp_path: Pa
                 await tree.create(name, READ_WRITE, CreateDisposition.CREATE) for name in ("first", "second")
             ]
             known = service.server.global_session_table[session.session_id]
-            known.expiration_time = time.time() - 1
+            known.expiration_time = time.monotonic() - 1
             expired = NtStatus.NETWORK_SESSION_EXPIRED
             assert await refused(lambda: tree.write(first, 0, b"late")) == expired
             assert await refused(lambda: session.tree_connect("share")) == expired

@@ -212,7 +212,7 @@ def port_files(folder: Path, name: str, up: bool) -> None:
         {"fabric": "iwarp", "served": True, "reason": "in user space"},
     ]
     channels = [{"fabric": "tcp"}, {"fabric": "verbs"}] if up else [{"fabric": "tcp"}]
-    addresses = [{"address": "127.0.0.1", "rdma": True}] + ([{"address": "10.0.2.15", "rdma": True}] if up else [])
+    addresses = [{"address": "10.0.2.15", "rdma": True}] if up else []
     state = "active" if up else "port 1 is down"
     documents = {
         "status": {"server": {"rdma_choices": choices}, "channels": channels},
@@ -231,7 +231,7 @@ def test_port_case(folder: Path) -> None:
     assert judge(PORT, folder) == []
     for name in ("up", "down", "back"):
         port_files(folder, name, name == "down")
-        assert len(judge(PORT, folder)) == 4, "every place where the state is told"
+        assert len(judge(PORT, folder)) == 3 + (name != "back"), "every place where the state is told"
         port_files(folder, name, name != "down")
     log.write_text("connection lost: something else\n")
     assert judge(PORT, folder) == ["the server's log does not say why the connection ended"]

@@ -51,6 +51,7 @@ class Server:
     """What the offload needs of a transport."""
 
     max_read_write_size = 1 << 20
+    regions_invalidatable = True
 
     def __init__(self) -> None:
         self.regions: list[tuple[Region, bool, bool]] = []
@@ -197,3 +198,9 @@ def test_lost_connection(server: Server, offload: Offload) -> None:
     offload.close()
     assert (request.releases, server.buffers[0].releases, offload.held_bytes) == (1, 1, 0)
     assert not any(region.exposed for region, _, _ in server.regions)
+
+
+def test_no_invalidation_where_the_fabric_cannot(server: Server, offload: Offload) -> None:
+    server.regions_invalidatable = False
+    sent = memoryview(joined(offload.request(write(DATA))))
+    assert WRITE_REQUEST.unpack(sent, HEADER_SIZE).channel == Channel.RDMA_V1

@@ -74,6 +74,9 @@ def test_servers_that_nobody_needs_are_not_started() -> None:
 
 def test_reasons_are_for_variants_that_exist() -> None:
     known = {
-        variants.make(s, e, f).name for s in (False, True) for e in (False, True) for f in (None, "iwarp", "loopback")
+        variants.make(s, e, f).name
+        for s in (False, True)
+        for e in (False, True)
+        for f in (None, "iwarp", "loopback", "mixed")
     } | {variants.make(available=True).name, variants.make(cluster=True).name}
     assert set(tomllib.loads(variants.REASONS.read_text())) <= known

@@ -110,7 +110,7 @@ def play(scene: Any) -> None:
         ((abi.EVENT_PORT_ACTIVE, 2), [[], ["restored"], [], []]),
         ((abi.EVENT_DEVICE_FATAL, 0), [["device or network failure: a0: event 8"]] * 2 + [[], []]),
         ((abi.EVENT_QP_ACCESS_ERROR, 0x8000), [[], ["invalid token, range or right: a0: event 3"], [], []]),
-        ((abi.EVENT_QP_REQUEST_ERROR, 0x7000), [["protocol violation: a0: event 2"], [], [], []]),
+        ((abi.EVENT_QP_REQUEST_ERROR, 0x7000), [["invalid token, range or right: a0: event 2"], [], [], []]),
         ((abi.EVENT_QP_FATAL, 0x7000), [["device or network failure: a0: event 1"], [], [], []]),
         ((abi.EVENT_QP_FATAL, 0), [[], [], [], []]),
         ((4, 0x7000), [[], [], [], []]),

@@ -153,7 +153,7 @@ def test_owner_is_killed(cluster: ClusterLab, watch: Watch, keys: KeyWatch, tmp_
     assert sorted(judged(tmp_path / "kill.pcap", ports(cluster))) == [RESOURCE_CHANGE] * 8 + [IP_CHANGE] * 2
 
 
-@pytest.mark.parametrize("command", ["move", "drain"])
+@pytest.mark.parametrize("command", [pytest.param("move", marks=pytest.mark.long), "drain"])
 def test_service_is_moved(cluster: ClusterLab, watch: Watch, keys: KeyWatch, tmp_path: Path, command: str) -> None:
     """Clients are told by Witness first, then the service goes: a share move (3.1.6.3) to those that registered the
     share, a client move (3.1.6.2) to the others."""

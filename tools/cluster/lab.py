@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import time
@@ -13,6 +14,7 @@ from typing import TypeVar
 from smb3server.ha.admin import Admin
 from smb3server.ha.cluster import DEFAULT_NAME
 from smb3server.ha.etcd_store import EtcdStore
+from smb3server.ha.store import StoreError
 from smb3server.ha.store_url import parse_url
 from tools.cluster import etcd, network
 from tools.cluster.etcd import Etcd, member_at
@@ -23,6 +25,7 @@ T = TypeVar("T")
 
 CLIENT = "cli"
 """The member that clients run in."""
+_ETCD_PATIENCE = 20.0
 PORT = 445
 """Each node has its own in its namespace."""
 SERVICE, SHARE = "one", "data"
@@ -128,13 +131,21 @@ class ClusterLab:
         return done.stdout
 
     def ask(self, question: Callable[[Admin], Awaitable[T]]) -> T:
-        """The same without a process of its own. Raises ``AdminError`` or ``StoreError``."""
+        """The same without a process of its own, and again while etcd has no leader. Raises ``AdminError``, or
+        ``StoreError`` in the end."""
         answers: list[T] = []
 
         async def body() -> None:
             store = EtcdStore(parse_url(self.etcd.url))
+            deadline = time.monotonic() + _ETCD_PATIENCE
             try:
-                answers.append(await question(Admin(store, DEFAULT_NAME)))
+                while not answers:
+                    try:
+                        answers.append(await question(Admin(store, DEFAULT_NAME)))
+                    except StoreError:
+                        if time.monotonic() > deadline:
+                            raise
+                        await asyncio.sleep(0.2)
             finally:
                 await store.close()
 

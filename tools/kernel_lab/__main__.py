@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -15,9 +16,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tools.kernel_lab import network
+from tools.kernel_lab import cluster, network
 from tools.kernel_lab.cases import CASES, Case, select
 from tools.kernel_lab.judge import judge, met_client_defect
+from tools.kernel_lab.persist import Failing, describe, restarting_server
+from tools.kernel_lab.persist_judge import judge_failure
 from tools.kernel_lab.server import Server, ServerError, log_complaints, running_server
 
 HERE = Path(__file__).resolve().parent
@@ -28,7 +31,7 @@ SLIRP_HOST = "10.0.2.2"
 """The host's 127.0.0.1 as a guest on QEMU's user network sees it."""
 CONSOLE = "console.log"
 """As run.sh leaves it."""
-_SHOWN = ("=== ", "TIME ")
+_SHOWN = ("=== ", "TIME ", "STALL ")
 
 
 def lab_folder() -> Path:
@@ -50,10 +53,17 @@ class Host(NamedTuple):
 
     address: str
     """Of the server, as the guest sees it."""
-    server: Server | None
+    server: Server | Failing | None
     """None: it runs in the guest."""
     prefix: Sequence[str] = ()
     """The command that starts QEMU where the server is."""
+
+
+def verdict(case: Case, out: Path, options: argparse.Namespace) -> list[str]:
+    """Everything that is wrong with a case that has run."""
+    if case.failure:
+        return judge_failure(case, out / case.name)
+    return judge(case, out / case.name, counted=options.server != "ksmbd")
 
 
 def compile_program(name: str, out: Path) -> None:
@@ -78,8 +88,13 @@ def boot(cases: list[Case], out: Path, host: Host, options: argparse.Namespace) 
         environment["HOSTROOT"] = "1"
     if host.server is not None:
         settings += " ASK_STATUS=1"
+    if cases[0].cluster:
+        environment["NET"] = f"tap:{cluster.TAP}"
+    if cases[0].failure and not cases[0].verbs:
+        settings += f" WORKOUT=persist.sh HOW={cases[0].failure}"
     if cases[0].tap:
-        environment["NET"] = f"tap:{network.TAP}"
+        nics = zip(("NET", "NET2"), network.TAPS[: cases[0].nics], strict=False)
+        environment.update((name, f"tap:{tap}") for name, tap in nics)
     if cases[0].rxe_retry:
         settings += " RXE_RETRY=1"
     command = [*host.prefix, str(HERE / "run.sh"), str(HERE / "guest" / "cases.sh"), settings, host.address]
@@ -139,13 +154,26 @@ def retry(case: Case, out: Path, host: Host, options: argparse.Namespace) -> Non
     for attempt in range(1, options.retries + 1):
         if host.server is not None and not host.server.alive:
             return
-        complaints = judge(case, folder, counted=options.server != "ksmbd")
+        complaints = verdict(case, out, options)
         if not complaints:
             return
         print(f"  {case.name} failed ({complaints[0]}): once more", flush=True)
         if folder.exists():
             folder.rename(out / f"{case.name}-failed-{attempt}")
         run_all([case], out, host, options)
+
+
+@contextlib.contextmanager
+def failing_host(case: Case, share: Path, log: Path) -> Iterator[tuple[Failing, Host]]:
+    """A server, or two nodes of a cluster, that the case makes fail. Raises ``ServerError`` and ``NetworkError``."""
+    if case.cluster:
+        folder = log.parent / f"{case.name}-nodes"
+        folder.mkdir()
+        with cluster.running_cluster(share, folder) as nodes:
+            yield nodes, Host(cluster.SERVICE_ADDRESS, nodes, nodes.wires.prefix())
+    else:
+        with restarting_server(share, log) as server:
+            yield server, Host(SLIRP_HOST, server)
 
 
 @contextlib.contextmanager
@@ -159,9 +187,17 @@ def host_for(case: Case, options: argparse.Namespace, log: Path) -> Iterator[Hos
             yield Host("self", None)
             return
         share = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="smb-share-")))
+        if case.failure:
+            failing, host = stack.enter_context(failing_host(case, share, log))
+            with failing.answering(log.parent):
+                yield host
+            failing.stop()
+            return
         if case.tap:
-            prefix = stack.enter_context(network.tap_namespace())
-            server = stack.enter_context(running_server(share, log, network.ADDRESS, "roce", prefix))
+            prefix = stack.enter_context(network.tap_namespace(case.nics))
+            stack.enter_context(network.switching(prefix, log.parent))
+            addresses = network.ADDRESSES[: case.nics]
+            server = stack.enter_context(running_server(share, log, addresses, case.fabric, prefix))
             host = Host(network.ADDRESS, server, prefix)
         else:
             server = stack.enter_context(running_server(share, log))
@@ -209,7 +245,7 @@ def main(arguments: list[str] | None = None) -> int:
     out.mkdir(parents=True, exist_ok=True)
     if options.server == "ksmbd":
         # The kernel's own server shares the guest with the client: there is no wire, and nothing of ours to run.
-        cases = [case for case in cases if not case.verbs and not case.tap]
+        cases = [case for case in cases if not case.verbs and not case.tap and not case.failure]
     build()
     started = time.monotonic()
     general: list[str] = []
@@ -226,22 +262,26 @@ def main(arguments: list[str] | None = None) -> int:
                     retry(case, out, host, options)
         except (ServerError, network.NetworkError) as error:
             general.append(str(error))
-        if logs[-1].exists():
-            general += log_complaints(logs[-1])[:10]
+        logs += sorted(out.glob(f"{together[0].name}-nodes/server-*.log"))
+    logs = [log for log in logs if log.exists()]
+    for log in logs:
+        general += log_complaints(log)[:10]
     failed = bool(general)
     print(f"\nLinux 6.12 client against {options.server}, {time.monotonic() - started:.0f} s, results in {out}")
     for case in cases:
-        complaints = judge(case, out / case.name, counted=options.server != "ksmbd")
+        complaints = verdict(case, out, options)
         # The client met its own defect in every repetition: that says nothing about the server, and is shown as such.
         spoilt = bool(complaints) and met_client_defect(case, out / case.name)
         failed |= bool(complaints) and not spoilt
         detail = f"{case.protocol} {case.mount_options} credits={case.credits} {case.netem}"
-        verdict = "SKIP" if spoilt else "FAIL" if complaints else "ok"
-        print(f"  {verdict:4} {case.name:16} {detail}")
+        label = "SKIP" if spoilt else "FAIL" if complaints else "ok"
+        print(f"  {label:4} {case.name:16} {detail}")
         if spoilt:
             print(f"         skipped: the client's kernel logged its known defect: {case.client_defect}")
         for complaint in complaints:
             print(f"         {complaint}")
+        if (failure := out / case.name / "failure.json").exists():
+            print(f"         {describe(json.loads(failure.read_text()))}")
     for complaint in general:
         print(f"  FAIL {complaint}")
     if failed:

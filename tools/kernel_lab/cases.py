@@ -14,6 +14,10 @@ FULL_QUEUE = "failed to drain recv queue: -12"
 ``ib_drain_rq`` posts when it closes: rxe, whose queue then holds exactly 255, refuses that if none was flushed yet."""
 
 
+NOT_SENT = "Error -[0-9]+ sending data on socket to server"
+"""docs/kernel-lab.md: a write that could not be sent whole as the server went away is not repeated."""
+
+
 class Case(NamedTuple):
     name: str
     protocol: str
@@ -30,6 +34,8 @@ class Case(NamedTuple):
     """The server runs inside the guest, on the kernel's RDMA device, instead of on the host."""
     tap: bool = False
     """Guest and host meet on a tap instead of QEMU's user network, which carries no RoCE."""
+    nics: int = 1
+    """Taps, each with a network of its own."""
     mtu: int = 1500
     """Of the guest's interface."""
     netem: str = ""
@@ -41,6 +47,10 @@ class Case(NamedTuple):
     """The guest's rxe repeats its send queue correctly after a packet loss (docs/rocev2.md)."""
     captured: bool = True
     """A session of the case is captured; load is not."""
+    failure: str = ""
+    """What happens to the server in mid-write: kill, stop (SIGSTOP), cut (from etcd), clock (set; all in the guest)."""
+    cluster: bool = False
+    """Another node takes over then, instead of the same server started again."""
     shows: str = ""
     """What else the script leaves for the judge: ``port`` (before, while and after a port is down), ``selfcheck``."""
     reconnects: bool = False
@@ -51,14 +61,38 @@ class Case(NamedTuple):
     """A C program of guest/ that the case's script runs."""
 
     @property
+    def outages(self) -> bool:
+        """Links go down in the case, of a client that has several."""
+        return self.nics > 1
+
+    @property
     def argument(self) -> str:
         """As guest/cases.sh takes it."""
         return f"{self.name}:{self.protocol}:{self.credits}:{self.mtu}:{self.netem}:{self.mount_options}"
 
     @property
-    def boot(self) -> tuple[bool, bool, bool, int]:
+    def boot(self) -> tuple[bool, bool, int, str, bool, int, str, str]:
         """Cases with the same value can share a boot of the guest."""
-        return self.verbs, self.tap, self.rxe_retry, self.mtu
+        cluster = self.name if self.cluster else ""
+        return self.verbs, self.tap, self.nics, self.fabric, self.rxe_retry, self.mtu, self.failure, cluster
+
+    @property
+    def fabric(self) -> str:
+        """What the server on the host offers beside TCP."""
+        return "roce" if self.protocol == "rxe" else "iwarp"
+
+
+def _failing(name: str, protocol: str, failure: str, cluster: bool = False) -> Case:
+    """What guest/persist.sh runs."""
+    return Case(
+        name,
+        protocol,
+        failure=failure,
+        cluster=cluster,
+        reconnects=True,
+        program="persist",
+        client_defect=NOT_SENT,
+    )
 
 
 CASES = (
@@ -90,6 +124,17 @@ CASES = (
         rxe_retry=True,
         client_defect=FULL_QUEUE,
     ),
+    Case("multichannel-tcp", "tcp", tap=True, nics=2, captured=False, reconnects=True, program="transfer"),
+    Case("multichannel-iwarp", "siw", tap=True, nics=2, captured=False, reconnects=True, program="transfer"),
+    Case("multichannel-mixed", "siw", tap=True, nics=2, captured=False, reconnects=True, program="transfer"),
+    _failing("persist-restart", "tcp", "kill"),
+    _failing("persist-restart-rdma", "siw", "kill"),
+    _failing("persist-takeover", "tcp", "kill", cluster=True),
+    _failing("persist-takeover-rdma", "siw", "kill", cluster=True),
+    _failing("persist-stopped", "tcp", "stop", cluster=True),
+    _failing("persist-stopped-rdma", "siw", "stop", cluster=True),
+    _failing("persist-cut", "tcp", "cut", cluster=True),
+    Case("clock-step", "tcp", failure="clock", reconnects=True, verbs=True, program="persist"),
     Case("verbs-siw", "siw", rdma_transfers=True, invalidation=True, verbs=True),
     Case("verbs-rxe", "rxe", rdma_transfers=True, invalidation=True, verbs=True, client_defect=FULL_QUEUE),
     Case("verbs-port-siw", "siw", verbs=True, captured=False, shows="port", reconnects=True),

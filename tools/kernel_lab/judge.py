@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from tools.kernel_lab import multichannel
 from tools.kernel_lab.cases import Case
 from tools.kernel_lab.server import log_complaints
 from tools.kernel_lab.shown import judge_shown
@@ -120,7 +121,7 @@ def tshark_complaints(capture: Path) -> list[str]:
     ]
 
 
-def _guest(case: Case, folder: Path) -> list[str]:
+def guest_complaints(case: Case, folder: Path) -> list[str]:
     status = folder / "status"
     if not status.exists():
         return ["did not run, or the guest died in it"]
@@ -131,7 +132,8 @@ def _guest(case: Case, folder: Path) -> list[str]:
     return found
 
 
-def _kernel_log(case: Case, folder: Path) -> list[str]:
+def kernel_log(case: Case, folder: Path) -> list[str]:
+    """What the client's kernel should not have logged."""
     path = folder / "dmesg.txt"
     if not path.exists():
         return []
@@ -141,7 +143,7 @@ def _kernel_log(case: Case, folder: Path) -> list[str]:
     return [f"client kernel: {line}" for line in lines if _KERNEL_TROUBLE.search(line)][:5]
 
 
-def _debug_data(case: Case, folder: Path) -> list[str]:
+def debug_data(case: Case, folder: Path) -> list[str]:
     path = folder / "debugdata.txt"
     if not path.exists():
         return ["no DebugData: the workout did not get that far"]
@@ -247,9 +249,9 @@ def met_client_defect(case: Case, folder: Path) -> bool:
 def judge(case: Case, folder: Path, counted: bool = False) -> list[str]:
     """Everything that is wrong with a case whose results lie in ``folder``; empty when it passed. ``counted``: the
     server was asked for its counters, too."""
-    found = _guest(case, folder) + _kernel_log(case, folder)
+    found = guest_complaints(case, folder) + kernel_log(case, folder)
     if case.mounted:
-        found += _debug_data(case, folder)
+        found += debug_data(case, folder)
     log = folder / "server.log"
     if log.exists():
         found += log_complaints(log)[:5]
@@ -259,6 +261,8 @@ def judge(case: Case, folder: Path, counted: bool = False) -> list[str]:
         found += _counters(case, folder)
     if case.shows:
         found += judge_shown(case.shows, folder, case.protocol)
+    if case.outages and counted:
+        found += multichannel.complaints(case, folder)
     if not case.captured:
         return found
     if case.verbs:

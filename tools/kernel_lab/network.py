@@ -1,21 +1,24 @@
-"""A wire between the host and the guest: a tap in a network namespace of its own, gone when the block ends."""
+"""Wires between the host and the guest: taps in a network namespace of their own, gone when the block ends."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import subprocess
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-TAP = "lab0"
-ADDRESS = "10.77.0.1"
-"""Of the host's end; guest/workout.sh takes .2 of the same network."""
+TAPS = ("lab0", "lab1")
+ADDRESSES = ("10.77.0.1", "10.78.0.1")
+"""Of the host's ends; the guest's scripts take .2 of the same networks for eth0 and eth1."""
+TAP, ADDRESS = TAPS[0], ADDRESSES[0]
 MTU = 9000
-"""Of the host's end. RoCE's path MTU is what the client asks for, which goes by the guest's."""
+"""Of the host's ends. RoCE's path MTU is what the client asks for, which goes by the guest's."""
 
 
 class NetworkError(Exception):
-    """The namespace or the tap cannot be made."""
+    """The namespace or a tap cannot be made."""
 
 
 def _ip(*arguments: str) -> None:
@@ -25,15 +28,48 @@ def _ip(*arguments: str) -> None:
 
 
 @contextlib.contextmanager
-def tap_namespace() -> Iterator[list[str]]:
-    """A namespace with a tap; the prefix of commands that run in it. Raises ``NetworkError`` (it takes root)."""
+def tap_namespace(count: int = 1) -> Iterator[list[str]]:
+    """A namespace with ``count`` taps, a network on each; the prefix of commands that run in it. Raises
+    ``NetworkError`` (it takes root)."""
     name = f"smb-lab-{os.getpid()}"
     _ip("netns", "add", name)
     try:
         _ip("-n", name, "link", "set", "lo", "up")
-        _ip("-n", name, "tuntap", "add", TAP, "mode", "tap")
-        _ip("-n", name, "addr", "add", f"{ADDRESS}/24", "dev", TAP)
-        _ip("-n", name, "link", "set", TAP, "mtu", str(MTU), "up")
+        for tap, address in zip(TAPS[:count], ADDRESSES, strict=False):
+            _ip("-n", name, "tuntap", "add", tap, "mode", "tap")
+            _ip("-n", name, "addr", "add", f"{address}/24", "dev", tap)
+            _ip("-n", name, "link", "set", tap, "mtu", str(MTU), "up")
         yield ["ip", "netns", "exec", name]
     finally:
         _ip("netns", "delete", name)
+
+
+def _switch(prefix: Sequence[str], wish: Path) -> None:
+    """Do what the file says: ``NUMBER up`` or ``NUMBER down``. It is gone when that is done, and ``link-error`` beside
+    it says what went wrong."""
+    try:
+        number, state = wish.read_text().split()
+        _ip("-n", prefix[-1], "link", "set", TAPS[int(number)], {"up": "up", "down": "down"}[state])
+    except (NetworkError, LookupError, ValueError) as error:
+        wish.with_name("link-error").write_text(f"{error!r}\n")
+    wish.unlink()
+
+
+@contextlib.contextmanager
+def switching(prefix: Sequence[str], out: Path) -> Iterator[None]:
+    """While the block runs, do what the guest asks of its links: ``out/CASE/ask-link`` holds the number of a tap and
+    ``up`` or ``down``. ``prefix`` is the namespace's."""
+    end = threading.Event()
+
+    def answer() -> None:
+        while not end.wait(0.1):
+            for wish in out.glob("*/ask-link"):
+                _switch(prefix, wish)
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()

@@ -34,13 +34,14 @@ def check_ports() -> None:
                 raise ServerError(f"TCP port {port} on 127.0.0.1: {error.strerror}") from error
 
 
-def _wait_ready(process: subprocess.Popen[bytes], log: Path) -> None:
+def wait_ready(process: subprocess.Popen[bytes], log: Path, since: int = 0) -> None:
+    """Until the server says so in its log, behind the first ``since`` bytes. Raises ``ServerError``."""
     deadline = time.monotonic() + READY_SECONDS
     poller = select.poll()
     pidfd = os.pidfd_open(process.pid)
     try:
         poller.register(pidfd, select.POLLIN)
-        while not any(line.startswith("ready") for line in log.read_text(errors="replace").splitlines()):
+        while not log.read_bytes()[since:].startswith(b"ready") and b"\nready" not in log.read_bytes()[since:]:
             if poller.poll(100):  # the process ended
                 raise ServerError(f"the server ended at once with status {process.wait()}")
             if time.monotonic() > deadline:
@@ -105,15 +106,17 @@ class Server:
 
 @contextlib.contextmanager
 def running_server(
-    share: Path, log: Path, address: str = "127.0.0.1", fabric: str = "iwarp", prefix: Sequence[str] = ()
+    share: Path, log: Path, addresses: Sequence[str] = ("127.0.0.1",), fabric: str = "iwarp", prefix: Sequence[str] = ()
 ) -> Iterator[Server]:
-    """``smb3server`` serving ``share`` on ``address``, until the block ends. ``prefix`` is the command that starts it
+    """``smb3server`` serving ``share`` on ``addresses``, until the block ends. ``prefix`` is the command that starts it
     somewhere else, in a network namespace. Raises ``ServerError``."""
     if not prefix:
         check_ports()
     command = list(prefix)
     command += [sys.executable, "-c", "import sys; from smb3server.cli import main; sys.exit(main())"]
-    command += ["--share", f"share={share}", "--user", "u:pw", f"--rdma={fabric}", "--listen", address]
+    command += ["--share", f"share={share}", "--user", "u:pw", f"--rdma={fabric}"]
+    for address in addresses:
+        command += ["--listen", address]
     state = log.with_suffix(".state")
     command += ["--state", str(state)]
     with log.open("wb") as output:
@@ -125,7 +128,7 @@ def running_server(
             env=os.environ | {"PYTHONUNBUFFERED": "1"},
         )
     try:
-        _wait_ready(process, log)
+        wait_ready(process, log)
         yield Server(process, log, state)
     finally:
         if process.poll() is None:

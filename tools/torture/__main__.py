@@ -46,7 +46,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--signing", choices=("required",), help="client and server require it")
     parser.add_argument("--encryption", choices=("required",), help="client and server require it")
     parser.add_argument(
-        "--fabric", choices=("iwarp", "loopback"), help="over SMB Direct, through a proxy; default: TCP"
+        "--fabric",
+        choices=("iwarp", "loopback", "mixed"),
+        help="over SMB Direct, through a proxy; mixed: connections by turns over TCP and iWARP; default: TCP",
     )
     parser.add_argument("--available", action="store_true", help="on continuously available shares")
     parser.add_argument("--cluster", action="store_true", help="on those of two nodes with etcd (takes root)")

@@ -52,8 +52,9 @@ def _toml(value: object) -> str:
 
 @contextlib.contextmanager
 def running_server(folder: Path, config: str, fabric: str | None = None) -> Iterator[tuple[str, int]]:
-    """Its address, or with ``fabric`` (iwarp, loopback) that of a proxy in front of its SMB Direct. What it writes is
-    in ``folder``/server.log. Raises ``ServerError``."""
+    """Its address, or with ``fabric`` (iwarp, loopback, mixed) that of a proxy in front of its SMB Direct; mixed: every
+    other connection is one over TCP, the rest iWARP. What it writes is in ``folder``/server.log. Raises
+    ``ServerError``."""
     file, log = folder / "server.toml", folder / "server.log"
     file.write_text(config, encoding="utf-8")
     options = ["--config", str(file), "--state", str(folder / "state")]
@@ -65,10 +66,13 @@ def running_server(folder: Path, config: str, fabric: str | None = None) -> Iter
             yield _address(process, log, "tcp")
     else:
         with contextlib.ExitStack() as stack:
-            process = stack.enter_context(_running(["smb3server", *options, "--rdma", fabric, "--rdma-port", "0"], log))
-            host, port = _address(process, log, fabric)
+            name = "iwarp" if fabric == "mixed" else fabric
+            process = stack.enter_context(_running(["smb3server", *options, "--rdma", name, "--rdma-port", "0"], log))
+            host, port = _address(process, log, name)
             proxy_log = folder / "proxy.log"
-            arguments = ["tools.smbdirect_proxy", "--fabric", fabric, "--server", f"{host}:{port}"]
+            arguments = ["tools.smbdirect_proxy", "--fabric", name, "--server", f"{host}:{port}"]
+            if fabric == "mixed":
+                arguments += ["--tcp-server", "{}:{}".format(*_address(process, log, "tcp"))]
             proxy = stack.enter_context(_running(arguments, proxy_log))
             yield _address(proxy, proxy_log, "tcp")
 

@@ -20,6 +20,8 @@ CORE = tuple(
     )
 )
 """What is run over SMB Direct."""
+ABOUT_CHANNELS = frozenset(["smb2.multichannel", "smb2.session", "smb2.replay", "smb2.lease", "smb2.oplock"])
+"""What is run over TCP and SMB Direct mixed: suites whose sessions have more than one connection."""
 LASTING = frozenset(
     f"smb2.{name}"
     for name in (
@@ -80,6 +82,8 @@ class Variant:
 
     def wants(self, suite: str) -> bool:
         """Whether ``suite`` is run when none is named."""
+        if self.fabric == "mixed":
+            return suite in ABOUT_CHANNELS
         if self.available:
             return suite in LASTING
         if self.fabric is not None:
@@ -123,9 +127,9 @@ def markdown(results: dict[str, list[Outcome]], plain: Path) -> str:
         "",
         "Written by `python -m tools.torture --update` with `--signing required`, `--encryption required`, `--fabric`,",
         "`--available` or `--cluster`: the tests of [smbtorture.md](smbtorture.md), with both sides requiring signing",
-        "or encryption; over SMB Direct through `tools/smbdirect_proxy.py`; on shares with",
-        "`continuous_availability = true`, where handles are persistent; on such shares of a two-node cluster, each",
-        "node with one of them at its virtual address.",
+        "or encryption; over SMB Direct through `tools/smbdirect_proxy.py`, mixed: connections by turns over TCP and",
+        "iWARP; on shares with `continuous_availability = true`, where handles are persistent; on such shares of a",
+        "two-node cluster, each node with one of them at its virtual address.",
     ]
     for name, outcomes in sorted(results.items()):
         why = reasons(name)

@@ -35,7 +35,7 @@ from smbdirect.providers.iwarp.rdmap import Fault, ReadRequest, TerminateError, 
 from smbdirect.providers.iwarp.receiver import Receiver
 from smbdirect.providers.iwarp.sender import Response, Sender, Work
 from smbdirect.providers.memory import Region, RegionTable, as_bytes_view
-from smbdirect.tcp_info import retransmissions
+from smbdirect.tcp_info import is_stalled, retransmissions
 
 _log = logging.getLogger(__name__)
 
@@ -186,6 +186,10 @@ class IwarpEndpoint:
             "terminates_sent": self._terminates_sent,
             "terminates_received": self._terminates_received,
         }
+
+    def is_stalled(self) -> bool:
+        """See ``base.Endpoint.is_stalled``: TCP waits for minutes before it gives up."""
+        return is_stalled(self._sock)
 
     def register(self, memory: memoryview, access: Access) -> MemoryRegion:
         """See ``base.Endpoint.register``."""

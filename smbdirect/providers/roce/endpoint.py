@@ -69,6 +69,10 @@ class RoceEndpoint:
 
     # -- work requests -------------------------------------------------------------------------------------------
 
+    def is_stalled(self) -> bool:
+        """See ``base.Endpoint.is_stalled``: the retries of a reliable connection take seconds."""
+        return False
+
     def register(self, memory: memoryview, access: Access) -> Region:
         if self._ended is not None:
             raise ProviderError("the connection is closed")

@@ -147,6 +147,10 @@ class VerbsEndpoint:
 
     # ------------------------------------------------------------------ registration
 
+    def is_stalled(self) -> bool:
+        """See ``base.Endpoint.is_stalled``: the device gives up after its retries."""
+        return False
+
     def register(self, memory: memoryview, access: Access) -> Registration:
         if self._closed:
             raise ProviderError("the endpoint is closed")
@@ -215,6 +219,9 @@ class VerbsEndpoint:
     def _check(self, request: WorkRequest) -> None:
         limits = self.capabilities
         length = sum(memoryview(segment).nbytes for segment in request.segments)
+        most = limits.max_read_sge if isinstance(request, Read) else limits.max_send_sge
+        if len(request.segments) > most:
+            raise ProviderError(f"{len(request.segments)} segments, at most {most}")
         if isinstance(request, Send):
             if length > limits.max_message:
                 raise ProviderError(f"message of {length} bytes, at most {limits.max_message}")
@@ -223,8 +230,6 @@ class VerbsEndpoint:
             raise ProviderError(f"{length} local bytes for {request.remote.length} remote ones")
         if length > limits.max_transfer:
             raise ProviderError(f"transfer of {length} bytes, at most {limits.max_transfer}")
-        if isinstance(request, Read) and len(request.segments) > limits.max_read_sge:
-            raise ProviderError(f"{len(request.segments)} segments, at most {limits.max_read_sge} in a Read")
 
     def _standing_key(self, view: memoryview) -> tuple[int, int]:
         """Address and lkey of writable memory; registers it for this endpoint's life when nobody did before."""
@@ -285,10 +290,13 @@ class VerbsEndpoint:
         return sges, entry
 
     def _gather_read(self, request: Read) -> tuple[list[tuple[int, int, int]], _Posted]:
-        """The same for a Read's sink, which is never staged."""
+        """The same for a Read's sink, which is never staged but where it is empty: siw wants exactly one element."""
         sges: list[tuple[int, int, int]] = []
         sinks: list[Registration] = []
+        staging: StagingSlot | None = None
         for segment in request.segments:
+            if not segment.nbytes:
+                continue
             if self._device.read_sink_needs_remote_write:
                 sink = self._domain.read_sink(segment)
                 self.counters["read_sink_registrations"] += 1
@@ -297,7 +305,10 @@ class VerbsEndpoint:
             else:
                 address, lkey = self._standing_key(segment)
                 sges.append((address, segment.nbytes, lkey))
-        return sges, _Posted(Operation.READ, request.context, True, True, None, tuple(sinks), request.segments)
+        if not sges:
+            staging = self._domain.staging_slot()
+            sges.append((staging.address, 0, staging.lkey))
+        return sges, _Posted(Operation.READ, request.context, True, True, staging, tuple(sinks), request.segments)
 
     def _pack(self, index: int, request: WorkRequest, last: bool) -> tuple[int, _Posted]:
         """Write the work request into slot ``index`` of the chain."""

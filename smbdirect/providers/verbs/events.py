@@ -18,7 +18,7 @@ from smbdirect.providers.verbs.device import Device
 
 _QUEUE_PAIR_EVENTS = {
     abi.EVENT_QP_FATAL: CloseCause.DEVICE,
-    abi.EVENT_QP_REQUEST_ERROR: CloseCause.PROTOCOL,
+    abi.EVENT_QP_REQUEST_ERROR: CloseCause.REMOTE_ACCESS,  # siw's word for a Read with a bad token, too
     abi.EVENT_QP_ACCESS_ERROR: CloseCause.REMOTE_ACCESS,
 }
 

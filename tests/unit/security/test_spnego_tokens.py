@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from spnego._spnego import NegState, NegTokenInit, NegTokenResp, pack_mech_type_list, unpack_token
 
@@ -16,6 +16,7 @@ oids = st.lists(st.sampled_from([NTLM, KERBEROS, MS_KERBEROS]), min_size=1, max_
 tokens = st.none() | st.binary(max_size=20) | st.sampled_from([bytes(n) for n in (100, 127, 128, 255, 256, 70000)])
 
 
+@settings(deadline=None)
 @given(mechanisms=oids, token=tokens, mic=st.none() | st.binary(min_size=1, max_size=20), hint=st.booleans())
 def test_first_tokens(mechanisms: list[str], token: bytes | None, mic: bytes | None, hint: bool) -> None:
     sent = NegTokenInit(mechanisms, mech_token=token, mech_list_mic=mic, hint_name=b"x" if hint else None).pack()
@@ -28,6 +29,7 @@ def test_first_tokens(mechanisms: list[str], token: bytes | None, mic: bytes | N
             parse_init(sent[:length])
 
 
+@settings(deadline=None)
 @given(
     state=st.none() | st.sampled_from(NegState),
     mech=st.none() | st.sampled_from([NTLM, KERBEROS]),
@@ -46,12 +48,14 @@ def test_later_tokens(state: NegState | None, mech: str | None, token: bytes | N
             parse_resp(sent[:length])
 
 
+@settings(deadline=None)
 @given(state=st.integers(0, 3), token=tokens, mic=tokens)
 def test_answers(state: int, token: bytes | None, mic: bytes | None) -> None:
     read = unpack_token(pack_resp(Resp(state, spnego_tokens.NTLM, token, mic)))
     assert (read.neg_state, read.supported_mech, read.response_token, read.mech_list_mic) == (state, NTLM, token, mic)
 
 
+@settings(deadline=None)
 @given(data=st.binary(max_size=200), changes=st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), max_size=4))
 def test_nonsense(data: bytes, changes: list[tuple[int, int]]) -> None:
     bent = bytearray(NegTokenInit([NTLM, KERBEROS], mech_token=data).pack())

@@ -1,13 +1,13 @@
 # args: SETTINGS IP CASE... with SETTINGS = shell assignments, CASE = NAME:PROTOCOL:CREDITS:MTU:NETEM:MOUNT_OPTIONS. Several workouts in one boot.
-# WORKOUT among the settings names another script than workout.sh; a case that has a script of its own name runs that (NAME.sh for NAME, NAME-tcp,
-# NAME-siw and NAME-rxe). Leaves /out/NAME/{session.pcap,debugdata.txt,dmesg.txt,log.txt,status}; no status file means the guest died in that case.
+# WORKOUT among the settings names another script than workout.sh; a case that has a script of its own name runs that (NAME.sh for NAME and NAME-ANY). Leaves /out/NAME/{session.pcap,debugdata.txt,dmesg.txt,log.txt,status}; no status file means the guest died in that case.
 export $1; IP=$2; shift 2; worst=0
 dmesg -c > /dev/null
 for c in "$@"; do
   name=${c%%:*}; rest=${c#*:}; proto=${rest%%:*}; rest=${rest#*:}; credits=${rest%%:*}; rest=${rest#*:}; mtu=${rest%%:*}; rest=${rest#*:}
   export CASE_OUT=/out/$name CREDITS=$credits NETEM="${rest%%:*}"; opts=${rest#*:}
   /bin/tc qdisc del dev eth0 root 2>/dev/null; ip link set eth0 mtu $mtu
-  mkdir -p $CASE_OUT; script=${WORKOUT:-workout.sh}; own=${name%-tcp}; own=${own%-siw}; own=${own%-rxe}; [ -e /out/$own.sh ] && script=$own.sh
+  mkdir -p $CASE_OUT; script=${WORKOUT:-workout.sh}; own=$name
+  while :; do [ -e /out/$own.sh ] && script=$own.sh && break; case $own in *-*) own=${own%-*};; *) break;; esac; done
   echo "=== case $name: $proto $opts credits=$credits mtu=$mtu $NETEM"
   { timeout -k 10 ${CASE_TIMEOUT:-400} sh /out/$script $proto $IP $opts 2>&1; echo $? > /tmp/rc; } | tee $CASE_OUT/log.txt
   rc=$(cat /tmp/rc)

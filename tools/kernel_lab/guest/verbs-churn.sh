@@ -3,6 +3,6 @@
 . /out/lib.sh
 ck verbs_device $1; [ $fail = 0 ] || exit 1
 rdma resource > /tmp/before; cat /tmp/before
-ck t host_python -m pytest -q -p no:cacheprovider -m "''" -k "'verbs and ten_thousand'" tests/providers/test_churn.py
+ck t host_python -m pytest -q -p no:cacheprovider --timeout=0 -m "''" -k "'verbs and ten_thousand'" tests/providers/test_churn.py
 rdma resource > /tmp/after; cat /tmp/after; ck cmp /tmp/before /tmp/after
 exit $fail

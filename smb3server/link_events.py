@@ -1,0 +1,67 @@
+"""The kernel's word that an interface or an address changed (rtnetlink(7)): what exactly is read elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import Callable
+
+log = logging.getLogger(__name__)
+
+_GROUPS = 0x1 | 0x10 | 0x100
+"""RTMGRP_LINK, RTMGRP_IPV4_IFADDR, RTMGRP_IPV6_IFADDR."""
+_RECEIVE_SIZE = 65536
+SETTLE = 0.05
+"""Seconds after the first event until it is told: a link that comes or goes brings several."""
+
+
+class LinkEvents:
+    """Calls ``on_change`` on the loop's thread some moments after interfaces, addresses or links changed."""
+
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        self._on_change = on_change
+        self._socket: socket.socket | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Raises ``OSError`` where netlink is out of bounds."""
+        sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, socket.NETLINK_ROUTE)
+        try:
+            sock.bind((0, _GROUPS))
+        except OSError:
+            sock.close()
+            raise
+        self._socket = sock
+        asyncio.get_running_loop().add_reader(sock.fileno(), self._readable)
+
+    def stop(self) -> None:
+        """Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket.fileno())
+            self._socket.close()
+            self._socket = None
+
+    def _readable(self) -> None:
+        sock = self._socket
+        while sock is not None:
+            try:
+                sock.recv(_RECEIVE_SIZE)
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError as error:
+                # More events than the buffer holds: some are lost, which says that something changed, too.
+                if error.errno != errno.ENOBUFS:
+                    log.warning("no more events of network interfaces: %s", error)
+                    self.stop()
+                    return
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(SETTLE, self._tell)
+
+    def _tell(self) -> None:
+        self._timer = None
+        self._on_change()
