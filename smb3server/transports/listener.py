@@ -23,9 +23,10 @@ BACKLOG = 65535
 """Connections that may wait to be accepted; the kernel's limit is net.core.somaxconn. Behind it clients wait for their
 next SYN, a second and more."""
 ACCEPTS_PER_TURN = 512
-FEWEST_PER_TURN, FIRST_PER_TURN, MOST_PER_TURN = 4, 64, 512
-"""Connections listened to anew in one turn of the event loop."""
-SHORT_TURN, LONG_TURN = 0.03, 0.1
+FEWEST_PER_TURN, FIRST_PER_TURN, MOST_PER_TURN, MORE_PER_TURN = 4, 32, 128, 4
+"""Connections listened to anew in one turn of the event loop. What one more means shows in the turns that follow, so it
+grows slowly and shrinks fast."""
+SHORT_TURN, LONG_TURN = 0.02, 0.06
 """Seconds. In a turn that takes longer other things wait too long: the renewal of a cluster's lease, clients that are
 in already."""
 PAUSE_WITHOUT_DESCRIPTORS = 1.0
@@ -121,7 +122,7 @@ class TcpListener:
         if turn > LONG_TURN:
             self._per_turn = max(self._per_turn // 2, FEWEST_PER_TURN)
         elif turn < SHORT_TURN:
-            self._per_turn = min(self._per_turn * 2, MOST_PER_TURN)
+            self._per_turn = min(self._per_turn + MORE_PER_TURN, MOST_PER_TURN)
         waiting = self._waiting
         for _ in range(min(self._per_turn, len(waiting))):
             sock = waiting.popleft()
