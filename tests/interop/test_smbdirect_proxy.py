@@ -115,7 +115,8 @@ def test_message_that_the_server_cannot_reassemble(tmp_path: Path) -> None:
 
     async def run() -> None:
         async with proxied(tmp_path, "loopback", inline=True) as proxy:
-            with pytest.raises(AssertionError, match=r"CONNECTION_(RESET|DISCONNECTED)"):
+            # Or by SIGPIPE, if it was still sending.
+            with pytest.raises(AssertionError, match=r"CONNECTION_(RESET|DISCONNECTED)|assert -13 == 0"):
                 await smbclient(proxy, f"put {source} there")
             async with asyncio.timeout(10):
                 while proxy.connections:
