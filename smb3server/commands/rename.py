@@ -114,15 +114,16 @@ class _NameChange:
         return file.table.find(key) if file is not None else None
 
     def check_parent(self, target: Path) -> None:
-        """The target's directory is opened for the change, sharing reads and writes but no deletion: who has it open
-        for deletion, or shares no writes, keeps others from renaming into it."""
+        """The target's directory is opened for the change, sharing reads and writes but no deletion. Only the client's
+        own opens count: an application that watches a folder does not keep other clients from renaming in it."""
         backend, file = self.opened.tree.share.backend, self.opened.file
         if backend is None or file is None:
             return
         parent = file.table.find(backend.stat(target[:-1], acting_user(self.opened)).key)
         if parent is None:
             return
-        if share_modes.conflicts(parent.opens, _PARENT_ACCESS, _PARENT_SHARE):
+        own = [entry for entry in parent.opens if entry.session is self.opened.session]
+        if share_modes.conflicts(own, _PARENT_ACCESS, _PARENT_SHARE):
             raise StatusError(NtStatus.SHARING_VIOLATION)
 
 

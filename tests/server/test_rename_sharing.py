@@ -25,15 +25,15 @@ LIST, DELETE = int(Access.READ_DATA), int(Access.DELETE)
         (LIST | DELETE, 7, NtStatus.SHARING_VIOLATION),
     ],
 )
-def test_directory_opened_by_another_client(access: int, share: int, status: int) -> None:
+def test_directory_that_the_client_has_open(access: int, share: int, status: int) -> None:
     async def body(harness: Harness, client: Client) -> None:
         directory = int(CreateOptions.DIRECTORY_FILE)
         await opened(client, "d", create_options=directory, desired_access=access, share_access=share)
-        other = await second(harness)
-        _, file, _ = await opened(other, "g", desired_access=ALL)
-        name = "d\\g".encode("utf-16-le")
-        data = struct.pack("<B7xQI", 0, 0, len(name)) + name
-        request = struct.pack("<HBBIHHI2Q", 33, 1, FileInfoClass.RENAME, len(data), 96, 0, 0, *file) + data
-        assert (await other.call(Command.SET_INFO, request)).status == status
+        for name, renaming, expected in (("own", client, status), ("other", await second(harness), 0)):
+            _, file, _ = await opened(renaming, name, desired_access=ALL)
+            target = f"d\\{name}".encode("utf-16-le")
+            data = struct.pack("<B7xQI", 1, 0, len(target)) + target
+            request = struct.pack("<HBBIHHI2Q", 33, 1, FileInfoClass.RENAME, len(data), 96, 0, 0, *file) + data
+            assert (await renaming.call(Command.SET_INFO, request)).status == expected
 
     run(body)
