@@ -258,28 +258,32 @@ class Life:
         path = self.cluster.share / self.name
         assert path.exists()
         assert path.read_bytes() == (DATA if "write" in done else b"")
-        if "close" not in done and self.file is not None:
-            # A client comes back by itself; one that does not has its handle for as long as it wanted it.
-            await self.share.until_done(self.file._attached)
         other = self.client()
         try:
-            tree = await other.until_done(_itself)
-            if "close" not in done:
-                # Share modes, and the lock: 3.3.5.9, 3.3.5.14.
-                with pytest.raises(ServerError) as caught:
-                    await tree.create(self.name, disposition=CreateDisposition.OPEN, share=0)
-                assert caught.value.status == NtStatus.SHARING_VIOLATION
-            if "lock" in done and "close" not in done:
-                reader = await tree.create(self.name, access=0x00120089, disposition=CreateDisposition.OPEN, share=7)
-                with pytest.raises(ServerError) as caught:
-                    await tree.read(reader, 0, 10)
-                assert caught.value.status == NtStatus.FILE_LOCK_CONFLICT
-                await tree.close(reader)
-            if "close" in done:
-                alone = await tree.create(self.name, disposition=CreateDisposition.OPEN, share=0)
-                await tree.close(alone)
+            # It comes back by itself, too: losing an etcd member may cost a pause.
+            await other.until_done(lambda tree: self._look(tree, done))
         finally:
             await other.close()
+
+    async def _look(self, tree: Tree, done: tuple[str, ...]) -> None:
+        """With another client's eyes."""
+        if "close" in done:
+            alone = await tree.create(self.name, disposition=CreateDisposition.OPEN, share=0)
+            await tree.close(alone)
+            return
+        if self.file is not None:
+            # A client comes back by itself; one that does not has its handle for as long as it wanted it, no longer.
+            await self.share.until_done(self.file._attached)
+        # Share modes, and the lock: 3.3.5.9, 3.3.5.14.
+        with pytest.raises(ServerError) as caught:
+            await tree.create(self.name, disposition=CreateDisposition.OPEN, share=0)
+        assert caught.value.status == NtStatus.SHARING_VIOLATION
+        if "lock" in done:
+            reader = await tree.create(self.name, access=0x00120089, disposition=CreateDisposition.OPEN, share=7)
+            with pytest.raises(ServerError) as caught:
+                await tree.read(reader, 0, 10)
+            assert caught.value.status == NtStatus.FILE_LOCK_CONFLICT
+            await tree.close(reader)
 
 
 async def play(cluster: ClusterLab, fault: Fault, step: str) -> None:
