@@ -184,20 +184,26 @@ class LocalBackend(Backend):
                 except BaseException:
                     os.close(descriptor)
                     raise
-            return LocalHandle(
-                self,
-                descriptor,
-                stat,
-                kind,
-                is_path=data is None,
-                data=data if kind == Kind.FILE else None,
-                writable=request.write,
-                stream="",
-                created=False,
-                user=request.user,
-            )
+            return self._existing(request, descriptor, stat, kind, data)
         # Somebody keeps creating and removing it, or a dangling symlink has the name.
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), "/".join(request.path))
+
+    def _existing(
+        self, request: OpenRequest, descriptor: int, stat: Statx, kind: Kind, data: int | None
+    ) -> LocalHandle:
+        """For a file or directory that was there; takes over the descriptors."""
+        return LocalHandle(
+            self,
+            descriptor,
+            stat,
+            kind,
+            is_path=data is None,
+            data=data if kind == Kind.FILE else None,
+            writable=request.write,
+            stream="",
+            created=False,
+            user=request.user,
+        )
 
     def _open_data(self, request: OpenRequest, descriptor: int, stat: Statx) -> tuple[int, Kind, int | None]:
         """Takes over ``descriptor`` (O_PATH); gives it or the one for data access instead, as the same user.
@@ -331,18 +337,7 @@ class LocalBackend(Backend):
                 raise
         with ActAs(request.user):
             descriptor, kind, data = self._open_data(request, *found)
-        return LocalHandle(
-            self,
-            descriptor,
-            found[1],
-            kind,
-            is_path=data is None,
-            data=data if kind == Kind.FILE else None,
-            writable=request.write,
-            stream="",
-            created=False,
-            user=request.user,
-        )
+        return self._existing(request, descriptor, found[1], kind, data)
 
     # -- creating
 

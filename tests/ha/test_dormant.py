@@ -17,6 +17,7 @@ from smb3server.status import NtStatus
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions, ShareAccess
 from smb3server.wire.oplock_break import LeaseState
 from tests.ha.process import ServerProcess
+from tests.ha.test_restart import run
 
 RWH = int(LeaseState.READ | LeaseState.HANDLE | LeaseState.WRITE)
 READ = int(ShareAccess.READ)
@@ -40,18 +41,6 @@ def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ServerPro
     process.start()
     yield process
     process.kill()
-
-
-def run(server: ServerProcess, body: Body) -> None:
-    async def main() -> None:
-        client = server.client()
-        async with asyncio.timeout(60):
-            try:
-                await body(server, client)
-            finally:
-                await client.close()
-
-    asyncio.run(main())
 
 
 def sleeps(server: ServerProcess) -> bool:

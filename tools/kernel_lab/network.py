@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import threading
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
+
+from tools.kernel_lab.wishes import answering
 
 TAPS = ("lab0", "lab1")
 ADDRESSES = ("10.77.0.1", "10.78.0.1")
@@ -45,31 +47,17 @@ def tap_namespace(count: int = 1) -> Iterator[list[str]]:
 
 
 def _switch(prefix: Sequence[str], wish: Path) -> None:
-    """Do what the file says: ``NUMBER up`` or ``NUMBER down``. It is gone when that is done, and ``link-error`` beside
-    it says what went wrong."""
+    """Do what the file says: ``NUMBER up`` or ``NUMBER down``; ``link-error`` beside it says what went wrong."""
     try:
         number, state = wish.read_text().split()
         _ip("-n", prefix[-1], "link", "set", TAPS[int(number)], {"up": "up", "down": "down"}[state])
     except (NetworkError, LookupError, ValueError) as error:
         wish.with_name("link-error").write_text(f"{error!r}\n")
-    wish.unlink()
 
 
 @contextlib.contextmanager
 def switching(prefix: Sequence[str], out: Path) -> Iterator[None]:
     """While the block runs, do what the guest asks of its links: ``out/CASE/ask-link`` holds the number of a tap and
     ``up`` or ``down``. ``prefix`` is the namespace's."""
-    end = threading.Event()
-
-    def answer() -> None:
-        while not end.wait(0.1):
-            for wish in out.glob("*/ask-link"):
-                _switch(prefix, wish)
-
-    thread = threading.Thread(target=answer, daemon=True)
-    thread.start()
-    try:
+    with answering(out, "ask-link", partial(_switch, prefix)):
         yield
-    finally:
-        end.set()
-        thread.join()

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tools.kernel_lab.server import Server, ServerError, check_ports, wait_ready
+from tools.kernel_lab.wishes import answering
 
-POLL_SECONDS = 0.02
 PROGRESS_SECONDS = 150.0
 """For the copy to get where it is wanted, before the failure and after it: over SMB Direct, Linux may notice a silent
 server only after two minutes (docs/kernel-lab.md)."""
@@ -110,25 +110,16 @@ class Failing(ABC):
         """While the block runs, do what the guest asks for in ``out/CASE/ask-WHAT``; what went wrong is in
         ``failed-WHAT``."""
         actions: dict[str, Action] = {"fail": self.failure, "status": self.status}
-        end = threading.Event()
 
-        def answer() -> None:
-            while not end.wait(POLL_SECONDS):
-                for wish in out.glob("*/ask-*"):
-                    what = wish.name.removeprefix("ask-")
-                    try:
-                        actions[what](wish.parent, wish.read_text().split())
-                    except (ServerError, OSError, KeyError, ValueError, IndexError) as error:
-                        wish.with_name(f"failed-{what}").write_text(f"host: {what}: {error}\n")
-                    wish.unlink()
+        def answer(wish: Path) -> None:
+            what = wish.name.removeprefix("ask-")
+            try:
+                actions[what](wish.parent, wish.read_text().split())
+            except (ServerError, OSError, KeyError, ValueError, IndexError) as error:
+                wish.with_name(f"failed-{what}").write_text(f"host: {what}: {error}\n")
 
-        thread = threading.Thread(target=answer, daemon=True)
-        thread.start()
-        try:
+        with answering(out, "ask-*", answer):
             yield
-        finally:
-            end.set()
-            thread.join()
 
 
 def _size(path: Path) -> int:

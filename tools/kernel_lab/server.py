@@ -9,10 +9,11 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from tools.kernel_lab.wishes import answering
 
 TCP_PORT, RDMA_PORT = 445, 5445
 """Linux 6.12 ignores ``port=`` on RDMA mounts, so these are the ones it must be."""
@@ -72,22 +73,13 @@ class Server:
     def answering(self, out: Path) -> Iterator[None]:
         """While the block runs, answer the guest's requests for the server's status: ``out/CASE/ask-status`` becomes
         ``status.json``."""
-        end = threading.Event()
 
-        def answer() -> None:
-            while not end.wait(0.2):
-                for wish in out.glob("*/ask-status"):
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        self.report(wish.with_name("status.json"))
-                    wish.unlink()
+        def answer(wish: Path) -> None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.report(wish.with_name("status.json"))
 
-        thread = threading.Thread(target=answer, daemon=True)
-        thread.start()
-        try:
+        with answering(out, "ask-status", answer):
             yield
-        finally:
-            end.set()
-            thread.join()
 
     def stop(self) -> None:
         """SIGTERM, and the exit status must be 0. Raises ``ServerError``."""
