@@ -92,7 +92,7 @@ def boot(cases: list[Case], out: Path, host: Host, options: argparse.Namespace) 
         environment["NET"] = f"tap:{cluster.TAP}"
     if cases[0].failure and not cases[0].verbs:
         settings += f" WORKOUT=persist.sh HOW={cases[0].failure}"
-    if cases[0].tap:
+    if cases[0].tap and options.server != "ksmbd":
         nics = zip(("NET", "NET2"), network.TAPS[: cases[0].nics], strict=False)
         environment.update((name, f"tap:{tap}") for name, tap in nics)
     if cases[0].rxe_retry:
@@ -245,7 +245,11 @@ def main(arguments: list[str] | None = None) -> int:
     out.mkdir(parents=True, exist_ok=True)
     if options.server == "ksmbd":
         # The kernel's own server shares the guest with the client: there is no wire, and nothing of ours to run.
-        cases = [case for case in cases if not case.verbs and not case.tap and not case.failure]
+        cases = [
+            case
+            for case in cases
+            if not (case.verbs or case.outages or case.failure or case.protocol == "rxe" or case.netem)
+        ]
     build()
     started = time.monotonic()
     general: list[str] = []
