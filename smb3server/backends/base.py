@@ -304,6 +304,10 @@ class Backend(ABC):
     path_lookups: int = 0
     """Paths resolved so far. Neither grows while clients read and write what they opened."""
 
+    def is_available(self) -> bool:
+        """Whether the store is there; False: its directory has gone away, and nobody should connect."""
+        return True
+
     @abstractmethod
     def open(self, request: OpenRequest) -> Handle:
         """FileNotFoundError: last component (or the stream) missing; PathNotFound: an ancestor is missing or no

@@ -376,3 +376,41 @@ def test_long_name_comes_back_with_its_short_name(local: Local) -> None:
     put(store, names.short_name(long).lower(), data=b"new")
     assert [entry.name for entry in root.iterdir() if not names.is_private(entry.name)] == [long]
     assert get(store, long) == b"new"
+
+
+# -- the root itself
+
+
+def test_a_root_that_is_gone_does_not_list_as_an_empty_one(local: Local) -> None:
+    """A program that mirrors the share would remove its copy."""
+    store, root = local
+    put(store, "f", data=b"data")
+    assert store.is_available()
+    root.rename(root.parent / "elsewhere")
+    assert not store.is_available()
+    with pytest.raises(FileNotFoundError):
+        listing(store)
+    (root.parent / "elsewhere").rename(root)
+    assert store.is_available()
+    assert listing(store) == ["f"]
+
+
+def test_a_root_that_was_made_anew_is_the_one_that_is_served(local: Local) -> None:
+    """As after a file system was mounted there; what was open stays open where it was."""
+    store, root = local
+    put(store, "f", data=b"old")
+    put(store, "f", data=b"side", stream="stream")
+    serial = store.volume_serial
+    with opened(store, "f", read=True, write=True) as handle:
+        root.rename(root.parent / "elsewhere")
+        root.mkdir()
+        (root / "g").write_bytes(b"new")
+        assert store.is_available()
+        assert listing(store) == ["g"]
+        assert not exists(store, ("f",))
+        assert store.volume_serial != serial
+        handle.write_from([b"OLD"], 0)
+    assert (root.parent / "elsewhere" / "f").read_bytes() == b"OLD"
+    put(store, "f", data=b"another", stream="stream")
+    assert get(store, "f", stream="stream") == b"another"
+    assert (root / "f").exists()
