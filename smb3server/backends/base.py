@@ -247,6 +247,11 @@ class Handle(ABC):
     def scan(self) -> Iterator[DirectoryEntry]:
         """Entries of this directory, '.' and '..' first; lazily, in bounded memory. Streams' side files never show."""
 
+    def search(self, matches: Callable[[str], bool], only: str | None = None) -> Iterator[DirectoryEntry | None]:
+        """Entries whose names match, in the order of ``scan``, and None for each of the others: a search that finds
+        nothing lets its caller turn to something else meanwhile. ``only``: the one name that matches, in any case."""
+        return (entry if matches(entry.name) else None for entry in self.scan())
+
     @abstractmethod
     def close(self) -> None:
         """Idempotent."""

@@ -414,3 +414,69 @@ def test_a_root_that_was_made_anew_is_the_one_that_is_served(local: Local) -> No
     put(store, "f", data=b"another", stream="stream")
     assert get(store, "f", stream="stream") == b"another"
     assert (root / "f").exists()
+
+
+# -- large directories
+
+
+def test_a_large_directory_is_folded_at_once() -> None:
+    plain = [f"Some File {number}.txt" for number in range(10)]
+    odd = ["Ünder", "trailing ", "trailing.", "a:b", "tab\t", "\udc80", "日本", "ß", "e\u0301"]
+    for batch in ([], plain, odd, [*plain, *odd], ["x "], ["."], ["x .y"]):
+        assert names.fold_all(batch) == [names.upcase(names.to_wire(name)) for name in batch]
+
+
+def test_short_names_are_found_while_the_directory_changes(local: Local) -> None:
+    store, root = local
+    for number in range(300):
+        (root / f"a long name, number {number}.text").touch()
+    for number in (0, 150, 299):
+        name = f"a long name, number {number}.text"
+        (root / f"new{number}").touch()
+        short = names.short_name(name)
+        assert short
+        handle = store.open(OpenRequest((short,)))
+        assert handle.path == (name,)
+        handle.close()
+    assert not exists(store, ("AAAAAA~1.TXT",))
+
+
+def test_a_search_for_one_name_reads_no_directory(local: Local) -> None:
+    """Programs on Windows look whether a file is there by searching for its name."""
+    store, root = local
+    for number in range(500):
+        (root / f"File{number}").write_bytes(bytes(number))
+    with opened(store, directory=True, read=True) as handle:
+
+        def found(name: str) -> list[tuple[str, int]]:
+            entries = handle.search(lambda _: pytest.fail("looked through the directory"), name)
+            return [(entry.name, entry.info.end_of_file) for entry in entries if entry is not None]
+
+        assert found("fILE400") == [("File400", 400)]
+        scans = store.resolver.cache.scans
+        assert found("FILE499") == [("File499", 499)]
+        assert found("File7") == [("File7", 7)]
+        assert found("none") == []
+        assert found(".smb3server") == []
+        assert found("\ud800") == []
+        assert found(names.short_name("a long name.text")) == []
+        assert store.resolver.cache.scans == scans
+
+
+def test_a_search_looks_at_what_matches_only(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, root = local
+    for number in range(50):
+        (root / f"f{number}").touch()
+    looked: list[bytes] = []
+    statx_at = syscalls.statx_at
+
+    def counted(directory: int, name: bytes) -> syscalls.Statx:
+        looked.append(name)
+        return statx_at(directory, name)
+
+    with opened(store, directory=True, read=True) as handle:
+        monkeypatch.setattr(syscalls, "statx_at", counted)
+        entries = list(handle.search(lambda name: name in ("..", "f7", "f8")))
+    assert sorted(entry.name for entry in entries if entry is not None) == ["..", "f7", "f8"]
+    assert len(entries) == 52
+    assert sorted(looked) == [b"f7", b"f8"]
