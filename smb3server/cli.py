@@ -66,11 +66,11 @@ def _windows_quote(text: str) -> str:
 
 
 async def serve(config: Config) -> int:
-    """Run until SIGTERM or SIGINT. Exit status."""
+    """Run until SIGTERM, SIGINT or SIGHUP (its terminal went away). Exit status."""
     service = Service(config)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, stop.set)
     try:
         await service.start()

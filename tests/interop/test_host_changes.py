@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -46,3 +47,15 @@ def test_a_removed_directory_is_no_empty_share(tmp_path: Path) -> None:
     finally:
         assert stop(served) == 0
     assert (tmp_path / "log").read_text().count("nobody gets in until it is back") == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signals_end_the_server_in_order(tmp_path: Path, number: signal.Signals) -> None:
+    """Also the one that comes when its terminal goes away."""
+    served = serve(tmp_path, "--state", str(tmp_path / "state"))
+    try:
+        served.process.send_signal(number)
+        assert served.process.wait(15) == 0
+    finally:
+        stop(served)
+    assert not (tmp_path / "state" / "admin.sock").exists()
