@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from smb3server.backends import attributes as attr
-from smb3server.backends import file_io, filetime, names, reparse, scan, syscalls
+from smb3server.backends import file_io, filetime, names, release, reparse, scan, syscalls
 from smb3server.backends.base import (
     Buffer,
     DirectoryEntry,
@@ -389,9 +389,9 @@ class LocalHandle(Handle):
         if descriptor >= 0 and self._writable:
             self._backend.own.closed(self.key)
         if descriptor >= 0:
-            os.close(descriptor)
+            release.close(descriptor)
         if data is not None and data != descriptor:
-            os.close(data)
+            release.close(data)
 
 
 def _clear_streams(metadata: Metadata) -> None:

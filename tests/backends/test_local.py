@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from smb3server.backends import attributes as attr
-from smb3server.backends import case_cache, filetime, names, syscalls
+from smb3server.backends import case_cache, filetime, names, release, syscalls
 from smb3server.backends.base import Disposition, OpenRequest, User
 from smb3server.backends.impersonate import ActAs
 from smb3server.backends.local import LocalBackend, LocalOptions
@@ -480,3 +480,48 @@ def test_a_search_looks_at_what_matches_only(local: Local, monkeypatch: pytest.M
     assert sorted(entry.name for entry in entries if entry is not None) == ["..", "f7", "f8"]
     assert len(entries) == 52
     assert sorted(looked) == [b"f7", b"f8"]
+
+
+# -- large files
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced", "replaced by a link"])
+@pytest.mark.parametrize("large", [True, False])
+def test_large_files_are_freed_apart(local: Local, how: str, large: bool) -> None:
+    """Freeing a file that lies in many pieces takes seconds; who removes or replaces it does not wait for that."""
+    store, root = local
+    put(store, "victim")
+    put(store, "other", data=b"new")
+    os.posix_fallocate((descriptor := os.open(root / "victim", os.O_RDWR)), 0, 2 * release.LARGE if large else 4096)
+    os.close(descriptor)
+    before = len(descriptors())
+    inode = (root / "victim").stat().st_ino
+
+    def held() -> int:
+        """Descriptors of the file, which is gone from its directory."""
+        return sum(_inode(int(number)) == inode for number in descriptors())
+
+    go_on = threading.Event()
+    release._executor().submit(go_on.wait)
+    try:
+        if how == "removed":
+            with opened(store, "victim", write=True) as handle:
+                handle.unlink()
+            assert not (root / "victim").exists()
+        else:
+            with opened(store, "other") as handle:
+                (handle.rename if how == "replaced" else handle.link)(("victim",), True)
+            assert get(store, "victim") == b"new"
+        assert held() == large
+    finally:
+        go_on.set()
+        release.wait()
+    assert held() == 0
+    assert len(descriptors()) <= before
+
+
+def _inode(descriptor: int) -> int:
+    try:
+        return os.fstat(descriptor).st_ino
+    except OSError:
+        return -1
