@@ -151,6 +151,11 @@ class Handle(ABC):
     def flush(self) -> None:
         """To stable storage. May take long: called from a worker thread."""
 
+    def shrinking(self, size: int) -> Callable[[], None] | None:
+        """If cutting the file to ``size`` bytes may take long: what does most of it, on any thread, while the handle is
+        open. None: it takes no time worth mentioning."""
+        return None
+
     @abstractmethod
     def truncate(self, size: int) -> None:
         """Set end of file."""

@@ -154,6 +154,16 @@ class LocalHandle(Handle):
         finally:
             os.close(descriptor)
 
+    def shrinking(self, size: int) -> Callable[[], None] | None:
+        descriptor = self._data
+        if descriptor is None or not self._writable:
+            return None
+        stat = os.fstat(descriptor)
+        if size >= stat.st_size or not release.is_large(stat, size):
+            return None
+        self._changing()
+        return lambda: file_io.truncate(descriptor, size)
+
     def truncate(self, size: int) -> None:
         with self._for_writing() as descriptor:
             file_io.truncate(descriptor, size)

@@ -22,8 +22,9 @@ def _executor() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, "release")
 
 
-def is_large(stat: os.stat_result) -> bool:
-    return stat_module.S_ISREG(stat.st_mode) and stat.st_blocks * _BLOCK >= LARGE
+def is_large(stat: os.stat_result, kept: int = 0) -> bool:
+    """Whether a file has that much to give back, of which its first ``kept`` bytes stay."""
+    return stat_module.S_ISREG(stat.st_mode) and stat.st_blocks * _BLOCK - kept >= LARGE
 
 
 def close(descriptor: int) -> None:
