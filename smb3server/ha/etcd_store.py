@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import aiohttp
 
+from smb3server.ha.etcd_renewer import EtcdRenewer, raise_error
 from smb3server.ha.store import (
     MAX_BATCH,
     Change,
@@ -27,6 +28,7 @@ from smb3server.ha.store import (
     LeaseLost,
     Operation,
     Put,
+    Renewer,
     Store,
     StoreError,
     StoreFull,
@@ -45,9 +47,6 @@ _PAGE = 5000
 _WATCH_SILENCE = 5.0
 """Seconds without a change after which a watch connects anew: it may be talking to nobody."""
 _LINE_LIMIT = 8 << 20
-_LEASE_NOT_FOUND = "requested lease not found"
-_NO_SPACE = "database space exceeded"
-_TOO_LARGE = "request is too large"
 
 Json = dict[str, Any]
 
@@ -167,7 +166,7 @@ class EtcdStore(Store):
             answer = json.loads(await response.read())
         if not isinstance(answer, dict):
             raise ValueError("not an object")
-        _raise_error(answer)
+        raise_error(answer)
         return answer
 
     # Batches
@@ -317,10 +316,8 @@ class EtcdStore(Store):
         answer = await self._call("/v3/lease/grant", {"TTL": str(max(1, round(ttl)))})
         return int(answer["ID"])
 
-    async def renew(self, lease: int) -> None:
-        answer = await self._ask("/v3/lease/keepalive", {"ID": str(lease)})
-        if int(answer.get("result", {}).get("TTL", 0)) <= 0:
-            raise LeaseLost(f"lease {lease:x}")
+    def renewer(self) -> Renewer:
+        return EtcdRenewer(self._endpoints)
 
     async def revoke(self, lease: int) -> None:
         try:
@@ -343,24 +340,12 @@ class EtcdStore(Store):
         await self._session.close()
 
 
-def _raise_error(answer: Json) -> None:
-    error = answer.get("error")
-    if not error:
-        return
-    text = error if isinstance(error, str) else str(error.get("message", error))
-    if _LEASE_NOT_FOUND in text:
-        raise LeaseLost(text)
-    if _NO_SPACE in text or _TOO_LARGE in text:
-        raise StoreFull(text)
-    raise StoreError(text)
-
-
 def _entry(item: Json) -> Entry:
     return Entry(_key(item["key"]), base64.b64decode(item.get("value", "")), int(item["mod_revision"]))
 
 
 def _changes(answer: Json) -> list[Change]:
-    _raise_error(answer)
+    raise_error(answer)
     result = answer.get("result", {})
     if result.get("canceled"):
         raise StoreError(f"watch ended: {result.get('cancel_reason') or 'history is compacted'}")

@@ -169,7 +169,7 @@ def test_keys_go_with_their_lease(run: Run) -> None:
         await watching.aclose()  # type: ignore[attr-defined]
         assert [entry.key for entry in await store.scan("t/l/")] == ["t/l/3"]
         with pytest.raises(LeaseLost):
-            await store.renew(lease)
+            await asyncio.to_thread(store.renewer().renew, lease, 3.0)
         with pytest.raises(LeaseLost):
             await store.commit([Put("t/l/4", b"", lease)])
 
@@ -182,7 +182,7 @@ def test_renewed_and_revoked_leases(run: Run) -> None:
         await store.commit([Put("t/l", b"", lease)])
         for _ in range(4):
             await asyncio.sleep(0.7)
-            await store.renew(lease)
+            await asyncio.to_thread(store.renewer().renew, lease, 3.0)
         assert await store.get("t/l") is not None
         assert 0 < await store.time_left(lease) <= 2
         await store.revoke(lease)
