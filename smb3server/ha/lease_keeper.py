@@ -1,8 +1,9 @@
 """Keeps a membership's lease, and the fence with it, on a thread of its own: no event loop is too busy for that.
 
 A thread would also keep the lease of a node whose event loop hangs for good, and with it services that nobody serves.
-So the event loop shows signs of life (``beat``), and without one for ``max_stall`` seconds the lease is not renewed: it
-runs out by itself, as that of a node that was cut off. A loop that comes back before the deadline goes on as before.
+So the event loop shows signs of life: in every turn (``beat``), and in one that takes long, with every request and
+reply (``Fence.asked_at``). Without any for ``max_stall`` seconds the lease is not renewed: it runs out by itself, as
+that of a node that was cut off. A loop that comes back before the deadline goes on as before.
 
 The thread needs the interpreter's lock for moments only, and a busy event loop has to leave it every few milliseconds
 (``sys.getswitchinterval``). Code that holds it for good stops this thread, too, and the lease runs out.
@@ -35,13 +36,17 @@ def boottime() -> float:
 class Fence:
     """Whether this node may still answer. Asked before every request and every reply."""
 
-    __slots__ = ("deadline",)
+    __slots__ = ("asked_at", "deadline")
 
     def __init__(self) -> None:
         self.deadline = 0.0
+        self.asked_at = 0.0
+        """When the event loop last asked: a sign of life."""
 
     def expired(self) -> bool:
-        return time.clock_gettime(time.CLOCK_BOOTTIME) >= self.deadline
+        """On the event loop."""
+        self.asked_at = now = boottime()
+        return now >= self.deadline
 
 
 def margin_of(ttl: float) -> float:
@@ -100,9 +105,9 @@ class LeaseKeeper:
     def beat(self) -> None:
         """The event loop is alive. Every ``beat_interval`` seconds."""
         now = boottime()
-        stall, self._alive_at = now - self._alive_at, now
-        if stall > self.ttl:
-            log.warning("%s: the event loop stood still for %.1f s", self._name, stall)
+        turn, self._alive_at = now - self._alive_at, now
+        if turn > self.ttl:
+            log.warning("%s: a turn of the event loop took %.1f s", self._name, turn)
 
     def end(self) -> None:
         """From now on this node is behind its fence, and the lease is not renewed. From any thread; what comes second
@@ -153,7 +158,7 @@ class LeaseKeeper:
         return max(0.0, sent_at + self._pause - boottime())
 
     def _is_alive(self) -> bool:
-        silence = boottime() - self._alive_at
+        silence = boottime() - max(self._alive_at, self._fence.asked_at)
         if silence <= self.max_stall:
             self._silent = False
         elif not self._silent:
@@ -163,7 +168,7 @@ class LeaseKeeper:
 
     def _extend(self, sent_at: float) -> bool:
         with self._lock:
-            if not self._ended.is_set() and not self._fence.expired():
+            if not self._ended.is_set() and boottime() < self._fence.deadline:
                 self._fence.deadline = sent_at + self.ttl - self.margin
                 return True
         # Stopped for too long: who knows what happened meanwhile.

@@ -96,7 +96,6 @@ class Kept:
 def store(monkeypatch: pytest.MonkeyPatch) -> Simulated:
     found = Simulated()
     monkeypatch.setattr(lease_keeper, "boottime", lambda: found.now)
-    monkeypatch.setattr(Fence, "expired", lambda fence: found.now >= fence.deadline)
     return found
 
 
@@ -145,6 +144,17 @@ def test_not_renewed_for_an_event_loop_that_is_dead(store: Simulated) -> None:
     store.expires = store.now + 100
     kept.keeper.attempt()
     assert kept.fence.expired()
+
+
+def test_renewed_while_requests_are_served_in_one_long_turn(store: Simulated) -> None:
+    kept = Kept(store)
+    end = store.now + 3 * MAX_STALL
+    while store.now < end:
+        assert not kept.fence.expired()
+        kept.run(1, beating=False)
+    served = kept.fence.asked_at
+    kept.run(100, beating=False)
+    assert store.expires <= served + MAX_STALL + TTL
 
 
 def test_renewed_again_for_an_event_loop_that_comes_back_in_time(store: Simulated) -> None:

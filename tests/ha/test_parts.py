@@ -16,7 +16,8 @@ from scapy.layers.inet6 import ICMPv6ND_NA
 from scapy.layers.l2 import ARP, Ether
 
 from smb3server.ha import address, persistence, redirect
-from smb3server.ha.cluster import Cluster, ClusterConfig
+from smb3server.ha import cluster as cluster_module
+from smb3server.ha.cluster import STARTUP_GRACE, SUCCESSION_DELAY, Cluster, ClusterConfig
 from smb3server.ha.records import parse
 from smb3server.ha.service_owner import ServiceConfig
 from smb3server.ha.store import Change, Condition, ConditionFailed, Put, Store, StoreError
@@ -249,6 +250,36 @@ def test_clients_are_sent_where_their_service_is() -> None:
         assert answered == b'{"told": 4}'
 
     run_told(body)
+
+
+def test_who_leaves_a_free_service_to_whom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that has just joined waits for one that would rather have it and may be a moment behind, not for ever."""
+    now = 1000.0
+    monkeypatch.setattr(cluster_module, "boottime", lambda: now)
+    config = ServiceConfig("files", nodes=["a", "b"])
+
+    async def body() -> None:
+        nonlocal now
+        found = Cluster(
+            Server(Settings(server_name="CLU")),
+            cast("Store", FakeStore()),
+            ClusterConfig("", "b", services=[config]),
+            dict,
+        )
+
+        def change(key: str, value: bytes | None = b"{}") -> float:
+            found.view.apply(Change(found.prefix + key, value, 1))
+            return found._patience(config, found.candidates(config))
+
+        found.membership.joined_at = now
+        assert change("nodes/b") == STARTUP_GRACE
+        now += STARTUP_GRACE
+        assert change("nodes/b") == 0.0
+        assert change("nodes/a") == SUCCESSION_DELAY
+        assert change("draining/a") == 0.0
+        assert change("draining/b") == float("inf")
+
+    asyncio.run(body())
 
 
 class Unreachable:
