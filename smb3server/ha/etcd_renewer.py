@@ -5,10 +5,10 @@ from __future__ import annotations
 import http.client
 import json
 import time
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
+from smb3server.ha.etcd_members import Members
 from smb3server.ha.store import LeaseLost, Renewer, StoreError, StoreFull
 
 _LEASE_NOT_FOUND = "requested lease not found"
@@ -38,17 +38,24 @@ def check_renewal(answer: dict[str, Any], lease: int) -> None:
 
 
 class EtcdRenewer(Renewer):
-    """``endpoints``: base addresses. A member that does not answer is left for the next one."""
+    """``on_silent`` is called with the endpoint of a member that did not answer as it should, on the thread that
+    renews."""
 
-    def __init__(self, endpoints: Sequence[str]) -> None:
-        self._hosts = deque(endpoint.removeprefix("http://") for endpoint in endpoints)
+    def __init__(self, members: Members, on_silent: Callable[[str], None]) -> None:
+        self._members = members
+        self._on_silent = on_silent
+        self._endpoint = ""
+        """Where the connection goes."""
         self._connection: http.client.HTTPConnection | None = None
 
     @property
     def members(self) -> int:
-        return len(self._hosts)
+        return len(self._members)
 
     def renew(self, lease: int, timeout: float) -> None:
+        if self._endpoint != self._members.first:
+            self.close()
+            self._endpoint = self._members.first
         try:
             answer = self._post("/v3/lease/keepalive", json.dumps({"ID": str(lease)}).encode(), timeout)
             raise_error(answer)
@@ -57,14 +64,14 @@ class EtcdRenewer(Renewer):
             raise
         except (OSError, http.client.HTTPException, ValueError, StoreError) as error:
             self.close()
-            silent = self._hosts[0]
-            self._hosts.rotate(-1)
-            raise StoreError(f"etcd at {silent}: {error or type(error).__name__}") from error
+            self._members.avoid(self._endpoint)
+            self._on_silent(self._endpoint)
+            raise StoreError(f"{self._endpoint}: {error or type(error).__name__}") from error
 
     def _post(self, path: str, body: bytes, timeout: float) -> dict[str, Any]:
         deadline = time.monotonic() + timeout
         if self._connection is None:
-            self._connection = http.client.HTTPConnection(self._hosts[0])
+            self._connection = http.client.HTTPConnection(self._endpoint.removeprefix("http://"))
         connection = self._connection
         if connection.sock is None:
             connection.timeout = timeout

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import aiohttp
 
+from smb3server.ha.etcd_members import Members
 from smb3server.ha.etcd_renewer import EtcdRenewer, raise_error
 from smb3server.ha.store import (
     MAX_BATCH,
@@ -91,7 +92,7 @@ class EtcdStore(Store):
     def __init__(self, endpoints: Sequence[str], timeout: float = REQUEST_TIMEOUT) -> None:
         self.timeout = timeout
         self._loop = asyncio.get_running_loop()
-        self._endpoints = deque(endpoints)
+        self._members = Members(endpoints)
         self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), read_bufsize=1 << 18)
         self._batches: deque[_Batch] = deque()
         self._sender: asyncio.Task[None] | None = None
@@ -110,11 +111,11 @@ class EtcdStore(Store):
         if self._closed:
             raise StoreError("store is closed")
         failure: Exception | None = None
-        endpoint = self._endpoints[0]
+        endpoint = self._members.first
         try:
             async with asyncio.timeout(self.timeout):
-                for _ in range(len(self._endpoints)):
-                    endpoint = self._endpoints[0]
+                for _ in range(len(self._members)):
+                    endpoint = self._members.first
                     try:
                         return await self._post(endpoint + path, body)
                     except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
@@ -134,10 +135,10 @@ class EtcdStore(Store):
         all the time there is. So a member that is cut off, or that waits for a leader, costs no lease."""
         if self._closed:
             raise StoreError("store is closed")
-        share = self.timeout / (2 * max(2, len(self._endpoints)))
+        share = self.timeout / (2 * max(2, len(self._members)))
         deadline = self._loop.time() + self.timeout
         while True:
-            endpoint = self._endpoints[0]
+            endpoint = self._members.first
             try:
                 async with asyncio.timeout(min(share, deadline - self._loop.time())):
                     return await self._post(endpoint + path, body)
@@ -154,8 +155,7 @@ class EtcdStore(Store):
 
     def _avoid(self, endpoint: str) -> None:
         """It does not answer as it should: what follows goes elsewhere, and watches do not wait for news from it."""
-        if self._endpoints[0] == endpoint:
-            self._endpoints.rotate(-1)
+        self._members.avoid(endpoint)
         for response, source in list(self._watching.items()):
             if source == endpoint:
                 response.close()
@@ -285,13 +285,18 @@ class EtcdStore(Store):
             }
         }
         limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT, sock_read=_WATCH_SILENCE)
-        endpoint = self._endpoints[0]
+        endpoint = self._members.first
         pending: list[Change] = []
         try:
-            response = await self._session.post(endpoint + "/v3/watch", data=json.dumps(body), timeout=limits)
+            async with asyncio.timeout(self.timeout):
+                response = await self._session.post(endpoint + "/v3/watch", data=json.dumps(body), timeout=limits)
         except (aiohttp.ClientError, TimeoutError):
             self._avoid(endpoint)
             raise
+        if endpoint != self._members.first:
+            # Found silent by others meanwhile.
+            response.close()
+            return
         self._watching[response] = endpoint
         try:
             buffer = bytearray()
@@ -317,7 +322,15 @@ class EtcdStore(Store):
         return int(answer["ID"])
 
     def renewer(self) -> Renewer:
-        return EtcdRenewer(self._endpoints)
+        """What it finds silent is left by requests and watches, too, once the event loop has time for that."""
+
+        def silent(endpoint: str) -> None:
+            try:
+                self._loop.call_soon_threadsafe(self._avoid, endpoint)
+            except RuntimeError:
+                log.debug("event loop is gone")
+
+        return EtcdRenewer(self._members, silent)
 
     async def revoke(self, lease: int) -> None:
         try:

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.ha import lease_keeper
+from smb3server.ha import etcd_store, lease_keeper
+from smb3server.ha.etcd_members import Members
 from smb3server.ha.etcd_renewer import EtcdRenewer
 from smb3server.ha.etcd_store import EtcdStore
 from smb3server.ha.lease_keeper import Fence, LeaseKeeper
 from smb3server.ha.membership import Membership
 from smb3server.ha.sqlite_store import SqliteStore
-from smb3server.ha.store import LeaseLost, Renewer, StoreError
+from smb3server.ha.store import LeaseLost, Put, Renewer, StoreError
 from smb3server.ha.store_url import parse_url
 from tests.ha.etcd import Etcd
 
@@ -263,6 +264,42 @@ def test_a_thread_that_fails_leaves_no_fence_open() -> None:
     assert fence.expired() and told.is_set() and renewer.closed.is_set()
 
 
+def test_watches_leave_a_member_that_renewals_find_silent(etcd: Etcd, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that takes connections and never answers, and nothing else is asked of."""
+    monkeypatch.setattr(etcd_store, "_WATCH_SILENCE", 600.0)
+
+    async def body() -> None:
+        asked = asyncio.Event()
+
+        async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            asked.set()
+            await reader.read()
+            writer.close()
+
+        listener = await asyncio.start_server(never, "127.0.0.1", 0)
+        host, port = listener.sockets[0].getsockname()
+        other = EtcdStore(parse_url(etcd.url))
+        lease, version = await other.grant(60), await other.version()
+        store = EtcdStore([f"http://{host}:{port}", *parse_url(etcd.url)])
+        watching = store.watch("t/news/", version)
+        news = asyncio.ensure_future(anext(watching))
+        await asked.wait()
+        renewer = store.renewer()
+        with pytest.raises(StoreError):
+            await asyncio.to_thread(renewer.renew, lease, 0.1)
+        await other.commit([Put("t/news/1", b"")])
+        assert (await news).key == "t/news/1"
+        await watching.aclose()  # type: ignore[attr-defined]
+        renewer.close()
+        await store.close()
+        await other.close()
+        listener.close()
+
+    asyncio.run(asyncio.wait_for(body(), 60))
+
+
 @pytest.fixture(params=["sqlite", "etcd"])
 def kind(request: pytest.FixtureRequest) -> Iterator[str]:
     if request.param == "etcd":
@@ -313,10 +350,13 @@ def test_next_member_is_asked(etcd: Etcd) -> None:
         return lease
 
     lease = asyncio.run(granted())
-    renewer = EtcdRenewer(["http://127.0.0.1:1", *parse_url(etcd.url)])
+    members = Members(["http://127.0.0.1:1", *parse_url(etcd.url)])
+    silent: list[str] = []
+    renewer = EtcdRenewer(members, silent.append)
     assert renewer.members == 2
     with pytest.raises(StoreError):
         renewer.renew(lease, 2.0)
+    assert silent == ["http://127.0.0.1:1"] and members.first == parse_url(etcd.url)[0]
     renewer.renew(lease, 10.0)
     connection = renewer._connection
     assert connection is not None
@@ -327,4 +367,8 @@ def test_next_member_is_asked(etcd: Etcd) -> None:
         renewer.renew(lease + 1, 10.0)
     renewer.close()
     renewer.renew(lease, 10.0)
+    # Somebody else has found this member silent.
+    members.avoid(members.first)
+    with pytest.raises(StoreError):
+        renewer.renew(lease, 2.0)
     renewer.close()
