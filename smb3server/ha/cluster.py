@@ -139,8 +139,11 @@ class Cluster:
             self._holding = self._holder.submit(self._hold_addresses)
 
     def _hold_addresses(self) -> None:
-        for service in self.services.values():
-            service.hold_addresses()
+        try:
+            for service in self.services.values():
+                service.hold_addresses()
+        except Exception:
+            log.exception("%s: addresses are not kept", self.node)
 
     def _guid_of_address(self, address: str) -> bytes | None:
         """A service is one server to its clients, whichever node it is on (ServerGuid, 3.3.1.5)."""

@@ -12,13 +12,16 @@ from pathlib import Path
 import pytest
 
 from smb3server.client.persistent import PersistentShare
+from smb3server.client.transports import open_tcp
 from smb3server.ha.etcd_store import EtcdStore
 from smb3server.ha.lease_keeper import boottime
 from smb3server.ha.store import Entry
 from smb3server.ha.store_url import parse_url
 from smbdirect.errors import ConnectionLost
 from tests.ha.etcd import Etcd
-from tests.ha.nodes import Node, client
+from tests.ha.nodes import PASSWORD, USER, Node, client
+from tools.cluster import lab
+from tools.cluster.lab import CLIENT, PORT, SHARE, VIRTUAL, VIRTUAL6, ClusterLab
 
 TTL = 4
 PATIENCE = 60.0
@@ -179,3 +182,33 @@ def test_a_dead_event_loop_gives_the_lease_up(make: Make) -> None:
         await store.close()
 
     run(body)
+
+
+@pytest.mark.root
+def test_addresses_stay_while_the_event_loop_stands_still(tmp_path: Path) -> None:
+    """They have a lifetime in the kernel, which is no longer than the lease's."""
+    if reason := lab.why_not():
+        pytest.skip(reason)
+    program = ("-m", "tests.ha.stalling", str(tmp_path))
+
+    async def body() -> None:
+        share = PersistentShare(lambda: open_tcp(VIRTUAL, PORT, 1.0), SHARE, USER, PASSWORD, PATIENCE)
+        file = await share.open("f", share=1)
+        tree = await share.connected()
+        remote = await file._attached(tree)
+        (tmp_path / "stuck").touch()
+        node.send(signal.SIGUSR1)
+        end = boottime() + 2 * TTL
+        while boottime() < end or not (tmp_path / "stalled").exists():
+            assert {VIRTUAL, VIRTUAL6} <= await asyncio.to_thread(cluster.network.addresses, "a")
+            await asyncio.sleep(0.2)
+        (tmp_path / "stuck").unlink()
+        await tree.write(remote, 0, b"x")
+        assert tree.client.closed is None
+        await file.close()
+        await share.close()
+
+    with ClusterLab(tmp_path, ttl=TTL, cluster_options="max_stall = 600", program=program) as cluster:
+        cluster.wait_for_address("a")
+        node = cluster.nodes["a"]
+        cluster.network.inside(CLIENT, body)

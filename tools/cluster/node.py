@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 USER, PASSWORD = "u", "pw"
+PROGRAM = ("-m", "smb3server")
 _EXIT_SECONDS = 20
 
 
@@ -32,7 +33,7 @@ class Node:
         ttl: int = 2,
         options: str = "",
         cluster_options: str = "",
-        program: Sequence[str] = ("-m", "smb3server"),
+        program: Sequence[str] = PROGRAM,
     ) -> None:
         """``sections``: of the configuration file, beyond those of server, cluster and user; ``options`` and
         ``cluster_options``: lines of its [server] and [cluster] sections; ``prefix``: what the command begins with;
