@@ -45,6 +45,8 @@ _CONNECT_TIMEOUT = 1.0
 _RETRY_DELAY = 0.05
 _PAGE = 5000
 """Keys read at once. Between two answers a busy node does much else."""
+_PAGE_TIMEOUT = 10.0
+"""Seconds for as many, also on a machine that thousands of clients come back to: a takeover that fails begins anew."""
 _WATCH_SILENCE = 5.0
 """Seconds without a change after which a watch connects anew: it may be talking to nobody."""
 _LINE_LIMIT = 8 << 20
@@ -130,13 +132,16 @@ class EtcdStore(Store):
             raise StoreError(f"etcd: {error}") from error
         raise StoreError(f"no etcd member can be reached: {failure}")
 
-    async def _ask(self, path: str, body: Json) -> Json:
+    async def _ask(self, path: str, body: Json, timeout: float = 0.0) -> Json:
         """A request that does no harm if it is done twice: it is sent to one member after the other, none of which gets
-        all the time there is. So a member that is cut off, or that waits for a leader, costs no lease."""
+        all the time there is. So a member that is cut off, or that waits for a leader, costs little. Each gets more in
+        the next round, if there is one: it may be this machine that is slow. ``timeout``: seconds for all of it."""
         if self._closed:
             raise StoreError("store is closed")
+        timeout = timeout or self.timeout
         share = self.timeout / (2 * max(2, len(self._members)))
-        deadline = self._loop.time() + self.timeout
+        deadline = self._loop.time() + timeout
+        attempts = 0
         while True:
             endpoint = self._members.first
             try:
@@ -149,8 +154,11 @@ class EtcdStore(Store):
             self._avoid(endpoint)
             if self._loop.time() + _RETRY_DELAY > deadline:
                 raise StoreError(
-                    f"no etcd member answers in {self.timeout:g} s (last {endpoint}: {failure or 'silent'})"
+                    f"no etcd member answers in {timeout:g} s (last {endpoint}: {failure or 'silent'})"
                 ) from failure
+            attempts += 1
+            if attempts % len(self._members) == 0:
+                share *= 2
             await asyncio.sleep(_RETRY_DELAY)
 
     def _avoid(self, endpoint: str) -> None:
@@ -161,7 +169,7 @@ class EtcdStore(Store):
                 response.close()
 
     async def _post(self, url: str, body: Json) -> Json:
-        limits = aiohttp.ClientTimeout(total=self.timeout, sock_connect=min(_CONNECT_TIMEOUT, self.timeout))
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=min(_CONNECT_TIMEOUT, self.timeout))
         async with self._session.post(url, data=json.dumps(body), timeout=limits) as response:
             answer = json.loads(await response.read())
         if not isinstance(answer, dict):
@@ -249,7 +257,7 @@ class EtcdStore(Store):
         start, revision = prefix, "0"
         while True:
             body = {"key": _b64(start), "range_end": _b64(prefix_end(prefix)), "limit": str(_PAGE)}
-            answer = await self._ask("/v3/kv/range", {**body, "revision": revision})
+            answer = await self._ask("/v3/kv/range", {**body, "revision": revision}, _PAGE_TIMEOUT)
             revision = answer["header"]["revision"] if revision == "0" else revision
             found += [_entry(item) for item in answer.get("kvs", ())]
             if not answer.get("more"):
