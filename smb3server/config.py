@@ -43,6 +43,7 @@ etcd = "etcd://HOST:PORT,..."      # or --cluster
 node = "a"                         # or --node
 name = "smb3server"
 ttl = 4                            # seconds until a dead node's services move
+max_stall = 12                     # seconds until those of a node move that runs, but does nothing any more
 
 [[service]]
 name = "files"
@@ -319,6 +320,7 @@ def _read_cluster(table: _Table, cluster: ClusterConfig) -> None:
     cluster.node = table.take("node", str, cluster.node)
     cluster.name = table.take("name", str, cluster.name)
     cluster.ttl = table.take("ttl", int, cluster.ttl)
+    cluster.max_stall = table.take("max_stall", int, cluster.max_stall)
     table.finish()
 
 
@@ -355,6 +357,8 @@ def _check_cluster(config: Config) -> None:
         raise ConfigError("--node and the cluster's name: letters, digits, - and _")
     if not 2 <= cluster.ttl <= 60:
         raise ConfigError("[cluster] ttl: 2 to 60 seconds")
+    if cluster.max_stall and not cluster.ttl <= cluster.max_stall <= 600:
+        raise ConfigError("[cluster] max_stall: at least the ttl, and at most 600 seconds")
     if len(set(names)) < len(names):
         raise ConfigError("[[service]]: every name only once")
 

@@ -33,7 +33,7 @@ from smb3server.tree import IPC_SHARE_NAME, Share, ShareType
 
 if TYPE_CHECKING:
     from smb3server.fabric_choice import Choice
-    from smb3server.ha.membership import Fence
+    from smb3server.ha.lease_keeper import Fence
     from smb3server.ha.persistence import Persistence
     from smb3server.open import Open
     from smbdirect.message_transport import MessageTransport

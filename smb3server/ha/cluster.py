@@ -11,10 +11,12 @@ import json
 import logging
 import uuid
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from smb3server.ha.membership import DEFAULT_TTL, Membership, boottime
+from smb3server.ha.lease_keeper import boottime
+from smb3server.ha.membership import DEFAULT_TTL, Membership
 from smb3server.ha.persistence import Persistence
 from smb3server.ha.service_owner import ServiceConfig, ServiceOwner
 from smb3server.ha.store import Put, Store, StoreError, ignore_outcome
@@ -55,6 +57,8 @@ class ClusterConfig:
     node: str = ""
     name: str = DEFAULT_NAME
     ttl: float = DEFAULT_TTL
+    max_stall: float = 0.0
+    """Seconds for which the event loop may stand still; 0: a multiple of the ttl, see ``Membership``."""
     services: list[ServiceConfig] = field(default_factory=list)
 
 
@@ -70,7 +74,7 @@ class Cluster:
         self.node = config.node
         self.prefix = coordination_prefix(config.name)
         self.view = View(self.prefix)
-        self.membership = Membership(store, self.prefix, config.node, info, config.ttl)
+        self.membership = Membership(store, self.prefix, config.node, info, config.ttl, config.max_stall)
         self.services = {
             entry.name: ServiceOwner(server, store, self.prefix, f"{config.name}/state/", self.membership, entry)
             for entry in config.services
@@ -82,6 +86,8 @@ class Cluster:
         self._wake = asyncio.Event()
         self._unowned_since: dict[str, tuple[list[str], float]] = {}
         """Since when a service has no owner, and these candidates for it."""
+        self._holder = ThreadPoolExecutor(1, "addresses")
+        self._holding: Future[None] | None = None
         self._moving: set[str] = set()
         """Services whose clients have been told that they move."""
         for share in server.share_list.values():
@@ -94,7 +100,8 @@ class Cluster:
             server.persistence = Persistence()
         self.membership.on_lost = self._lost
         self.membership.on_joined = self._wake.set
-        self.membership.on_renewed = self._renewed
+        self.membership.on_renewed = self.membership.refresh
+        self.membership.on_extended = self._extended
         server.guid_of_address = self._guid_of_address
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
@@ -120,15 +127,23 @@ class Cluster:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
         await self.membership.leave()
+        self._holder.shutdown()
 
     def _lost(self) -> None:
         for service in self.services.values():
             service.lose()
 
-    def _renewed(self) -> None:
-        self.membership.refresh()
-        for service in self.services.values():
-            service.keep_addresses()
+    def _extended(self) -> None:
+        """On the lease's thread, which nothing may hold up: addresses are kept by another."""
+        if self._holding is None or self._holding.done():
+            self._holding = self._holder.submit(self._hold_addresses)
+
+    def _hold_addresses(self) -> None:
+        try:
+            for service in self.services.values():
+                service.hold_addresses()
+        except Exception:
+            log.exception("%s: addresses are not kept", self.node)
 
     def _guid_of_address(self, address: str) -> bytes | None:
         """A service is one server to its clients, whichever node it is on (ServerGuid, 3.3.1.5)."""

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 import aiohttp
 
+from smb3server.ha.etcd_members import Members
+from smb3server.ha.etcd_renewer import EtcdRenewer, raise_error
 from smb3server.ha.store import (
     MAX_BATCH,
     Change,
@@ -27,6 +29,7 @@ from smb3server.ha.store import (
     LeaseLost,
     Operation,
     Put,
+    Renewer,
     Store,
     StoreError,
     StoreFull,
@@ -42,12 +45,11 @@ _CONNECT_TIMEOUT = 1.0
 _RETRY_DELAY = 0.05
 _PAGE = 5000
 """Keys read at once. Between two answers a busy node does much else."""
+_PAGE_TIMEOUT = 10.0
+"""Seconds for as many, also on a machine that thousands of clients come back to: a takeover that fails begins anew."""
 _WATCH_SILENCE = 5.0
 """Seconds without a change after which a watch connects anew: it may be talking to nobody."""
 _LINE_LIMIT = 8 << 20
-_LEASE_NOT_FOUND = "requested lease not found"
-_NO_SPACE = "database space exceeded"
-_TOO_LARGE = "request is too large"
 
 Json = dict[str, Any]
 
@@ -92,7 +94,7 @@ class EtcdStore(Store):
     def __init__(self, endpoints: Sequence[str], timeout: float = REQUEST_TIMEOUT) -> None:
         self.timeout = timeout
         self._loop = asyncio.get_running_loop()
-        self._endpoints = deque(endpoints)
+        self._members = Members(endpoints)
         self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), read_bufsize=1 << 18)
         self._batches: deque[_Batch] = deque()
         self._sender: asyncio.Task[None] | None = None
@@ -111,11 +113,11 @@ class EtcdStore(Store):
         if self._closed:
             raise StoreError("store is closed")
         failure: Exception | None = None
-        endpoint = self._endpoints[0]
+        endpoint = self._members.first
         try:
             async with asyncio.timeout(self.timeout):
-                for _ in range(len(self._endpoints)):
-                    endpoint = self._endpoints[0]
+                for _ in range(len(self._members)):
+                    endpoint = self._members.first
                     try:
                         return await self._post(endpoint + path, body)
                     except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
@@ -130,15 +132,18 @@ class EtcdStore(Store):
             raise StoreError(f"etcd: {error}") from error
         raise StoreError(f"no etcd member can be reached: {failure}")
 
-    async def _ask(self, path: str, body: Json) -> Json:
+    async def _ask(self, path: str, body: Json, timeout: float = 0.0) -> Json:
         """A request that does no harm if it is done twice: it is sent to one member after the other, none of which gets
-        all the time there is. So a member that is cut off, or that waits for a leader, costs no lease."""
+        all the time there is. So a member that is cut off, or that waits for a leader, costs little. Each gets more in
+        the next round, if there is one: it may be this machine that is slow. ``timeout``: seconds for all of it."""
         if self._closed:
             raise StoreError("store is closed")
-        share = self.timeout / (2 * max(2, len(self._endpoints)))
-        deadline = self._loop.time() + self.timeout
+        timeout = timeout or self.timeout
+        share = self.timeout / (2 * max(2, len(self._members)))
+        deadline = self._loop.time() + timeout
+        attempts = 0
         while True:
-            endpoint = self._endpoints[0]
+            endpoint = self._members.first
             try:
                 async with asyncio.timeout(min(share, deadline - self._loop.time())):
                     return await self._post(endpoint + path, body)
@@ -149,25 +154,27 @@ class EtcdStore(Store):
             self._avoid(endpoint)
             if self._loop.time() + _RETRY_DELAY > deadline:
                 raise StoreError(
-                    f"no etcd member answers in {self.timeout:g} s (last {endpoint}: {failure or 'silent'})"
+                    f"no etcd member answers in {timeout:g} s (last {endpoint}: {failure or 'silent'})"
                 ) from failure
+            attempts += 1
+            if attempts % len(self._members) == 0:
+                share *= 2
             await asyncio.sleep(_RETRY_DELAY)
 
     def _avoid(self, endpoint: str) -> None:
         """It does not answer as it should: what follows goes elsewhere, and watches do not wait for news from it."""
-        if self._endpoints[0] == endpoint:
-            self._endpoints.rotate(-1)
+        self._members.avoid(endpoint)
         for response, source in list(self._watching.items()):
             if source == endpoint:
                 response.close()
 
     async def _post(self, url: str, body: Json) -> Json:
-        limits = aiohttp.ClientTimeout(total=self.timeout, sock_connect=min(_CONNECT_TIMEOUT, self.timeout))
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=min(_CONNECT_TIMEOUT, self.timeout))
         async with self._session.post(url, data=json.dumps(body), timeout=limits) as response:
             answer = json.loads(await response.read())
         if not isinstance(answer, dict):
             raise ValueError("not an object")
-        _raise_error(answer)
+        raise_error(answer)
         return answer
 
     # Batches
@@ -250,7 +257,7 @@ class EtcdStore(Store):
         start, revision = prefix, "0"
         while True:
             body = {"key": _b64(start), "range_end": _b64(prefix_end(prefix)), "limit": str(_PAGE)}
-            answer = await self._ask("/v3/kv/range", {**body, "revision": revision})
+            answer = await self._ask("/v3/kv/range", {**body, "revision": revision}, _PAGE_TIMEOUT)
             revision = answer["header"]["revision"] if revision == "0" else revision
             found += [_entry(item) for item in answer.get("kvs", ())]
             if not answer.get("more"):
@@ -286,13 +293,18 @@ class EtcdStore(Store):
             }
         }
         limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT, sock_read=_WATCH_SILENCE)
-        endpoint = self._endpoints[0]
+        endpoint = self._members.first
         pending: list[Change] = []
         try:
-            response = await self._session.post(endpoint + "/v3/watch", data=json.dumps(body), timeout=limits)
+            async with asyncio.timeout(self.timeout):
+                response = await self._session.post(endpoint + "/v3/watch", data=json.dumps(body), timeout=limits)
         except (aiohttp.ClientError, TimeoutError):
             self._avoid(endpoint)
             raise
+        if endpoint != self._members.first:
+            # Found silent by others meanwhile.
+            response.close()
+            return
         self._watching[response] = endpoint
         try:
             buffer = bytearray()
@@ -317,10 +329,16 @@ class EtcdStore(Store):
         answer = await self._call("/v3/lease/grant", {"TTL": str(max(1, round(ttl)))})
         return int(answer["ID"])
 
-    async def renew(self, lease: int) -> None:
-        answer = await self._ask("/v3/lease/keepalive", {"ID": str(lease)})
-        if int(answer.get("result", {}).get("TTL", 0)) <= 0:
-            raise LeaseLost(f"lease {lease:x}")
+    def renewer(self) -> Renewer:
+        """What it finds silent is left by requests and watches, too, once the event loop has time for that."""
+
+        def silent(endpoint: str) -> None:
+            try:
+                self._loop.call_soon_threadsafe(self._avoid, endpoint)
+            except RuntimeError:
+                log.debug("event loop is gone")
+
+        return EtcdRenewer(self._members, silent)
 
     async def revoke(self, lease: int) -> None:
         try:
@@ -343,24 +361,12 @@ class EtcdStore(Store):
         await self._session.close()
 
 
-def _raise_error(answer: Json) -> None:
-    error = answer.get("error")
-    if not error:
-        return
-    text = error if isinstance(error, str) else str(error.get("message", error))
-    if _LEASE_NOT_FOUND in text:
-        raise LeaseLost(text)
-    if _NO_SPACE in text or _TOO_LARGE in text:
-        raise StoreFull(text)
-    raise StoreError(text)
-
-
 def _entry(item: Json) -> Entry:
     return Entry(_key(item["key"]), base64.b64decode(item.get("value", "")), int(item["mod_revision"]))
 
 
 def _changes(answer: Json) -> list[Change]:
-    _raise_error(answer)
+    raise_error(answer)
     result = answer.get("result", {})
     if result.get("canceled"):
         raise StoreError(f"watch ended: {result.get('cancel_reason') or 'history is compacted'}")

@@ -3,7 +3,7 @@
 The store ends the lease ``ttl`` seconds after the last renewal reached it, never earlier. The node counts from before
 it *sent* that renewal, and stops ``margin`` seconds before the end: so a node that was stopped, cut off or merely slow
 has stopped serving before the store gives what it had to another. Clocks need not agree; they must only run at the same
-speed to within margin / ttl.
+speed to within margin / ttl. Renewals are made by ``lease_keeper``, beside the event loop.
 """
 
 from __future__ import annotations
@@ -11,38 +11,21 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import time
 from collections.abc import Callable
 from typing import Any
 
-from smb3server.ha.store import ABSENT, Condition, ConditionFailed, LeaseLost, Put, Store, StoreError, ignore_outcome
+from smb3server.ha.lease_keeper import STALLS_PER_TTL, Fence, LeaseKeeper, boottime, margin_of
+from smb3server.ha.store import ABSENT, Condition, ConditionFailed, Put, Store, StoreError, ignore_outcome
 
 log = logging.getLogger(__name__)
 
 DEFAULT_TTL = 4.0
-_RENEWALS_PER_TTL = 4
-_RETRY_DELAY = 0.2
-
-
-def boottime() -> float:
-    """Seconds; goes on while the machine is suspended, and no one can set it."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-class Fence:
-    """Whether this node may still answer. Asked before every request and every reply."""
-
-    __slots__ = ("deadline",)
-
-    def __init__(self) -> None:
-        self.deadline = 0.0
-
-    def expired(self) -> bool:
-        return time.clock_gettime(time.CLOCK_BOOTTIME) >= self.deadline
+_JOIN_DELAY = 0.4
 
 
 class Membership:
-    """``run`` it as a task. ``info`` is what other nodes are told of this one (JSON)."""
+    """``run`` it as a task. ``info`` is what other nodes are told of this one (JSON). ``max_stall``: seconds for which
+    the event loop may stand still before the lease is given up; 0: as many as ``STALLS_PER_TTL`` of it."""
 
     def __init__(
         self,
@@ -51,24 +34,30 @@ class Membership:
         node: str,
         info: Callable[[], dict[str, Any]],
         ttl: float = DEFAULT_TTL,
+        max_stall: float = 0.0,
     ) -> None:
         self.store = store
         self.node = node
         self.key = f"{prefix}nodes/{node}"
         self.ttl = max(1.0, round(ttl))
-        self.margin = max(0.5, self.ttl / 5)
+        self.max_stall = max_stall or STALLS_PER_TTL * self.ttl
+        self.margin = margin_of(self.ttl)
         self.fence = Fence()
         self.lease = 0
         """0: not a member."""
         self.joined_at = 0.0
         self.on_joined: Callable[[], None] = lambda: None
         self.on_renewed: Callable[[], None] = lambda: None
+        self.on_extended: Callable[[], None] = lambda: None
+        """Called on the thread that renewed, at once, however busy the event loop is; must not block or raise."""
         self.on_lost: Callable[[], None] = lambda: None
         """Called once per membership, no later than the event loop can after the deadline."""
         self._info = info
         self._told = b""
         """The info as other nodes know it."""
         self._old_lease = 0
+        self._keeper: LeaseKeeper | None = None
+        self._news = asyncio.Event()
 
     async def run(self) -> None:
         """Join, renew, and join again when the lease is lost. Until cancelled."""
@@ -77,15 +66,11 @@ class Membership:
                 await self._join()
             except StoreError as error:
                 log.warning("%s cannot join the cluster: %s", self.node, error)
-                await asyncio.sleep(_RETRY_DELAY * 2)
+                await asyncio.sleep(_JOIN_DELAY)
                 continue
-            watchdog = asyncio.ensure_future(self._watch_deadline())
-            renewing = asyncio.ensure_future(self._renew())
             try:
-                await asyncio.wait([watchdog, renewing], return_when=asyncio.FIRST_COMPLETED)
+                await self._stay()
             finally:
-                watchdog.cancel()
-                renewing.cancel()
                 self._lose()
 
     async def _join(self) -> None:
@@ -106,52 +91,69 @@ class Membership:
             raise
         self.lease, self._told = lease, told
         self.joined_at = boottime()
-        self.fence.deadline = start + self.ttl - self.margin
+        loop = asyncio.get_running_loop()
+
+        def tell() -> None:
+            """On the keeper's thread."""
+            try:
+                loop.call_soon_threadsafe(self._news.set)
+            except RuntimeError:
+                log.debug("event loop is gone")
+
+        self._news.clear()
+        self._keeper = LeaseKeeper(
+            self.node,
+            self.store.renewer(),
+            lease,
+            self.fence,
+            ttl=self.ttl,
+            max_stall=self.max_stall,
+            granted_at=start,
+            on_extended=self.on_extended,
+            on_news=tell,
+        )
+        self._keeper.start()
         log.info("%s joined the cluster", self.node)
         self.on_joined()
 
-    async def _renew(self) -> None:
-        pause = self.ttl / _RENEWALS_PER_TTL
-        while True:
-            await asyncio.sleep(pause)
-            start = boottime()
+    async def _stay(self) -> None:
+        """Until the deadline has passed, or the lease is lost."""
+        keeper = self._keeper
+        while keeper is not None and not self.fence.expired():
+            keeper.beat()
             try:
-                await self.store.renew(self.lease)
-            except LeaseLost:
-                log.error("%s: the lease is gone", self.node)
-                return
-            except StoreError as error:
-                log.warning("%s: lease not renewed: %s", self.node, error)
-                pause = _RETRY_DELAY
+                async with asyncio.timeout(min(keeper.beat_interval, max(0.0, self.fence.deadline - boottime()))):
+                    await self._news.wait()
+            except TimeoutError:
                 continue
-            if self.fence.expired():
-                # Stopped for too long: who knows what happened meanwhile.
-                return
-            self.fence.deadline = start + self.ttl - self.margin
-            self.on_renewed()
-            pause = self.ttl / _RENEWALS_PER_TTL
-
-    async def _watch_deadline(self) -> None:
-        while (left := self.fence.deadline - boottime()) > 0:
-            await asyncio.sleep(left)
-        log.error("%s: no word from the store in time", self.node)
+            self._news.clear()
+            if not self.fence.expired():
+                self.on_renewed()
+        log.error("%s: not a member any more: no word from the store in time", self.node)
 
     def _lose(self) -> None:
         if not self.lease:
             return
         self._old_lease, self.lease = self.lease, 0
-        self.fence.deadline = 0.0
+        self._end()
         self.on_lost()
+
+    def _end(self) -> None:
+        if self._keeper is not None:
+            self._keeper.end()
 
     async def leave(self) -> None:
         """For good; what was bound to the lease is free at once."""
         lease, self.lease = self.lease or self._old_lease, 0
-        self.fence.deadline = 0.0
+        self._end()
         if lease:
             try:
                 await self.store.revoke(lease)
             except StoreError as error:
                 log.warning("%s: lease not returned: %s", self.node, error)
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            await asyncio.to_thread(keeper.join)
 
     def _encoded(self, lease: int) -> bytes:
         return json.dumps({**self._info(), "lease": lease}).encode()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,8 @@ from typing import TYPE_CHECKING
 
 from smb3server.ha import address as addresses
 from smb3server.ha.address import VirtualAddress
-from smb3server.ha.membership import Membership, boottime
+from smb3server.ha.lease_keeper import boottime
+from smb3server.ha.membership import Membership
 from smb3server.ha.persistence import Domain
 from smb3server.ha.redirect import share_redirect
 from smb3server.ha.restore import restore
@@ -81,6 +83,8 @@ class ServiceOwner:
         self._state_prefix = f"{state_prefix}{config.name}/"
         self._version = 0
         self._timers: list[asyncio.TimerHandle] = []
+        self._addresses_lock = threading.Lock()
+        """Between keeping addresses and removing them, which two threads do."""
         self._domain: Domain | None = None
         """Of the present ownership."""
 
@@ -135,7 +139,7 @@ class ServiceOwner:
         if self._membership.lease != lease or self._membership.fence.expired():
             raise StoreError("the membership ended meanwhile")
         for entry in self.config.addresses:
-            await asyncio.to_thread(addresses.hold, entry, self._address_lifetime())
+            await asyncio.to_thread(addresses.hold, entry, max(1, self._address_lifetime()))
         if self.config.addresses:
             await self._server.interfaces.refresh()
         if self._membership.lease != lease or self._membership.fence.expired():
@@ -158,21 +162,19 @@ class ServiceOwner:
     def _address_lifetime(self) -> int:
         """Seconds after which the kernel takes an address back by itself, even from a process that is stopped or dead:
         never later than the lease."""
-        return max(1, int(self._membership.fence.deadline - boottime()))
+        return int(self._membership.fence.deadline - boottime())
 
-    def keep_addresses(self) -> None:
-        """The lease was renewed."""
-        if self.owned and self.config.addresses:
-            asyncio.get_running_loop().run_in_executor(None, self._keep_addresses, self._address_lifetime())
-
-    def _keep_addresses(self, lifetime: int) -> None:
+    def hold_addresses(self) -> None:
+        """The lease was renewed. On a thread of its own, so that a busy event loop loses no address."""
         for entry in self.config.addresses:
-            if not self.owned:
-                return
-            try:
-                addresses.hold(entry, lifetime)
-            except OSError as error:
-                log.warning("%s", error)
+            # Handed on meanwhile: then the address must not come back here.
+            with self._addresses_lock:
+                if not self.owned or self._address_lifetime() < 1:
+                    return
+                try:
+                    addresses.hold(entry, self._address_lifetime())
+                except OSError as error:
+                    log.warning("%s", error)
 
     def has_address(self, text: str) -> bool:
         return text.removeprefix("::ffff:") in self._address_texts()
@@ -259,10 +261,11 @@ class ServiceOwner:
     def _remove_addresses(self) -> None:
         """On a worker thread."""
         for address in self.config.addresses:
-            try:
-                addresses.remove(address)
-            except OSError as error:
-                log.warning("%s", error)
+            with self._addresses_lock:
+                try:
+                    addresses.remove(address)
+                except OSError as error:
+                    log.warning("%s", error)
 
     def _concerns(self, connection: Connection) -> bool:
         if self.has_address(connection.transport.local_address[0]):

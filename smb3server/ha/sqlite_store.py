@@ -25,6 +25,7 @@ from smb3server.ha.store import (
     LeaseLost,
     Operation,
     Put,
+    Renewer,
     Store,
     StoreError,
     StoreFull,
@@ -69,6 +70,26 @@ class _Lease:
         self.deadline = time.monotonic() + ttl
 
 
+class _SqliteRenewer(Renewer):
+    """Leases live in memory: so does what renews them."""
+
+    members = 1
+
+    def __init__(self, leases: dict[int, _Lease], lock: threading.Lock) -> None:
+        self._leases = leases
+        self._lock = lock
+
+    def renew(self, lease: int, timeout: float) -> None:
+        with self._lock:
+            found = self._leases.get(lease)
+            if found is None or found.deadline < time.monotonic():
+                raise LeaseLost(f"lease {lease}")
+            found.deadline = time.monotonic() + found.ttl
+
+    def close(self) -> None:
+        return
+
+
 class SqliteStore(Store):
     """``open`` it. Leases live in memory: with the process that granted them, they and their keys are gone."""
 
@@ -79,6 +100,8 @@ class SqliteStore(Store):
         self._database: sqlite3.Connection | None = None
         self._version = 0
         self._leases: dict[int, _Lease] = {}
+        self._leases_lock = threading.Lock()
+        """Between the end of a lease and its renewal by another thread."""
         self._next_lease = 1
         self._watchers: list[tuple[str, asyncio.Queue[Change | None]]] = []
         self._closed = False
@@ -159,11 +182,8 @@ class SqliteStore(Store):
         self._loop.call_later(max(1.0, ttl), self._check_lease, lease)
         return lease
 
-    async def renew(self, lease: int) -> None:
-        found = self._leases.get(lease)
-        if found is None or found.deadline < time.monotonic():
-            raise LeaseLost(f"lease {lease}")
-        found.deadline = time.monotonic() + found.ttl
+    def renewer(self) -> Renewer:
+        return _SqliteRenewer(self._leases, self._leases_lock)
 
     async def revoke(self, lease: int) -> None:
         if self._leases.pop(lease, None) is not None:
@@ -179,11 +199,13 @@ class SqliteStore(Store):
         found = self._leases.get(lease)
         if found is None or self._closed:
             return
-        left = found.deadline - time.monotonic()
+        with self._leases_lock:
+            left = found.deadline - time.monotonic()
+            if left <= 0:
+                del self._leases[lease]
         if left > 0:
             self._loop.call_later(left, self._check_lease, lease)
             return
-        del self._leases[lease]
         future: asyncio.Future[object] = self._loop.create_future()
         future.add_done_callback(lambda done: done.exception() and None)
         self._queue.put(_Call(lambda: self._expire(lease), future))

@@ -82,6 +82,24 @@ class Change(NamedTuple):
 Operation = Put | Delete | DeletePrefix
 
 
+class Renewer(ABC):
+    """Renews leases, whatever the event loop does. For one thread at a time, which may block."""
+
+    @property
+    @abstractmethod
+    def members(self) -> int:
+        """Of the store: how many may have to be asked."""
+
+    @abstractmethod
+    def renew(self, lease: int, timeout: float) -> None:
+        """Its life starts anew. One attempt, of about ``timeout`` seconds at most. Raises ``LeaseLost``, or
+        ``StoreError`` if it may be tried again; then another member is asked."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of connections; they come back with the next renewal."""
+
+
 class Store(ABC):
     """Methods are called on one event loop; futures belong to it."""
 
@@ -117,8 +135,8 @@ class Store(ABC):
         """A lease that lives ``ttl`` seconds (whole ones, at least 1) beyond its last renewal."""
 
     @abstractmethod
-    async def renew(self, lease: int) -> None:
-        """Its life starts anew. Raises ``LeaseLost``."""
+    def renewer(self) -> Renewer:
+        """To renew leases with, by another thread."""
 
     @abstractmethod
     async def revoke(self, lease: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from smb3server.client.persistent import PersistentShare
 from smb3server.client.transports import open_tcp
@@ -19,8 +20,8 @@ TTL = 2
 
 
 class Node(node.Node):
-    def __init__(self, folder: Path, name: str, url: str, services: str, ttl: int = TTL) -> None:
-        super().__init__(folder, name, url, services, port=free_ports(1)[0], ttl=ttl)
+    def __init__(self, folder: Path, name: str, url: str, services: str, ttl: int = TTL, **more: Any) -> None:
+        super().__init__(folder, name, url, services, port=free_ports(1)[0], ttl=ttl, **more)
 
     async def connect(self) -> MessageTransport:
         return await open_tcp("127.0.0.1", self.port)

@@ -7,6 +7,7 @@ import json
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from smb3server.client.files import READ_WRITE
 from smb3server.client.persistent import PersistentShare
 from smb3server.ha.cluster import DEFAULT_NAME, coordination_prefix
 from smb3server.ha.etcd_store import EtcdStore
-from smb3server.ha.store import Put
+from smb3server.ha.store import Delete, Operation, Put
 from smb3server.ha.store_url import parse_url
 from smb3server.status import NtStatus
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions, ShareAccess
@@ -30,6 +31,13 @@ RWH = int(LeaseState.READ | LeaseState.HANDLE | LeaseState.WRITE)
 DELETE_ON_CLOSE = int(CreateOptions.DELETE_ON_CLOSE)
 BOUND = TTL + 6.0
 """Seconds in which a service must be back: lease, etcd's expiry, succession, and a slow machine."""
+
+
+def wait_until(condition: Callable[[], bool], complaint: Callable[[], str], timeout: float = 30.0) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, complaint()
+        time.sleep(0.1)
 
 
 class Cluster:
@@ -55,27 +63,39 @@ class Cluster:
         return self.nodes["b"]
 
     def start(self) -> Cluster:
+        """Returns with service "one" on a and "two" on b, as they would rather have them, however long starting took:
+        until both nodes are up, neither may have a service."""
+        self._write([Put(self._draining(name), b"{}") for name in self.nodes])
+        with ThreadPoolExecutor() as threads:
+            list(threads.map(Node.start, self.nodes.values()))
         for node in self.nodes.values():
-            node.start()
+            wait_until(lambda node=node: f"{node.name} joined" in node.log(), node.log)  # type: ignore[misc]
+        assert not any(self.status().values())
+        self._write([Delete(self._draining(name)) for name in self.nodes])
+        self.wait_for({"one": "a", "two": "b"})
         return self
+
+    def _write(self, operations: list[Operation]) -> None:
+        """All at once."""
+
+        async def body() -> None:
+            store = EtcdStore(parse_url(self.etcd.url))
+            await store.commit(operations)
+            await store.close()
+
+        asyncio.run(body())
+
+    @staticmethod
+    def _draining(node: str) -> str:
+        return f"{coordination_prefix(DEFAULT_NAME)}draining/{node}"
 
     def status(self) -> dict[str, str | None]:
         result = admin(self.etcd.url, "status", "--json", "--quick")
         assert result.returncode == 0, result.stderr
         return {entry["name"]: entry["node"] for entry in json.loads(result.stdout)["services"]}
 
-    def wait_for(self, wanted: dict[str, str], timeout: float = 20.0) -> None:
-        deadline = time.monotonic() + timeout
-        while (found := self.status()) != wanted:
-            assert time.monotonic() < deadline, (found, self.a.log()[-2000:], self.b.log()[-2000:])
-            time.sleep(0.1)
-
-    def wait_for_first(self) -> None:
-        """Until service "one" is on a, wherever the other is: on a busy machine b may be too late for its own."""
-        deadline = time.monotonic() + 20
-        while self.status().get("one") != "a":
-            assert time.monotonic() < deadline, self.a.log()[-2000:]
-            time.sleep(0.1)
+    def wait_for(self, wanted: dict[str, str]) -> None:
+        wait_until(lambda: self.status() == wanted, lambda: self.a.log()[-2000:] + self.b.log()[-2000:])
 
     def client(self, patience: float = 30.0) -> PersistentShare:
         return client([self.a, self.b], patience=patience)
@@ -103,7 +123,6 @@ def test_services_are_spread_and_moved(cluster: Cluster) -> None:
     """One owner each, on the nodes that would rather have them; moved and drained without losing a handle."""
 
     async def body() -> None:
-        await asyncio.to_thread(cluster.wait_for, {"one": "a", "two": "b"})
         share = cluster.client()
         file = await share.open("f", share=int(ShareAccess.READ), lease_state=RWH)
         await file.lock(0, 4)
@@ -129,7 +148,6 @@ def test_services_are_spread_and_moved(cluster: Cluster) -> None:
 
 def test_owner_is_killed(cluster: Cluster) -> None:
     async def body() -> None:
-        await asyncio.to_thread(cluster.wait_for, {"one": "a", "two": "b"})
         share = cluster.client()
         file = await share.open("f", share=int(ShareAccess.READ), lease_state=RWH)
         await file.lock(0, 1)
@@ -159,7 +177,6 @@ def test_stopped_owner_neither_answers_nor_acts_when_it_goes_on(cluster: Cluster
     """SIGSTOP, takeover, SIGCONT: requests that waited in the old owner's socket are not done any more."""
 
     async def body() -> None:
-        await asyncio.to_thread(cluster.wait_for, {"one": "a", "two": "b"})
         share = cluster.client()
         file = await share.open("f", share=7)
         await file.write(0, b"old")
@@ -196,7 +213,6 @@ def test_owner_that_may_not_write_gives_up(cluster: Cluster) -> None:
     """Somebody else has put the owner key, as far as the owner can see: it stops, and the service is taken anew."""
 
     async def body() -> None:
-        await asyncio.to_thread(cluster.wait_for, {"one": "a", "two": "b"})
         share = cluster.client()
         file = await share.open("f", share=7)
         await file.lock(0, 1)
@@ -222,7 +238,6 @@ def test_without_etcd_nobody_serves(cluster: Cluster) -> None:
     """Quorum lost: the owner stops before its lease could end, and goes on once the quorum is back."""
 
     async def body() -> None:
-        await asyncio.to_thread(cluster.wait_for, {"one": "a", "two": "b"})
         share = cluster.client(patience=40)
         file = await share.open("f", share=7)
         await file.write(0, b"1")
@@ -252,7 +267,6 @@ def test_a_nodes_own_shares_go_on_without_etcd(cluster: Cluster) -> None:
     """The fence is for what another node may have by now: a connection that uses none of it is not cut."""
 
     async def body() -> None:
-        await asyncio.to_thread(cluster.wait_for_first)
         own = await Client.connect(await cluster.a.connect())
         local = await (await own.log_on(USER, PASSWORD)).tree_connect("local")
         file = await local.create("f", READ_WRITE, CreateDisposition.OPEN_IF)
@@ -289,7 +303,6 @@ def test_closed_while_etcd_is_away(cluster: Cluster) -> None:
     """The record that could not be removed neither takes the service from its owner later, nor keeps anybody out."""
 
     async def body() -> None:
-        await asyncio.to_thread(cluster.wait_for_first)
         share = cluster.client(patience=40)
         file = await share.open("f", share=0, lease_state=RWH)
         await asyncio.to_thread(cluster.etcd.kill, 0)
@@ -340,7 +353,6 @@ def test_one_etcd_member_down(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, 3, ttl=4)
 
     async def body() -> None:
-        await asyncio.to_thread(cluster.wait_for, {"one": "a", "two": "b"})
         share = cluster.client()
         file = await share.open("f", share=7)
         for member in range(3):

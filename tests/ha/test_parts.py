@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from scapy.layers.inet6 import ICMPv6ND_NA
 from scapy.layers.l2 import ARP, Ether
 
-from smb3server.ha import address, membership, persistence, redirect
-from smb3server.ha.cluster import Cluster, ClusterConfig
-from smb3server.ha.membership import Membership
+from smb3server.ha import address, persistence, redirect
+from smb3server.ha import cluster as cluster_module
+from smb3server.ha.cluster import STARTUP_GRACE, SUCCESSION_DELAY, Cluster, ClusterConfig
 from smb3server.ha.records import parse
 from smb3server.ha.service_owner import ServiceConfig
-from smb3server.ha.store import Change, Condition, ConditionFailed, LeaseLost, Put, Store, StoreError
+from smb3server.ha.store import Change, Condition, ConditionFailed, Put, Store, StoreError
 from smb3server.ha.view import MoveClientEvent, NodeChanged, NodeEvent, Question, ReportEvent, ServiceEvent, View
 from smb3server.ha.witness_source import WitnessSource
 from smb3server.server import Server
@@ -85,14 +85,9 @@ def test_bad_records(data: bytes) -> None:
 
 
 class FakeStore:
-    """Leases that obey: the store's and the node's clock is ``now``."""
+    """Takes everything."""
 
     def __init__(self) -> None:
-        self.now = 1000.0
-        self.delay = 0.0
-        """Seconds that a renewal takes to reach the store, and its answer back."""
-        self.failing = False
-        self.expires = 0.0
         self.put: list[Put] = []
 
     def submit(self, operations: list[Put]) -> asyncio.Future[int]:
@@ -100,66 +95,6 @@ class FakeStore:
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         done.set_result(1)
         return done
-
-    async def grant(self, ttl: float) -> int:
-        self.now += self.delay
-        self.expires = self.now + ttl
-        self.now += self.delay
-        return 7
-
-    async def commit(self, operations: object, conditions: object = ()) -> int:
-        return 1
-
-    async def renew(self, lease: int) -> None:
-        self.now += self.delay
-        if self.failing:
-            raise StoreError("no")
-        if self.now >= self.expires:
-            raise LeaseLost("gone")
-        self.expires = self.now + 4
-        self.now += self.delay
-
-
-def test_fence_comes_before_the_lease_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the delays: at its deadline the node's lease is still valid in the store, by the margin."""
-    store = FakeStore()
-    monkeypatch.setattr(membership, "boottime", lambda: store.now)
-
-    yield_once = asyncio.sleep
-
-    async def pause(seconds: float) -> None:
-        store.now += seconds
-        await yield_once(0)
-
-    monkeypatch.setattr(asyncio, "sleep", pause)
-    monkeypatch.setattr(membership.Fence, "expired", lambda self: store.now >= self.deadline)
-
-    async def body() -> None:
-        member = Membership(cast("Store", store), "c/", "a", dict, 4)
-        for delay in (0.0, 0.1, 0.5, 1.0):
-            store.delay = delay
-            await member._join()
-            assert member.fence.deadline + member.margin <= store.expires
-            renewals = 0
-
-            def renewed() -> None:
-                nonlocal renewals
-                assert member.fence.deadline + member.margin <= store.expires
-                renewals += 1
-                store.failing = renewals == 20
-
-            member.on_renewed = renewed
-            failing = asyncio.ensure_future(member._renew())
-            for _ in range(5000):
-                await yield_once(0)
-                if store.failing and store.now >= member.fence.deadline:
-                    break
-            assert store.now >= member.fence.deadline and renewals in (0, 20)
-            failing.cancel()
-            store.failing = False
-            member.lease = 0
-
-    asyncio.run(body())
 
 
 def test_view() -> None:
@@ -315,6 +250,36 @@ def test_clients_are_sent_where_their_service_is() -> None:
         assert answered == b'{"told": 4}'
 
     run_told(body)
+
+
+def test_who_leaves_a_free_service_to_whom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that has just joined waits for one that would rather have it and may be a moment behind, not for ever."""
+    now = 1000.0
+    monkeypatch.setattr(cluster_module, "boottime", lambda: now)
+    config = ServiceConfig("files", nodes=["a", "b"])
+
+    async def body() -> None:
+        nonlocal now
+        found = Cluster(
+            Server(Settings(server_name="CLU")),
+            cast("Store", FakeStore()),
+            ClusterConfig("", "b", services=[config]),
+            dict,
+        )
+
+        def change(key: str, value: bytes | None = b"{}") -> float:
+            found.view.apply(Change(found.prefix + key, value, 1))
+            return found._patience(config, found.candidates(config))
+
+        found.membership.joined_at = now
+        assert change("nodes/b") == STARTUP_GRACE
+        now += STARTUP_GRACE
+        assert change("nodes/b") == 0.0
+        assert change("nodes/a") == SUCCESSION_DELAY
+        assert change("draining/a") == 0.0
+        assert change("draining/b") == float("inf")
+
+    asyncio.run(body())
 
 
 class Unreachable:

@@ -168,8 +168,10 @@ def test_keys_go_with_their_lease(run: Run) -> None:
         assert sorted((change.key, change.value) for change in gone) == [("t/l/1", None), ("t/l/2", None)]
         await watching.aclose()  # type: ignore[attr-defined]
         assert [entry.key for entry in await store.scan("t/l/")] == ["t/l/3"]
+        renewer = store.renewer()
         with pytest.raises(LeaseLost):
-            await store.renew(lease)
+            await asyncio.to_thread(renewer.renew, lease, 3.0)
+        renewer.close()
         with pytest.raises(LeaseLost):
             await store.commit([Put("t/l/4", b"", lease)])
 
@@ -180,9 +182,11 @@ def test_renewed_and_revoked_leases(run: Run) -> None:
     async def test(store: Store) -> None:
         lease = await store.grant(2)
         await store.commit([Put("t/l", b"", lease)])
+        renewer = store.renewer()
         for _ in range(4):
             await asyncio.sleep(0.7)
-            await store.renew(lease)
+            await asyncio.to_thread(renewer.renew, lease, 3.0)
+        renewer.close()
         assert await store.get("t/l") is not None
         assert 0 < await store.time_left(lease) <= 2
         await store.revoke(lease)

@@ -19,7 +19,7 @@ from smb3server.ha.store_url import parse_url
 from tools.cluster import etcd, network
 from tools.cluster.etcd import Etcd, member_at
 from tools.cluster.network import INTERFACE, NETWORK, NETWORK6, Network
-from tools.cluster.node import Node, admin
+from tools.cluster.node import PROGRAM, Node, admin
 
 T = TypeVar("T")
 
@@ -68,10 +68,13 @@ class ClusterLab:
         etcd_members: int = 1,
         ttl: int = 2,
         options: str = "",
+        cluster_options: str = "",
+        program: Sequence[str] = PROGRAM,
         extra_members: Sequence[str] = (),
     ) -> None:
         """``folder`` stands for the shared file system. ``sections``: services, shares and more for every node's
-        configuration; by default the service "one" with the share "data" on the folder's "share"."""
+        configuration; by default the service "one" with the share "data" on the folder's "share". ``options``,
+        ``cluster_options``, ``program``: as for ``Node``."""
         self.folder = folder
         self.share = folder / "share"
         self.share.mkdir(exist_ok=True)
@@ -93,6 +96,8 @@ class ClusterLab:
                 prefix=self.network.prefix(name),
                 ttl=ttl,
                 options=options,
+                cluster_options=cluster_options,
+                program=program,
             )
             for name in nodes
         }
@@ -179,7 +184,7 @@ class ClusterLab:
 
         self.ask(move)
 
-    def wait_until(self, condition: Callable[[], bool], what: str, timeout: float = 20.0) -> None:
+    def wait_until(self, condition: Callable[[], bool], what: str, timeout: float = 40.0) -> None:
         """Raises ``LabError`` after ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         while not condition():

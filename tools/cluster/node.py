@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 USER, PASSWORD = "u", "pw"
+PROGRAM = ("-m", "smb3server")
 _EXIT_SECONDS = 20
 
 
@@ -31,17 +32,22 @@ class Node:
         prefix: Sequence[str] = (),
         ttl: int = 2,
         options: str = "",
+        cluster_options: str = "",
+        program: Sequence[str] = PROGRAM,
     ) -> None:
-        """``sections``: of the configuration file, beyond those of server, cluster and user; ``options``: lines of its
-        [server] section; ``prefix``: what the command begins with."""
+        """``sections``: of the configuration file, beyond those of server, cluster and user; ``options`` and
+        ``cluster_options``: lines of its [server] and [cluster] sections; ``prefix``: what the command begins with;
+        ``program``: what Python runs."""
         self.name = name
         self.folder = folder
         self.port = port
         self.prefix = list(prefix)
+        self.program = list(program)
         self.config = folder / f"{name}.toml"
         self.config.write_text(
             f'[server]\nname = "CLU"\nlisten = {json.dumps(list(listen))}\nport = {port}\n'
-            f'state = "{folder / name}"\nlog_level = "info"\n{options}\n[cluster]\nttl = {ttl}\n{sections}\n'
+            f'state = "{folder / name}"\nlog_level = "info"\n{options}\n'
+            f"[cluster]\nttl = {ttl}\n{cluster_options}\n{sections}\n"
             f'[[user]]\nname = "{USER}"\npassword = "{PASSWORD}"\n'
         )
         self.arguments = ["--config", str(self.config), "--cluster", url, "--node", name]
@@ -53,7 +59,7 @@ class Node:
         """Returns when it is ready. Raises ``NodeError``."""
         with (self.folder / f"{self.name}.log").open("a") as log:
             self.process = subprocess.Popen(
-                [*self.prefix, sys.executable, "-m", "smb3server", *self.arguments],
+                [*self.prefix, sys.executable, *self.program, *self.arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
