@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING
 from smb3server.ha import address as addresses
 from smb3server.ha.address import VirtualAddress
 from smb3server.ha.membership import Membership, boottime
+from smb3server.ha.peers import PeerRecord, peer_of
 from smb3server.ha.persistence import Domain
 from smb3server.ha.redirect import share_redirect
 from smb3server.ha.restore import restore
 from smb3server.ha.store import ABSENT, Condition, ConditionFailed, Delete, Put, Store, StoreError
+from smb3server.ha.tickle import end_connections
 from smb3server.ha.view import decode
 from smb3server.status import NtStatus, StatusError
 
@@ -83,6 +85,9 @@ class ServiceOwner:
         self._timers: list[asyncio.TimerHandle] = []
         self._domain: Domain | None = None
         """Of the present ownership."""
+        self._peers: PeerRecord | None = None
+        """The same: clients' connections to the service's addresses."""
+        self._telling: asyncio.Task[None] | None = None
 
     # Taking over
 
@@ -134,6 +139,8 @@ class ServiceOwner:
         self.restored = await restore(self._server, domain, wanted) if wanted else 0
         if self._membership.lease != lease or self._membership.fence.expired():
             raise StoreError("the membership ended meanwhile")
+        if self.config.addresses:
+            self._peers = PeerRecord(self._store, self._state_prefix, self._version, conditions)
         for entry in self.config.addresses:
             await asyncio.to_thread(addresses.hold, entry, self._address_lifetime())
         if self.config.addresses:
@@ -148,7 +155,20 @@ class ServiceOwner:
         serving = {"node": self._membership.node, "since": round(time.time())}
         await self._store.commit([Put(self._serving_key, json.dumps(serving).encode(), lease)], conditions)
         log.info("service %s is served here, %d opens restored", self.name, self.restored)
+        if self._peers is not None and self.owned:
+            # Neighbours know by now where the address is, and clients who come at once are served.
+            addresses_here = [entry.address for entry in self.config.addresses]
+            self._telling = asyncio.ensure_future(end_connections(self.name, self._peers, addresses_here))
         self.on_changed()
+
+    def connection_changed(self, connection: Connection, there: bool) -> None:
+        """Somebody has logged on to a connection, or it has ended."""
+        record = self._peers
+        if record is None or not self.has_address(connection.transport.local_address[0]):
+            return
+        peer = peer_of(connection)
+        if peer is not None:
+            (record.add if there else record.discard)(peer)
 
     def _announce(self) -> None:
         if self.owned:
@@ -243,6 +263,12 @@ class ServiceOwner:
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
+        if self._peers is not None:
+            self._peers.close()
+            self._peers = None
         server = self._server
         for connection in [entry for entry in server.connection_list if self._concerns(entry)]:
             connection.disconnect(f"service {self.name} moves")
