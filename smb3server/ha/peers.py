@@ -127,14 +127,17 @@ class PeerRecord:
         self._timer: asyncio.TimerHandle | None = None
         self._writing = False
         self._closed = False
-        self.writes = 0
-        """Transactions so far."""
 
     def __contains__(self, peer: Peer) -> bool:
         return peer in self._group_of
 
     def __len__(self) -> int:
         return len(self._group_of)
+
+    @property
+    def settled(self) -> bool:
+        """Nothing is left to write, or nothing may be written any more."""
+        return self._closed or not (self._changed or self._writing)
 
     def close(self) -> None:
         """Write nothing any more; what is written stays for the next owner."""
@@ -193,7 +196,6 @@ class PeerRecord:
         if not operations:
             return
         self._writing = True
-        self.writes += 1
         future = self._store.submit(operations, self._conditions)
         future.add_done_callback(lambda done: self._written(done, written))
 

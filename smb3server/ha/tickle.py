@@ -121,11 +121,9 @@ class Tickler:
         else:
             self.sent += 1
 
-    async def tell(
-        self, peers: Sequence[Peer], lives: Callable[[Peer], bool], delays: Sequence[float] = DELAYS
-    ) -> None:
-        """Send to every peer, several times over, but for connections that live here by now and those of addresses
-        that are not the service's any more."""
+    async def tell(self, peers: Sequence[Peer], lives: Callable[[Peer], bool], delays: Sequence[float]) -> None:
+        """Send to every peer, those many seconds from now, but for connections that live here by now, and
+        those of addresses that are not the service's any more."""
         loop = asyncio.get_running_loop()
         start = loop.time()
         wanted = [peer for peer in peers if peer.local in self._sockets]
@@ -161,7 +159,7 @@ async def _end(service: str, peers: Sequence[Peer], record: PeerRecord, addresse
         return
     log.info("service %s: ending %d connections to its last node", service, len(peers))
     try:
-        await tickler.tell(peers, record.__contains__)
+        await tickler.tell(peers, record.__contains__, DELAYS)
     finally:
         tickler.close()
     log.info("service %s: %d packets sent for that, %d could not be", service, tickler.sent, tickler.failed)
