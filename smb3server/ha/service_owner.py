@@ -142,7 +142,7 @@ class ServiceOwner:
         if self.config.addresses:
             self._peers = PeerRecord(self._store, self._state_prefix, self._version, conditions)
         for entry in self.config.addresses:
-            await asyncio.to_thread(addresses.hold, entry, self._address_lifetime())
+            await asyncio.to_thread(addresses.hold, entry, self._address_lifetime)
         if self.config.addresses:
             await self._server.interfaces.refresh()
         if self._membership.lease != lease or self._membership.fence.expired():
@@ -177,20 +177,21 @@ class ServiceOwner:
 
     def _address_lifetime(self) -> int:
         """Seconds after which the kernel takes an address back by itself, even from a process that is stopped or dead:
-        never later than the lease."""
-        return max(1, int(self._membership.fence.deadline - boottime()))
+        never later than the lease. 0: it is over."""
+        left = self._membership.fence.deadline - boottime()
+        return max(1, int(left)) if left > 0 else 0
 
     def keep_addresses(self) -> None:
         """The lease was renewed."""
         if self.owned and self.config.addresses:
-            asyncio.get_running_loop().run_in_executor(None, self._keep_addresses, self._address_lifetime())
+            asyncio.get_running_loop().run_in_executor(None, self._keep_addresses)
 
-    def _keep_addresses(self, lifetime: int) -> None:
+    def _keep_addresses(self) -> None:
         for entry in self.config.addresses:
             if not self.owned:
                 return
             try:
-                addresses.hold(entry, lifetime)
+                addresses.hold(entry, self._address_lifetime)
             except OSError as error:
                 log.warning("%s", error)
 
