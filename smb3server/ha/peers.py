@@ -13,10 +13,10 @@ import asyncio
 import ipaddress
 import logging
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from smb3server.ha.store import Condition, ConditionFailed, Delete, DeletePrefix, Operation, Put, Store
+from smb3server.ha.store import Condition, ConditionFailed, Delete, DeletePrefix, Operation, Put, Store, StoreError
 
 if TYPE_CHECKING:
     from smb3server.connection import Connection
@@ -109,12 +109,21 @@ def parse(data: bytes) -> list[Peer]:
 class PeerRecord:
     """Of one ownership. ``conditions`` hold for every write: that it has not ended. ``close`` it when it has."""
 
-    def __init__(self, store: Store, prefix: str, ownership: int, conditions: Sequence[Condition]) -> None:
-        """``prefix``: of the service's state; ``ownership``: the owner key's version."""
+    def __init__(
+        self,
+        store: Store,
+        prefix: str,
+        ownership: int,
+        conditions: Sequence[Condition],
+        on_refused: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``prefix``: of the service's state; ``ownership``: the owner key's version; ``on_refused``: called when a
+        condition does not hold any more."""
         self._store = store
         self._all = peers_prefix(prefix)
         self._own = f"{self._all}{ownership:016x}/"
         self._conditions = tuple(conditions)
+        self._on_refused = on_refused
         self._group_of: dict[Peer, int] = {}
         self._groups: dict[int, set[Peer]] = {}
         self._roomy: set[int] = set()
@@ -201,8 +210,10 @@ class PeerRecord:
 
     def _written(self, done: asyncio.Future[int], written: dict[int, bytes]) -> None:
         self._writing = False
-        error = None if done.cancelled() else done.exception()
-        if error is None and not done.cancelled():
+        error = StoreError("cancelled") if done.cancelled() else done.exception()
+        if self._closed:
+            return
+        if error is None:
             for number, value in written.items():
                 if value:
                     self._stored[number] = value
@@ -211,6 +222,7 @@ class PeerRecord:
         elif isinstance(error, ConditionFailed):
             # Somebody else's service now: whoever has it reads what is there.
             self.close()
+            self._on_refused()
             return
         else:
             log.debug("connections not recorded: %s", error)

@@ -140,7 +140,7 @@ class ServiceOwner:
         if self._membership.lease != lease or self._membership.fence.expired():
             raise StoreError("the membership ended meanwhile")
         if self.config.addresses:
-            self._peers = PeerRecord(self._store, self._state_prefix, self._version, conditions)
+            self._peers = PeerRecord(self._store, self._state_prefix, self._version, conditions, self.lose)
         for entry in self.config.addresses:
             await asyncio.to_thread(addresses.hold, entry, self._address_lifetime)
         if self.config.addresses:

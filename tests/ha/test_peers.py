@@ -317,11 +317,16 @@ def test_store_that_fails_is_tried_again(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("quick")
 def test_who_lost_the_service_writes_nothing(tmp_path: Path) -> None:
     async def body() -> None:
-        async with opened(tmp_path) as (watched, make):
-            old = make()
+        async with opened(tmp_path) as (watched, _):
+            versions = await watched.store.version()
+            refused: list[bool] = []
+            condition = Condition(OWNER, versions)
+            store = cast(Store, watched)
+            old = PeerRecord(store, "state/one/", versions, [condition], lambda: refused.append(True))
             await watched.next_owner()  # type: ignore[attr-defined]
             old.add(client(1))
             await settle(old, watched)
+            assert refused == [True]
             old.add(client(2))
             await settle(old, watched)
             assert len(watched.batches) == 1
