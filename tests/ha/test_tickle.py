@@ -48,8 +48,8 @@ def cluster(tmp_path: Path) -> ClusterLab:
 @contextlib.contextmanager
 def capture(cluster: ClusterLab, path: Path) -> Iterator[None]:
     """What the client's interface carries, into a file."""
-    command = [*cluster.network.prefix(CLIENT), "tcpdump", "-Z", "root", "-i", "eth0", "-U", "-w", str(path)]
-    with subprocess.Popen([*command, "tcp"], stderr=subprocess.PIPE, text=True) as process:
+    command = [*cluster.network.prefix(CLIENT), "tcpdump", "-Z", "root", "-i", "eth0", "--immediate-mode", "-U", "-w"]
+    with subprocess.Popen([*command, str(path), "tcp"], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if "listening" in line:
