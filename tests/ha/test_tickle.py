@@ -3,6 +3,7 @@ impacket's, its socket Python's; tcpdump listens at its interface and scapy read
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import signal
 import socket
@@ -18,6 +19,12 @@ from scapy.layers.inet6 import IPv6
 from scapy.packet import Packet
 from scapy.utils import rdpcap
 
+from smb3server.client.connection import Client
+from smb3server.client.transports import open_rdma
+from smb3server.ha.etcd_store import EtcdStore
+from smb3server.ha.peers import Peer, parse
+from smb3server.ha.store_url import parse_url
+from smbdirect.providers.iwarp.provider import IwarpProvider
 from tests.ha.nodes import PASSWORD, USER
 from tools.cluster import lab
 from tools.cluster.lab import CLIENT, PORT, SERVICE, VIRTUAL, VIRTUAL6, ClusterLab
@@ -98,16 +105,13 @@ def waiting_for_record(cluster: ClusterLab, clients: int) -> None:
     cluster.wait_until(recorded, f"{clients} connections recorded")
 
 
-def stored(cluster: ClusterLab) -> list[list[object]]:
-    from smb3server.ha.etcd_store import EtcdStore
-    from smb3server.ha.peers import parse
-    from smb3server.ha.store_url import parse_url
-
-    found: list[list[object]] = []
+def stored(cluster: ClusterLab) -> list[list[Peer]]:
+    """By key."""
+    found: list[list[Peer]] = []
 
     async def body() -> None:
         store = EtcdStore(parse_url(cluster.etcd.url))
-        found.extend(list(parse(entry.value)) for entry in await store.scan(f"smb3server/state/{SERVICE}/peers/"))
+        found.extend(parse(entry.value) for entry in await store.scan(f"smb3server/state/{SERVICE}/peers/"))
         await store.close()
 
     cluster.network.inside(CLIENT, body)
@@ -182,3 +186,38 @@ def test_planned_move_ends_connections(cluster: ClusterLab, tmp_path: Path) -> N
     for client in clients:
         ends = [tcp for ours, tcp in between(packets, client.port) if ours and (tcp.flags.F or tcp.flags.R)]
         assert ends and ends[0].flags.F
+
+
+@pytest.mark.parametrize("how", ["moved", "stopped"])
+def test_iwarp_connections_end(tmp_path: Path, how: str) -> None:
+    """SMB Direct over software iWARP is TCP, too; the client is the project's, its TCP the kernel's."""
+    if reason := lab.why_not():
+        pytest.skip(reason)
+    heard = tmp_path / "heard.pcap"
+    cluster = ClusterLab(tmp_path, options='rdma = "iwarp"')
+    ports: list[int] = []
+
+    async def body() -> None:
+        transport = await open_rdma(IwarpProvider(), VIRTUAL)
+        ports.append(transport.local_address[1])
+        client = await Client.connect(transport)
+        lost = asyncio.Event()
+        client.on_closed = lambda error: lost.set()
+        await client.log_on(USER, PASSWORD)
+        if how == "moved":
+            await asyncio.to_thread(cluster.admin, "move", SERVICE, "b")
+        else:
+            await asyncio.to_thread(waiting_for_record, cluster, 1)
+            cluster.nodes["a"].send(signal.SIGSTOP)
+        async with asyncio.timeout(BOUND):
+            await lost.wait()
+
+    with running(cluster), capture(cluster, heard):
+        cluster.network.inside(CLIENT, body)
+        time.sleep(0.5)
+    told = [tcp for ours, tcp in between(list(rdpcap(str(heard))), ports[0]) if ours]
+    ends = [tcp for tcp in told if tcp.flags.F or tcp.flags.R]
+    assert ends and ends[0].sport == 5445
+    if how == "stopped":
+        # A reset without acknowledgment is one of a kernel that has no such connection (3.10.7.1).
+        assert ends[0].flags == "R"
