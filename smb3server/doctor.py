@@ -170,7 +170,8 @@ def _rights(host: Host) -> Iterator[Finding]:
         yield Finding(
             Verdict.WARNING,
             "CAP_NET_RAW",
-            "missing: software RoCEv2 serves, but cannot check the ICRC of IPv4 packets",
+            "missing: software RoCEv2 serves, but cannot check the ICRC of IPv4 packets; a node of a cluster cannot"
+            " announce addresses that it takes over, nor tell clients that their connections are gone",
             "run as root, or `setcap cap_net_raw+ep` on the interpreter",
         )
     if host.memlock == resource.RLIM_INFINITY or host.memlock >= MEMLOCK_WANTED:

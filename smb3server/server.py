@@ -73,6 +73,8 @@ class Server:
         self.guid_of_address: Callable[[str], bytes | None] = lambda address: None
         """ServerGuid of the server that clients see at a local address; None: this one's own."""
         self.connection_list: set[Connection] = set()
+        self.connection_changed: Callable[[Connection, bool], None] = lambda connection, there: None
+        """In a cluster: told of every connection that a user has logged on to (True), and of every one that ends."""
         self.max_transact_size = self.settings.max_io_size
         self.max_read_size = self.settings.max_io_size
         self.max_write_size = self.settings.max_io_size
@@ -173,9 +175,11 @@ class Server:
 
     def connection_authenticated(self, connection: Connection) -> None:
         self._forget_stranger(connection)
+        self.connection_changed(connection, True)
 
     def connection_closed(self, connection: Connection) -> None:
         self.connection_list.discard(connection)
+        self.connection_changed(connection, False)
         if not connection.is_authenticated:
             self._forget_stranger(connection)
 

@@ -58,6 +58,8 @@ class Service:
         self.admin: AdminSocket | None = None
         self.cluster: Cluster | None = None
         self._cluster_store: Store | None = None
+        self._cannot_tickle = ""
+        """Why clients of a node that died silently are not told (``ha.tickle``)."""
         self.store: Store | None = None
         """Of persistent opens."""
         self.witness: Witness | None = None
@@ -236,9 +238,13 @@ class Service:
             from smb3server.ha.etcd_store import EtcdStore
         except ImportError as error:
             raise ConfigError(f"--cluster needs {error.name}: install smb3server[cluster]") from error
+        from smb3server.ha import tickle
         from smb3server.ha.cluster import Cluster
         from smb3server.ha.witness_source import WitnessSource
 
+        self._cannot_tickle = tickle.why_not()
+        if self._cannot_tickle and any(service.addresses for service in config.services):
+            log.warning("clients of a node that dies silently will not be told by this one: %s", self._cannot_tickle)
         self._cluster_store = EtcdStore(parse_url(config.url))
         self.cluster = Cluster(self.server, self._cluster_store, config, self._node_info)
         self.cluster_events = WitnessSource(self.cluster, self.server)
@@ -251,6 +257,7 @@ class Service:
             "pid": os.getpid(),
             "addresses": [address for address in found if address not in virtual],
             "services": [service.name for service in self.config.cluster.services],
+            "cannot_tickle": self._cannot_tickle,
         }
 
     def _hosts(self) -> list[str]:

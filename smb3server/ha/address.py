@@ -11,6 +11,7 @@ import ipaddress
 import logging
 import socket
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,7 +45,7 @@ def parse(text: str) -> VirtualAddress:
     return VirtualAddress(found.ip, found.network.prefixlen, interface)
 
 
-def _change(command: str, entry: VirtualAddress, lifetime: int = 0) -> None:
+def _change(command: str, entry: VirtualAddress, lifetime: Callable[[], int] = int) -> None:
     from pyroute2 import IPRoute, NetlinkError
 
     with IPRoute() as route:
@@ -53,7 +54,11 @@ def _change(command: str, entry: VirtualAddress, lifetime: int = 0) -> None:
             raise OSError(errno.ENODEV, f"no interface {entry.interface}")
         more: dict[str, Any] = {}
         if command == "replace":
-            more["IFA_CACHEINFO"] = {"ifa_valid": lifetime, "ifa_preferred": lifetime}
+            # Asked as late as can be: this process may have been stopped since it began.
+            seconds = lifetime()
+            if seconds < 1:
+                raise OSError(errno.ETIME, f"{entry} is not this node's any more")
+            more["IFA_CACHEINFO"] = {"ifa_valid": seconds, "ifa_preferred": seconds}
             if entry.address.version == 6:
                 more["flags"] = _NODAD
         try:
@@ -64,9 +69,9 @@ def _change(command: str, entry: VirtualAddress, lifetime: int = 0) -> None:
             raise OSError(error.code, f"{command} {entry}: {error}") from error
 
 
-def hold(entry: VirtualAddress, lifetime: int) -> None:
-    """Put it on the interface for ``lifetime`` seconds from now; again before they are over. Blocks for some
-    milliseconds. Raises ``OSError``."""
+def hold(entry: VirtualAddress, lifetime: Callable[[], int]) -> None:
+    """Put it on the interface for ``lifetime()`` seconds from now, or not if that is less than one; again before they
+    are over. Blocks for some milliseconds. Raises ``OSError``."""
     _change("replace", entry, lifetime)
 
 

@@ -1,7 +1,7 @@
 """A node of a cluster: watches what the nodes agree on, takes services that nobody has, hands on those it should not.
 
 Everything lies in the store below the cluster's name, see ``view``; apart from that ``state/SERVICE/opens/...``
-(persistent opens).
+(persistent opens) and ``state/SERVICE/peers/...`` (clients' connections).
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from smb3server.ha.view import (
 )
 
 if TYPE_CHECKING:
+    from smb3server.connection import Connection
     from smb3server.server import Server
 
 log = logging.getLogger(__name__)
@@ -103,6 +104,7 @@ class Cluster:
         self.membership.on_renewed = self.membership.refresh
         self.membership.on_extended = self._extended
         server.guid_of_address = self._guid_of_address
+        server.connection_changed = self._connection_changed
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Call the listener for every event from now on, on the event loop; the result ends that."""
@@ -151,6 +153,10 @@ class Cluster:
             if service.has_address(address):
                 return uuid.uuid5(_NAMESPACE, f"{self.config.name}/{service.name}").bytes_le
         return None
+
+    def _connection_changed(self, connection: Connection, there: bool) -> None:
+        for service in self.services.values():
+            service.connection_changed(connection, there)
 
     # Seeing
 

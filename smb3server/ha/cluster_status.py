@@ -27,6 +27,7 @@ def describe(
             "draining": node in view.draining,
             "addresses": info.get("addresses", []),
             "lease_left": time_left.get(node),
+            "cannot_tickle": str(info.get("cannot_tickle") or ""),
             "answers": None if reports is None else node in reports,
         }
         for node, info in sorted(view.nodes.items())
@@ -108,5 +109,11 @@ def show(status: Mapping[str, Any], console: Console | None = None) -> None:
     for table in (nodes, services):
         if table.row_count:
             console.print(table)
+    for node in status["nodes"]:
+        if node["cannot_tickle"]:
+            console.print(
+                f"[yellow]{escape(node['name'])}[/yellow]: clients of a node that dies silently are not told when it "
+                f"takes over ({escape(node['cannot_tickle'])})"
+            )
     if not status["nodes"]:
         console.print("No node is up.")

@@ -14,16 +14,19 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from smb3server.ha import address as addresses
 from smb3server.ha.address import VirtualAddress
 from smb3server.ha.lease_keeper import boottime
 from smb3server.ha.membership import Membership
+from smb3server.ha.peers import PeerRecord, peer_of
 from smb3server.ha.persistence import Domain
 from smb3server.ha.redirect import share_redirect
 from smb3server.ha.restore import restore
 from smb3server.ha.store import ABSENT, Condition, ConditionFailed, Delete, Put, Store, StoreError
+from smb3server.ha.tickle import end_connections
 from smb3server.ha.view import decode
 from smb3server.status import NtStatus, StatusError
 
@@ -87,6 +90,9 @@ class ServiceOwner:
         """Between keeping addresses and removing them, which two threads do."""
         self._domain: Domain | None = None
         """Of the present ownership."""
+        self._peers: PeerRecord | None = None
+        """The same: clients' connections to the service's addresses."""
+        self._telling: asyncio.Task[None] | None = None
 
     # Taking over
 
@@ -138,8 +144,11 @@ class ServiceOwner:
         self.restored = await restore(self._server, domain, wanted) if wanted else 0
         if self._membership.lease != lease or self._membership.fence.expired():
             raise StoreError("the membership ended meanwhile")
+        if self.config.addresses:
+            self._peers = PeerRecord(self._store, self._state_prefix, self._version, conditions, self.lose)
         for entry in self.config.addresses:
-            await asyncio.to_thread(addresses.hold, entry, max(1, self._address_lifetime()))
+            # A second at least: the next renewal is near, and a service that nobody takes is worse.
+            await asyncio.to_thread(addresses.hold, entry, partial(self._address_lifetime, 1))
         if self.config.addresses:
             await self._server.interfaces.refresh()
         if self._membership.lease != lease or self._membership.fence.expired():
@@ -152,17 +161,31 @@ class ServiceOwner:
         serving = {"node": self._membership.node, "since": round(time.time())}
         await self._store.commit([Put(self._serving_key, json.dumps(serving).encode(), lease)], conditions)
         log.info("service %s is served here, %d opens restored", self.name, self.restored)
+        if self._peers is not None and self.owned:
+            # Neighbours know by now where the address is, and clients who come at once are served.
+            addresses_here = [entry.address for entry in self.config.addresses]
+            self._telling = asyncio.ensure_future(end_connections(self.name, self._peers, addresses_here))
         self.on_changed()
+
+    def connection_changed(self, connection: Connection, there: bool) -> None:
+        """Somebody has logged on to a connection, or it has ended."""
+        record = self._peers
+        if record is None or not self.has_address(connection.transport.local_address[0]):
+            return
+        peer = peer_of(connection)
+        if peer is not None:
+            (record.add if there else record.discard)(peer)
 
     def _announce(self) -> None:
         if self.owned:
             for entry in self.config.addresses:
                 addresses.announce(entry)
 
-    def _address_lifetime(self) -> int:
+    def _address_lifetime(self, least: int = 0) -> int:
         """Seconds after which the kernel takes an address back by itself, even from a process that is stopped or dead:
-        never later than the lease."""
-        return int(self._membership.fence.deadline - boottime())
+        never later than the lease, but for ``least`` seconds of one that is nearly over. 0: it is over."""
+        left = self._membership.fence.deadline - boottime()
+        return max(least, int(left)) if left > 0 else 0
 
     def hold_addresses(self) -> None:
         """The lease was renewed. On a thread of its own, so that a busy event loop loses no address."""
@@ -172,7 +195,7 @@ class ServiceOwner:
                 if not self.owned or self._address_lifetime() < 1:
                     return
                 try:
-                    addresses.hold(entry, self._address_lifetime())
+                    addresses.hold(entry, self._address_lifetime)
                 except OSError as error:
                     log.warning("%s", error)
 
@@ -245,6 +268,12 @@ class ServiceOwner:
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
+        if self._peers is not None:
+            self._peers.close()
+            self._peers = None
         server = self._server
         for connection in [entry for entry in server.connection_list if self._concerns(entry)]:
             connection.disconnect(f"service {self.name} moves")

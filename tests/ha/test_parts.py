@@ -61,6 +61,39 @@ def test_virtual_addresses() -> None:
             address.parse(bad)
 
 
+@pytest.mark.parametrize("seconds", [3, 1, 0, -1])
+def test_no_address_behind_the_deadline(monkeypatch: pytest.MonkeyPatch, seconds: int) -> None:
+    """The deadline is asked for behind everything that takes time: a process may be stopped anywhere."""
+    done: list[object] = []
+
+    class Route:
+        def __enter__(self) -> Route:
+            return self
+
+        def __exit__(self, *details: object) -> None: ...
+
+        def link_lookup(self, ifname: str) -> list[int]:
+            done.append("interface")
+            return [2]
+
+        def addr(self, command: str, **details: object) -> None:
+            done.append(details["IFA_CACHEINFO"])
+
+    def lifetime() -> int:
+        assert done == ["interface"]
+        return seconds
+
+    monkeypatch.setattr("pyroute2.IPRoute", Route)
+    entry = address.parse("10.0.0.1/24@eth0")
+    if seconds > 0:
+        address.hold(entry, lifetime)
+        assert done == ["interface", {"ifa_valid": seconds, "ifa_preferred": seconds}]
+    else:
+        with pytest.raises(OSError, match="not this node's any more"):
+            address.hold(entry, lifetime)
+        assert done == ["interface"]
+
+
 @given(st.lists(st.ip_addresses(), max_size=4), st.text(max_size=20))
 def test_share_redirect(addresses: list[redirect.Address], name: str) -> None:
     try:

@@ -82,6 +82,7 @@ def test_failure_is_timed(out: Path) -> None:
         server.write()
     assert ask(server, out, "fail", "kill 8192 f") == ""
     assert server.done == ["fail kill", "recover", "settle"]
+    assert (out / "case" / "happened").exists()
     found = json.loads((out / "case" / "failure.json").read_text())
     assert found["how"] == "kill" and found["ready after"] == 0.1
     assert 0 < found["stood still for"] <= found["resumed"]
@@ -116,6 +117,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     (tmp_path / "debugdata.txt").write_text("Number of credits: 8190,1,1 Dialect 0x311\n")
     (tmp_path / "failure.json").write_text('{"how": "kill", "resumed": 3.0}')
+    (tmp_path / "noticed").write_text("4.2\n")
     (tmp_path / "names.json").write_text('["copied", "direct", "gone", "held"]')
     store(tmp_path, len(RECONNECTED), len(RECONNECTED))
     return tmp_path
@@ -131,6 +133,14 @@ def store(folder: Path, restored: int, reconnected: int, kind: str = "persistent
 @pytest.mark.parametrize("case", [KILLED, CUT, CLOCK], ids=lambda case: case.name)
 def test_passed_case(folder: Path, case: Case) -> None:
     assert judge_failure(case, folder) == []
+
+
+def test_who_waits_must_notice(folder: Path) -> None:
+    (folder / "noticed").write_text("117.0\n")
+    assert judge_failure(KILLED, folder) == ["the client that waits noticed after 117.0 s"]
+    assert judge_failure(KILLED, folder, told=False) == []
+    (folder / "noticed").unlink()
+    assert len(judge_failure(KILLED, folder)) == 1
 
 
 def test_opens_must_be_those_of_before(folder: Path) -> None:

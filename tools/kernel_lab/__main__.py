@@ -63,7 +63,7 @@ class Host(NamedTuple):
 def verdict(case: Case, out: Path, options: argparse.Namespace) -> list[str]:
     """Everything that is wrong with a case that has run."""
     if case.failure:
-        return judge_failure(case, out / case.name)
+        return judge_failure(case, out / case.name, told=not options.untold)
     return judge(case, out / case.name, counted=options.server != "ksmbd")
 
 
@@ -176,12 +176,12 @@ def again(case: Case, out: Path, options: argparse.Namespace) -> list[str]:
 
 
 @contextlib.contextmanager
-def failing_host(case: Case, share: Path, log: Path) -> Iterator[tuple[Failing, Host]]:
+def failing_host(case: Case, share: Path, log: Path, told: bool) -> Iterator[tuple[Failing, Host]]:
     """A server, or two nodes of a cluster, that the case makes fail. Raises ``ServerError`` and ``NetworkError``."""
     if case.cluster:
         folder = log.with_suffix(".nodes")
         folder.mkdir()
-        with cluster.running_cluster(share, folder) as nodes:
+        with cluster.running_cluster(share, folder, told) as nodes:
             yield nodes, Host(cluster.SERVICE_ADDRESS, nodes, nodes.wires.prefix())
     else:
         with restarting_server(share, log) as server:
@@ -200,7 +200,7 @@ def host_for(case: Case, options: argparse.Namespace, log: Path) -> Iterator[Hos
             return
         share = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="smb-share-")))
         if case.failure:
-            failing, host = stack.enter_context(failing_host(case, share, log))
+            failing, host = stack.enter_context(failing_host(case, share, log, not options.untold))
             with failing.answering(log.parent):
                 yield host
             failing.stop()
@@ -240,6 +240,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--churn", type=int, default=1000, metavar="N", help="connections in cases verbs-churn-*; 10000 is long"
     )
     parser.add_argument("--retries", type=int, default=0, metavar="N", help="run a failed case again, N times at most")
+    parser.add_argument(
+        "--untold",
+        action="store_true",
+        help="for comparison: in clusters, forget which clients to tell that their connections are gone",
+    )
     parser.add_argument("--verbose", action="store_true", help="show the guest's whole console")
     return parser.parse_args(arguments)
 
@@ -289,6 +294,8 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"         {complaint}")
         if (failure := out / case.name / "failure.json").exists():
             print(f"         {describe(json.loads(failure.read_text()))}")
+        if (noticed := out / case.name / "noticed").exists():
+            print(f"         a client that only waits noticed after {noticed.read_text().strip()} s")
     for complaint in general:
         print(f"  FAIL {complaint}")
     if failed:

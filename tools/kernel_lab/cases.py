@@ -144,6 +144,7 @@ CASES = (
     _failing("persist-takeover", "tcp", "kill", cluster=True),
     _failing("persist-takeover-rdma", "siw", "kill", cluster=True),
     _failing("persist-stopped", "tcp", "stop", cluster=True),
+    _failing("persist-stopped-rdma", "siw", "stop", cluster=True),
     _failing("persist-cut", "tcp", "cut", cluster=True),
     Case("clock-step", "tcp", failure="clock", reconnects=True, verbs=True, program="persist"),
     Case("verbs-siw", "siw", rdma_transfers=True, invalidation=True, verbs=True),

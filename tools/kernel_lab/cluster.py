@@ -13,16 +13,22 @@ address. All gone when the block ends.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from pyroute2 import netns
+
+from smb3server.ha.etcd_store import EtcdStore
+from smb3server.ha.store import DeletePrefix
 from tools.kernel_lab.network import NetworkError
 from tools.kernel_lab.persist import Failing, Node
 from tools.kernel_lab.server import ServerError
@@ -139,9 +145,11 @@ class Etcd:
 class Cluster(Failing):
     """Nodes a and b; whichever has the service is the one that fails."""
 
-    def __init__(self, share: Path, folder: Path, wires: Wires) -> None:
+    def __init__(self, share: Path, folder: Path, wires: Wires, told: bool = True) -> None:
+        """Unless ``told``, the node that takes over knows no clients of the other's that it could tell of it."""
         self.share = share
         self.wires = wires
+        self.told = told
         self.nodes = {
             name: Node(
                 name,
@@ -192,6 +200,27 @@ class Cluster(Failing):
             self.wires.etcd_link(self.failed, "down")
         else:
             raise ServerError(f"a node cannot {how}")
+        if not self.told:
+            self._forget_clients()
+
+    def _forget_clients(self) -> None:
+        """Of the service, in the store: long before another node has it."""
+
+        async def body() -> None:
+            store = EtcdStore([f"http://127.0.0.1:{ETCD_PORT}"])
+            try:
+                await store.commit([DeletePrefix("smb3server/state/files/peers/")])
+            finally:
+                await store.close()
+
+        def run() -> None:
+            netns.setns(self.wires.hub)
+            asyncio.run(body())
+
+        # The namespace is the thread's.
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
 
     def recover(self, how: str) -> dict[str, float]:
         """Nothing to do: the other node takes over."""
@@ -253,11 +282,12 @@ class Cluster(Failing):
 
 
 @contextlib.contextmanager
-def running_cluster(share: Path, folder: Path) -> Iterator[Cluster]:
-    """A cluster that serves ``share``, until the block ends. Raises ``ServerError`` and ``NetworkError``."""
+def running_cluster(share: Path, folder: Path, told: bool = True) -> Iterator[Cluster]:
+    """A cluster that serves ``share``, until the block ends; ``told`` as for ``Cluster``. Raises ``ServerError`` and
+    ``NetworkError``."""
     wires = Wires()
     etcd = Etcd(folder, wires)
-    cluster = Cluster(share, folder, wires)
+    cluster = Cluster(share, folder, wires, told)
     try:
         wires.up()
         etcd.start()

@@ -77,6 +77,7 @@ class Failing(ABC):
         _await(lambda: all(_size(file) >= size for file in files), f"the files do not get to {size} bytes")
         self.fail(how)
         failed = time.monotonic()
+        (folder / "happened").touch()
         times: dict[str, float] = {}
         problems: list[str] = []
 

@@ -14,16 +14,29 @@ from tools.pcap.session import read_capture
 
 RECONNECTED = frozenset(["cached", "copied", "direct", "gone", "held"])
 """Files of guest/persist.sh that programs keep open while the server fails."""
+NOTICE_SECONDS = 20.0
+"""In which a client must notice that its node is another's, though it only waits: ttl, takeover, and the second packet
+if the first gets lost. Left alone it takes 120 s and more."""
 
 
-def judge_failure(case: Case, folder: Path) -> list[str]:
-    """Everything that is wrong with the case; empty when it passed."""
+def judge_failure(case: Case, folder: Path, told: bool = True) -> list[str]:
+    """Everything that is wrong with the case; empty when it passed. ``told``: clients are told of takeovers."""
     if case.failure == "clock":
         return _clock(case, folder)
     found = guest_complaints(case, folder) + kernel_log(case, folder) + debug_data(case, folder)
     # A node that is cut off from etcd alone serves on for some seconds, and cp may be done before it stops.
     wanted = RECONNECTED - {"copied"} if case.failure == "cut" else RECONNECTED
+    if told:
+        found += _noticed(folder)
     return found + _server(folder, len(wanted)) + _capture(folder / "session.pcap", wanted)
+
+
+def _noticed(folder: Path) -> list[str]:
+    try:
+        seconds = float((folder / "noticed").read_text())
+    except (OSError, ValueError) as error:
+        return [f"the client that waits: {error}"]
+    return [f"the client that waits noticed after {seconds} s"] if seconds > NOTICE_SECONDS else []
 
 
 def _clock(case: Case, folder: Path) -> list[str]:

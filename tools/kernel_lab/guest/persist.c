@@ -1,6 +1,7 @@
 // persist hold DIR READY GO: keep byte-range locks on DIR/held, data that only the client's cache has in DIR/cached, and DIR/gone, which has no name any more,
 //   from when READY exists until GO does; then see that all are as they were.
 // persist copy FROM TO: 64 KiB at a time, past the client's cache, some thirty times a second: it is at it while the server comes and goes.
+// persist wait FILE: be there until the range that hold has locked exclusively is free, and then have it.
 // persist try FILE: another client finds the ranges that hold has locked locked, and others free.
 #define _GNU_SOURCE
 #include <errno.h>
@@ -71,6 +72,21 @@ static void try(const char *path) {
   if (close(fd)) die("close");
 }
 
+static void wait_for(const char *path) {
+  struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 100};
+  int fd = open(path, O_RDWR);
+  if (fd < 0) die(path);
+  while (fcntl(fd, F_SETLKW, &range)) {
+    // Linux 6.12 gives the program EAGAIN when the connection ends that it waits on, and EBADF until something else has it reopen the file (docs/kernel-lab.md).
+    if (errno != EAGAIN && errno != EBADF) die("wait for a lock");
+    usleep(100000);
+    char byte;
+    if (pread(fd, &byte, 1, 500) != 1) die("read beside the lock");
+  }
+  if (lock(fd, F_UNLCK, 0, 100)) die("unlock");
+  if (close(fd)) die("close");
+}
+
 static void copy(const char *from, const char *to) {
   enum { BLOCK = 65536 };
   char *block = aligned_alloc(4096, BLOCK);
@@ -88,6 +104,7 @@ int main(int argc, char **argv) {
   setvbuf(stdout, NULL, _IOLBF, 0);
   if (argc == 5 && !strcmp(argv[1], "hold")) hold(argv[2], argv[3], argv[4]);
   else if (argc == 3 && !strcmp(argv[1], "try")) try(argv[2]);
+  else if (argc == 3 && !strcmp(argv[1], "wait")) wait_for(argv[2]);
   else if (argc == 4 && !strcmp(argv[1], "copy")) copy(argv[2], argv[3]);
   else wrong("usage");
   return 0;
