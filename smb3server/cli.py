@@ -8,6 +8,8 @@ import logging
 import signal
 import sys
 from collections.abc import Sequence
+from shlex import quote
+from urllib.parse import quote as url_quote
 
 from smb3server import collector
 from smb3server.config import Config, ConfigError, parse_arguments
@@ -41,29 +43,34 @@ def commands(service: Service) -> list[str]:
     host = _reachable(service)
     port = service.listeners[0].address[1]
     other = port != DEFAULT_PORT
-    port_option = f",port={port}" if other else ""
-    windows = f"net use Z: \\\\{host}\\{share} /user:{user}"
+    unc, quoted_user = quote(f"//{host}/{share}"), quote(user)
+    # Windows has no colons in names of servers.
+    server = f"{host.replace(':', '-')}.ipv6-literal.net" if ":" in host else host
+    windows = f"net use Z: {_windows_quote(f'{chr(92) * 2}{server}{chr(92)}{share}')} /user:{_windows_quote(user)}"
     if other:
         windows += f"   (Windows 11 24H2 and later: add /TCPPORT:{port})"
-    lines = [
-        f"Windows:        {windows}",
-        f"Linux (TCP):    mount -t cifs //{host}/{share} /mnt -o username={user},vers=3.1.1{port_option}",
-    ]
+    options = f"{quote(f'username={user},vers=3.1.1')}{f',port={port}' if other else ''}"
+    lines = [f"Windows:        {windows}", f"Linux (TCP):    mount -t cifs {unc} /mnt -o {options}"]
     if service.fabrics.listeners:
-        lines.append(f"Linux (RDMA):   mount -t cifs //{host}/{share} /mnt -o username={user},vers=3.1.1,rdma")
+        lines.append(f"Linux (RDMA):   mount -t cifs {unc} /mnt -o {quote(f'username={user},vers=3.1.1,rdma')}")
+    place = f"{f'[{host}]' if ':' in host else host}{f':{port}' if other else ''}"
     lines += [
-        f"macOS:          open 'smb://{user}@{host}{f':{port}' if other else ''}/{share}'",
-        f"smbclient:      smbclient //{host}/{share} -U {user}{f' -p {port}' if other else ''}",
+        f"macOS:          open 'smb://{url_quote(user, safe='')}@{place}/{url_quote(share)}'",
+        f"smbclient:      smbclient {unc} -U {quoted_user}{f' -p {port}' if other else ''}",
     ]
     return lines
 
 
+def _windows_quote(text: str) -> str:
+    return f'"{text}"' if " " in text else text
+
+
 async def serve(config: Config) -> int:
-    """Run until SIGTERM or SIGINT. Exit status."""
+    """Run until SIGTERM, SIGINT or SIGHUP (its terminal went away). Exit status."""
     service = Service(config)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, stop.set)
     try:
         await service.start()

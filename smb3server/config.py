@@ -85,12 +85,15 @@ from typing import Any
 
 from smb3server.auth.users import Account, nt_hash, parse_hash
 from smb3server.backends.base import User
+from smb3server.config_checks import LOG_LEVELS, MESSAGE_OVERHEAD, ConfigError, check, check_share, once
 from smb3server.ha.address import parse as parse_virtual_address
 from smb3server.ha.cluster import ClusterConfig
 from smb3server.ha.service_owner import ServiceConfig
 from smb3server.ha.store_url import parse_url
 from smb3server.security.algorithms import Cipher, SigningAlgorithm
 from smb3server.settings import Settings
+
+__all__ = ["Config", "ConfigError", "parse_arguments", "read_file"]
 
 RDMA_CHOICES = ("auto", "off", "iwarp", "roce", "verbs")
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -113,13 +116,7 @@ LIMITS = tuple(
     and entry.name != "max_dialect"
 )
 """Numbers of ``Settings`` that the section [limits] sets under the same names."""
-_BAD_SHARE_NAME = re.compile(r'[\x00-\x1f"/\\\[\]:|<>+=;,*?]')
-_MAX_SHARE_NAME = 80
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,63}")
-
-
-class ConfigError(Exception):
-    """Says what is wrong, and where."""
 
 
 @dataclass(slots=True)
@@ -191,16 +188,8 @@ def parse_share(text: str) -> ShareConfig:
     if not separator or not rest:
         raise ConfigError(f"--share {text}: write NAME=PATH or NAME=PATH,ro")
     read_only = rest.endswith(",ro")
-    return _checked(ShareConfig(name, Path(rest.removesuffix(",ro")), read_only))
-
-
-def _checked(share: ShareConfig) -> ShareConfig:
-    if not share.name or len(share.name) > _MAX_SHARE_NAME or _BAD_SHARE_NAME.search(share.name):
-        raise ConfigError(f"share {share.name!r}: not a valid share name")
-    if share.name.casefold() == "ipc$":
-        raise ConfigError("share IPC$: the name is taken")
-    if not share.path.is_dir():
-        raise ConfigError(f"share {share.name}: {share.path} is not a directory")
+    share = ShareConfig(name, Path(rest.removesuffix(",ro")), read_only)
+    check_share(share)
     return share
 
 
@@ -236,6 +225,9 @@ class _Table:
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             raise ConfigError(f"{self._where}: {key} must be of type {kind.__name__}, not {value!r}")
         return value
+
+    def has(self, key: str) -> bool:
+        return key in self._values
 
     def number(self, key: str, kinds: tuple[type[Any], ...], default: float) -> float:
         value = self._values.pop(key, default)
@@ -383,14 +375,19 @@ def _chosen(table: _Table, key: str, names: Mapping[str, int], default: tuple[in
 
 def _read_limits(table: _Table, settings: Settings) -> None:
     """Numbers of ``Settings`` by their own names."""
+    given = set()
     for name in LIMITS:
         default = getattr(settings, name)
+        if table.has(name):
+            given.add(name)
         kinds: tuple[type[Any], ...] = (int,) if isinstance(default, int) else (int, float)
         value = table.number(name, kinds, default)
         if value < 0 or (isinstance(default, int) and value == 0):
             raise ConfigError(f"[limits]: {name} must be greater than 0, not {value}")
         setattr(settings, name, type(default)(value))
     table.finish()
+    if "max_message_size" not in given:
+        settings.max_message_size = max(settings.max_message_size, settings.max_io_size + MESSAGE_OVERHEAD)
 
 
 def _port(value: int | None) -> int | None:
@@ -426,7 +423,8 @@ def _read_share(table: _Table, config: Config) -> None:
         force_user=unix_user(f"share {name}: force_user", table.take("force_user", str)),
     )
     table.finish()
-    config.shares.append(_checked(share))
+    check_share(share)
+    config.shares.append(share)
 
 
 def unix_user(what: str, name: str | None) -> User | None:
@@ -512,7 +510,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--cluster", metavar="etcd://HOST:PORT,...", help="be a node of a cluster")
     parser.add_argument("--node", metavar="NAME", help="this node's name in the cluster")
     parser.add_argument("--state", type=Path, metavar="DIR", help="where state is kept that outlives the server")
-    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="default: info")
+    parser.add_argument("--log-level", choices=LOG_LEVELS, help="default: info")
     return parser
 
 
@@ -523,12 +521,16 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Config:
     config.settings.server_name = default_name()
     if options.config is not None:
         read_file(options.config, config)
+    once("share", (share.name for share in config.shares))
+    once("user", (account.name for account in config.accounts))
     by_name = {share.name.casefold(): share for share in config.shares}
-    for text in options.share:
-        share = parse_share(text)
-        by_name[share.name.casefold()] = share
+    named = [parse_share(text) for text in options.share]
+    once("--share", (share.name for share in named))
+    by_name.update({share.name.casefold(): share for share in named})
     config.shares = list(by_name.values())
-    config.accounts += [parse_user(text) for text in options.user]
+    added = [parse_user(text) for text in options.user]
+    once("--user", (account.name for account in added))
+    config.accounts += added
     if options.guest:
         config.settings.allow_guest = True
         for share in config.shares:
@@ -539,6 +541,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Config:
     _check_cluster(config)
     if not config.accounts and not config.settings.allow_guest and not config.settings.keytab:
         raise ConfigError("nobody could log on: give --user NAME:PASSWORD, --guest or a keytab")
+    check(config)
     return config
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import ipaddress
 import logging
 import os
 import resource
@@ -16,12 +15,14 @@ from smb3server.auth.acceptor import kerberos_available, keytab_problem
 from smb3server.auth.users import UserDatabase
 from smb3server.backends.local import LocalBackend, LocalOptions
 from smb3server.config import Config, ConfigError, ShareConfig, WitnessConfig
+from smb3server.config_checks import check_address
 from smb3server.fabrics import Fabrics
 from smb3server.ha.persistence import Domain, Persistence
 from smb3server.ha.restore import restore
 from smb3server.ha.sqlite_store import SqliteStore
 from smb3server.ha.store import Store, StoreError
 from smb3server.ha.store_url import parse_url
+from smb3server.host import ROOT, overlapping, port_owners
 from smb3server.presentation import hider
 from smb3server.report import collect
 from smb3server.server import Server
@@ -256,10 +257,7 @@ class Service:
         if not self.config.listen:
             return ["0.0.0.0", "::"]
         for host in self.config.listen:
-            try:
-                ipaddress.ip_address(host)
-            except ValueError:
-                raise ConfigError(f"--listen {host}: not an IP address") from None
+            check_address(host)
         return self.config.listen
 
     def _listen(self, hosts: list[str]) -> None:
@@ -270,14 +268,17 @@ class Service:
                 self._listen_on(host, port)
             except PermissionError:
                 if self.config.port is not None:
-                    raise
+                    raise ConfigError(
+                        f"TCP port {port}: ports below 1024 need root or CAP_NET_BIND_SERVICE; remedy: --port "
+                        f"{UNPRIVILEGED_PORT}"
+                    ) from None
                 port = UNPRIVILEGED_PORT
                 self.notes.append(f"ports below 1024 need root: using {port} instead of {DEFAULT_PORT}")
                 self._listen_on(host, port)
             except OSError as error:
                 # Machines without IPv6 serve IPv4 only, unless IPv6 was asked for.
                 if self.config.listen or ":" not in host or error.errno == errno.EADDRINUSE:
-                    raise
+                    raise ConfigError(_why_not(error, host, port)) from error
                 log.info("not listening on %s: %s", host, error)
             if port == 0:
                 port = self.listeners[0].address[1]
@@ -327,6 +328,21 @@ class Service:
             if store is not None:
                 await store.close()
         await self.server.interfaces.stop()
+
+
+def _why_not(error: OSError, host: str, port: int) -> str:
+    """Why a TCP port cannot be listened on, and what to do."""
+    where = f"TCP port {port} on {host}"
+    if error.errno == errno.EADDRINUSE:
+        owner = overlapping(port_owners([("tcp", port)], ROOT), "tcp", host, port)
+        if owner is None:
+            return f"{where} is in use; remedy: find the owner with `ss -lntp 'sport = :{port}'` (as root)"
+        if owner.pid == os.getpid():
+            return f"{where} is this server's own already: --listen and --rdma-port must not overlap with it"
+        return f"{where} belongs to {owner}; remedy: stop it or choose another one with --port"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"{where}: this machine does not have the address (`ip address` shows those it has)"
+    return f"{where}: {error.strerror}"
 
 
 def _capabilities(share: ShareConfig) -> int:

@@ -151,6 +151,11 @@ class Handle(ABC):
     def flush(self) -> None:
         """To stable storage. May take long: called from a worker thread."""
 
+    def shrinking(self, size: int) -> Callable[[], None] | None:
+        """If cutting the file to ``size`` bytes may take long: what does most of it, on any thread, while the handle is
+        open. None: it takes no time worth mentioning."""
+        return None
+
     @abstractmethod
     def truncate(self, size: int) -> None:
         """Set end of file."""
@@ -247,6 +252,11 @@ class Handle(ABC):
     def scan(self) -> Iterator[DirectoryEntry]:
         """Entries of this directory, '.' and '..' first; lazily, in bounded memory. Streams' side files never show."""
 
+    def search(self, matches: Callable[[str], bool], only: str | None = None) -> Iterator[DirectoryEntry | None]:
+        """Entries whose names match, in the order of ``scan``, and None for each of the others: a search that finds
+        nothing lets its caller turn to something else meanwhile. ``only``: the one name that matches, in any case."""
+        return (entry if matches(entry.name) else None for entry in self.scan())
+
     @abstractmethod
     def close(self) -> None:
         """Idempotent."""
@@ -303,6 +313,10 @@ class Backend(ABC):
     """Handles made so far."""
     path_lookups: int = 0
     """Paths resolved so far. Neither grows while clients read and write what they opened."""
+
+    def is_available(self) -> bool:
+        """Whether the store is there; False: its directory has gone away, and nobody should connect."""
+        return True
 
     @abstractmethod
     def open(self, request: OpenRequest) -> Handle:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
@@ -16,6 +17,8 @@ MAX_NAMES = 262144
 TUNNEL_SECONDS = 15.0
 """As long as Windows remembers."""
 MAX_TUNNEL = 1024
+_BATCH = 4096
+"""Names folded at a time."""
 RACY_NS = 50_000_000
 """A directory changed less than this before its scan may change again without its time stamps showing it."""
 RACY_SECONDS = 1.0
@@ -23,24 +26,22 @@ RACY_SECONDS = 1.0
 
 
 class _Directory:
-    __slots__ = ("ambiguous", "expires", "names", "short", "stamp")
+    __slots__ = ("ambiguous", "expires", "names", "stamp")
 
     def __init__(self, stamp: tuple[int, int]) -> None:
         self.stamp = stamp
         self.names: dict[str, str] = {}
         self.ambiguous = False
-        self.short: dict[str, str] | None = None
-        """On-disk names by 8.3 name; None until somebody asks for one, and after changes."""
         self.expires: float | None = None
 
     def find(self, folded: str) -> str | None:
         found = self.names.get(folded)
         if found is None and names.may_be_short(folded):
-            if self.short is None:
-                self.short = {}
-                for disk in self.names.values():
-                    self.short.setdefault(names.short_name(names.to_wire(disk)), disk)
-            found = self.short.get(folded)
+            # Names are hashed rather than kept by 8.3 name, which changes would outdate: nobody asks often.
+            for candidate in names.candidates(folded, self.names):
+                disk = self.names[candidate]
+                if names.short_name(names.to_wire(disk)) == folded:
+                    return disk
         return found
 
 
@@ -105,19 +106,15 @@ class CaseCache:
         descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
         try:
             with os.scandir(descriptor) as scan:
-                for item in scan:
-                    name = item.name
-                    key = names.upcase(names.to_wire(name))
-                    if key == folded and (found is None or name < found):
-                        found = name
-                    if table is None:
-                        continue
-                    other = table.setdefault(key, name)
-                    if other is not name:
-                        entry.ambiguous = True
-                        table[key] = min(other, name)
-                    if len(table) > self._max_names:
+                while batch := [item.name for item in itertools.islice(scan, _BATCH)]:
+                    keys = names.fold_all(batch)
+                    if folded in keys:
+                        equal = [name for key, name in zip(keys, batch, strict=True) if key == folded]
+                        found = min(equal if found is None else [found, *equal])
+                    if table is not None and len(table) + len(batch) > self._max_names:
                         table = None
+                    if table is not None:
+                        self._enter(entry, keys, batch)
         finally:
             os.close(descriptor)
         if table is not None:
@@ -130,6 +127,18 @@ class CaseCache:
                     self._drop(next(iter(self._directories)))
                 return found or entry.find(folded)
         return found
+
+    @staticmethod
+    def _enter(entry: _Directory, keys: list[str], batch: list[str]) -> None:
+        table = entry.names
+        before = len(table)
+        fresh = dict(zip(keys, batch, strict=True))
+        if table.keys().isdisjoint(fresh) and len(fresh) == len(batch):
+            table.update(fresh)
+            return
+        for key, name in zip(keys, batch, strict=True):
+            table[key] = min(table.setdefault(key, name), name)
+        entry.ambiguous = entry.ambiguous or len(table) < before + len(batch)
 
     def _remember(self, directory: tuple[int, int], disk_name: str) -> None:
         short = names.short_name(names.to_wire(disk_name))
@@ -177,7 +186,6 @@ class CaseCache:
             if added is not None and entry.names.setdefault(names.upcase(names.to_wire(added)), added) != added:
                 entry.ambiguous = True
             self._count += len(entry.names)
-            entry.short = None
             entry.stamp = (stat.mtime, stat.ctime)
             if entry.expires is None:
                 entry.expires = time.monotonic() + RACY_SECONDS

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from smb3server.backends import file_io, filetime, names, syscalls
+from smb3server.backends import filetime, names, syscalls
 from smb3server.backends.base import (
     Backend,
     Change,
@@ -31,6 +31,7 @@ from smb3server.backends.metadata import Blob, Metadata, MetadataStore, file_inf
 from smb3server.backends.namespace import Namespace
 from smb3server.backends.own_changes import OwnChanges
 from smb3server.backends.resolve import Resolver
+from smb3server.backends.share_root import Found, ShareRoot
 from smb3server.backends.sidecar import SideCar
 from smb3server.backends.streams import StreamStore
 from smb3server.backends.syscalls import FileId, Statx
@@ -74,34 +75,45 @@ class LocalBackend(Backend):
             raise ValueError(f"symlinks: 'beneath' or 'never', not {options.symlinks!r}")
         self.read_only = options.read_only
         self.file_system_name = options.file_system_name
-        self._root = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._share_root = ShareRoot(root)
+        self._root = self._share_root.descriptor
         try:
             namespace = options.xattrs
             if namespace == "auto":
                 namespace = "trusted" if may_use_trusted() else "user"
             if namespace not in ("trusted", "user", "none"):
                 raise ValueError(f"xattrs: 'auto', 'trusted', 'user' or 'none', not {options.xattrs!r}")
-            stat = syscalls.statx(self._root)
-            self.volume_serial = zlib.crc32(f"{stat.dev}:{stat.ino}".encode()) or 1
-            self.volume_created = filetime.from_ns(stat.btime if stat.btime >= 0 else stat.mtime)
             self.resolver = Resolver(self._root, follow_symlinks=options.symlinks == "beneath", openat2=options.openat2)
             self._sidecar = self._make_sidecar(options.sidecar)
             self.store = MetadataStore(self._sidecar, None if namespace == "none" else namespace)
             self.streams = StreamStore(self._sidecar)
-            self.file_ids = FileIds(self._root)
             self.own = OwnChanges()
             self._watcher = Watcher(self.resolver, self.own)
             self.namespace = Namespace(self.resolver, self.store, self.own, self.read_only)
-            if not self.read_only and self._has_small_files():
-                self.max_file_size = NTFS_MAX_FILE_SIZE
-            self.supports_reflink = not self.read_only and self._probe_reflink()
-            # ext4 keeps the flag, too, and compresses nothing.
-            self.supports_compression = (
-                not self.read_only and syscalls.file_system_type(self._root) == syscalls.BTRFS_SUPER_MAGIC
-            )
+            self._ask_root()
         except BaseException:
-            os.close(self._root)
+            self._share_root.close()
             raise
+
+    def _ask_root(self) -> None:
+        """What there is to know about the directory behind ``_root`` and its file system."""
+        stat, root = syscalls.statx(self._root), self._share_root
+        self.volume_serial = zlib.crc32(f"{stat.dev}:{stat.ino}".encode()) or 1
+        self.volume_created = filetime.from_ns(stat.btime if stat.btime >= 0 else stat.mtime)
+        self.file_ids = FileIds(self._root)
+        small = not self.read_only and root.has_small_files()
+        self.max_file_size = NTFS_MAX_FILE_SIZE if small else Backend.max_file_size
+        self.supports_reflink = not self.read_only and root.clones_ranges()
+        self.supports_compression = not self.read_only and root.compresses()
+
+    def is_available(self) -> bool:
+        """Where another directory has the share's path now, new opens go there; what is open stays where it was."""
+        found = self._share_root.look()
+        if found is Found.ANOTHER:
+            self._sidecar.close()
+            self.file_ids.close()
+            self._ask_root()
+        return found is not Found.NOTHING
 
     def _make_sidecar(self, directory: str | None) -> SideCar:
         if directory is None:
@@ -114,42 +126,11 @@ class LocalBackend(Backend):
     def _open_root(self) -> int:
         return os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._root)
 
-    def _has_small_files(self) -> bool:
-        """Whether files end somewhere below 16 TiB, as ext4's do: then clients may as well be told NTFS' own limit."""
-        try:
-            descriptor = os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=self._root)
-        except OSError:
-            return False
-        try:
-            os.ftruncate(descriptor, 1 << 44)
-        except OSError as error:
-            return error.errno == errno.EFBIG
-        finally:
-            os.close(descriptor)
-        return False
-
-    def _probe_reflink(self) -> bool:
-        """By trying: the file system's name does not tell (XFS may have been made without)."""
-        descriptors = []
-        try:
-            for _ in range(2):
-                descriptors.append(
-                    os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=self._root),
-                )
-            file_io.write_from(descriptors[0], [bytes(4096)], 0)
-            file_io.clone_range(descriptors[0], 0, descriptors[1], 0, 4096)
-        except OSError:
-            return False
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
-        return True
-
     def close(self) -> None:
         if self._root >= 0:
             self._watcher.close()
             self.file_ids.close()
-            os.close(self._root)
+            self._share_root.close()
             self._root = -1
             self._sidecar.close()
 
@@ -165,6 +146,9 @@ class LocalBackend(Backend):
 
     def open(self, request: OpenRequest) -> Handle:
         self.opens += 1
+        if not request.path and not self.is_available():
+            # A directory that was removed would list as an empty one, and be mirrored as such.
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         for _ in range(_TRIES):
             try:
                 # Once for both: changing credentials costs more than opening does.

@@ -7,11 +7,11 @@ import errno
 import os
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from smb3server.backends import attributes as attr
-from smb3server.backends import file_io, filetime, names, reparse, syscalls
+from smb3server.backends import file_io, filetime, names, release, reparse, scan, syscalls
 from smb3server.backends.base import (
     Buffer,
     DirectoryEntry,
@@ -25,11 +25,12 @@ from smb3server.backends.base import (
 )
 from smb3server.backends.impersonate import ActAs
 from smb3server.backends.metadata import Blob, Metadata, file_info
-from smb3server.backends.scan import scan
 from smb3server.backends.syscalls import Statx
 
 if TYPE_CHECKING:
     from smb3server.backends.local import LocalBackend
+
+    _Change = Callable[[Metadata], None]
 
 _EA_HEADER = struct.Struct("<BH")
 
@@ -152,6 +153,16 @@ class LocalHandle(Handle):
             yield descriptor
         finally:
             os.close(descriptor)
+
+    def shrinking(self, size: int) -> Callable[[], None] | None:
+        descriptor = self._data
+        if descriptor is None or not self._writable:
+            return None
+        stat = os.fstat(descriptor)
+        if size >= stat.st_size or not release.is_large(stat, size):
+            return None
+        self._changing()
+        return lambda: file_io.truncate(descriptor, size)
 
     def truncate(self, size: int) -> None:
         with self._for_writing() as descriptor:
@@ -360,6 +371,17 @@ class LocalHandle(Handle):
             self._change(_clear_streams)
 
     def scan(self) -> Iterator[DirectoryEntry]:
+        directory, here, above = self._for_scan()
+        return scan.scan(directory, here, above, self._backend.store, self._backend.resolver)
+
+    def search(self, matches: Callable[[str], bool], only: str | None = None) -> Iterator[DirectoryEntry | None]:
+        directory, here, above = self._for_scan()
+        if only is not None and only not in (".", ".."):
+            return scan.one(directory, only, self._backend.store, self._backend.resolver)
+        return scan.search(directory, here, above, self._backend.store, self._backend.resolver, matches)
+
+    def _for_scan(self) -> tuple[int, FileInfo, FileInfo]:
+        """A descriptor of its own for reading, and what '.' and '..' show."""
         if self.kind != Kind.DIRECTORY:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         here = self.info() if not self.stream else self._backend.info_of(self._descriptor(), self._ref)
@@ -367,11 +389,9 @@ class LocalHandle(Handle):
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         if isinstance(self._ref, int):
             # Opened for listing, by this user: his right was checked then.
-            directory = os.open(".", flags, dir_fd=self._fd)
-        else:
-            with ActAs(self._user):
-                directory = os.open(".", flags, dir_fd=self._fd)
-        return scan(directory, here, above, self._backend.store, self._backend.resolver)
+            return os.open(".", flags, dir_fd=self._fd), here, above
+        with ActAs(self._user):
+            return os.open(".", flags, dir_fd=self._fd), here, above
 
     def close(self) -> None:
         descriptor, data = self._fd, self._data
@@ -379,9 +399,9 @@ class LocalHandle(Handle):
         if descriptor >= 0 and self._writable:
             self._backend.own.closed(self.key)
         if descriptor >= 0:
-            os.close(descriptor)
+            release.close(descriptor)
         if data is not None and data != descriptor:
-            os.close(data)
+            release.close(data)
 
 
 def _clear_streams(metadata: Metadata) -> None:
@@ -401,9 +421,3 @@ def _unpack_eas(raw: bytes) -> list[tuple[bytes, bytes]]:
         eas.append((raw[offset : offset + name_length], raw[offset + name_length : end]))
         offset = end
     return eas
-
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    _Change = Callable[[Metadata], None]

@@ -20,6 +20,7 @@ import errno
 import functools
 import re
 import zlib
+from collections.abc import Iterable, Sequence
 
 from smb3server.backends.base import Path
 
@@ -176,6 +177,18 @@ def upcase(name: str) -> str:
     return name.upper() if name.isascii() else name.translate(_upcase_table())
 
 
+_NOT_PLAIN = re.compile("[" + re.escape("".join(_DISK_SPECIAL)) + "]|[ .](?:\0|\\Z)")
+"""In on-disk names joined by NUL: what ``to_wire`` changes."""
+
+
+def fold_all(disk_names: Sequence[str]) -> list[str]:
+    """``upcase(to_wire(name))`` of many names, most of which are plain ASCII, at a fraction of the cost."""
+    joined = "\0".join(disk_names)
+    if disk_names and joined.isascii() and not _NOT_PLAIN.search(joined):
+        return joined.upper().split("\0")
+    return [upcase(to_wire(name)) for name in disk_names]
+
+
 _PRIVATE_UPCASE = PRIVATE_NAME.upper()
 
 
@@ -186,6 +199,24 @@ def is_private(name: str) -> bool:
 _SHORT_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-$!#%&@^'(){}`")
 _BASE36 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _SHORT_FORM = re.compile(r"[^~.]{1,6}~[0-9](\.[^~.]{1,3})?")
+
+
+_HASH_DIGITS = 5
+_HASHES: int = 36**_HASH_DIGITS
+_HASHED_FORM = re.compile(r"[^~.]([0-9A-Z]{5})~1(?:\.[^~.]{1,3})?")
+
+
+def _hash(folded: str) -> int:
+    return zlib.crc32(folded.encode("utf-8", "surrogatepass")) % _HASHES
+
+
+def candidates(short: str, folded_names: Iterable[str]) -> list[str]:
+    """Those of ``folded_names`` (as ``upcase`` makes them of names on the wire) whose 8.3 name may be ``short``."""
+    form = _HASHED_FORM.fullmatch(short)
+    if form is None:
+        return []
+    wanted = sum(_BASE36.index(digit) * 36**index for index, digit in enumerate(form[1]))
+    return [name for name in folded_names if _hash(name) == wanted]
 
 
 @functools.lru_cache(maxsize=32768)
@@ -206,9 +237,9 @@ def short_name(name: str) -> str:
             return ""
     first = next((char for char in stem if char in _SHORT_CHARS), "_")
     tail = "".join(char for char in extension if char in _SHORT_CHARS)[:3]
-    number = zlib.crc32(upcase(name).encode("utf-8", "surrogatepass"))
+    number = _hash(upcase(name))
     digits = ""
-    for _ in range(5):
+    for _ in range(_HASH_DIGITS):
         number, digit = divmod(number, 36)
         digits += _BASE36[digit]
     return f"{first}{digits}~1.{tail}" if tail else f"{first}{digits}~1"

@@ -9,7 +9,7 @@ import secrets
 import stat as stat_module
 from collections.abc import Iterator
 
-from smb3server.backends import names, syscalls
+from smb3server.backends import names, release, syscalls
 from smb3server.backends.base import Kind, Path, User
 from smb3server.backends.impersonate import ActAs
 from smb3server.backends.metadata import MetadataStore, Reference
@@ -103,7 +103,7 @@ class Namespace:
                     _rename_new(source_dir, source, target_dir, wanted)
                 elif target_stat is not None:
                     self._expect_move(source_dir, source, target_dir, present)
-                    os.rename(source, present, src_dir_fd=source_dir, dst_dir_fd=target_dir)
+                    _replace(source_dir, source, target_dir, present)
                 else:
                     self._expect_move(source_dir, source, target_dir, wanted)
                     _rename_new(source_dir, source, target_dir, wanted)
@@ -154,7 +154,7 @@ class Namespace:
             with ActAs(user):
                 os.link(origin, temporary, dst_dir_fd=directory, follow_symlinks=True)
                 try:
-                    os.rename(temporary, present, src_dir_fd=directory, dst_dir_fd=directory)
+                    _replace(directory, temporary, directory, present)
                 except BaseException:
                     os.unlink(temporary, dir_fd=directory)
                     raise
@@ -175,6 +175,16 @@ class Namespace:
             self._resolver.cache.after(before, parent, removed=(name,))
             if kind == Kind.DIRECTORY or stat.nlink == 1:
                 self._store.forget(stat, metadata)
+
+
+def _replace(source_dir: int, source: str, target_dir: int, target: str) -> None:
+    """To a name that exists; what had it is freed in its own time."""
+    held = release.hold(target_dir, target)
+    try:
+        os.rename(source, target, src_dir_fd=source_dir, dst_dir_fd=target_dir)
+    finally:
+        if held is not None:
+            release.close(held)
 
 
 def _rename_new(source_dir: int, source: str, target_dir: int, target: str) -> None:

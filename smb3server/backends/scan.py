@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat as stat_module
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from smb3server.backends import names, syscalls
 from smb3server.backends.base import DirectoryEntry, FileInfo
@@ -20,31 +20,76 @@ def scan(
     Entries that vanish meanwhile are left out. A symlink shows as what it leads to if it stays beneath the share's
     root, as a symlink otherwise.
     """
+    for entry in search(directory, here, above, store, resolver, _everything):
+        if entry is not None:
+            yield entry
+
+
+def search(
+    directory: int,
+    here: FileInfo,
+    above: FileInfo,
+    store: MetadataStore,
+    resolver: Resolver,
+    matches: Callable[[str], bool],
+) -> Iterator[DirectoryEntry | None]:
+    """As ``scan``, of entries whose names match; None for each that does not, which costs its name only."""
     try:
-        yield DirectoryEntry(".", here)
-        yield DirectoryEntry("..", above)
+        yield DirectoryEntry(".", here) if matches(".") else None
+        yield DirectoryEntry("..", above) if matches("..") else None
         to_wire = names.to_wire
         is_private = names.is_private
-        statx_at = syscalls.statx_at
-        load_entry = store.load_entry
-        fsencode = os.fsencode
         with os.scandir(directory) as entries:
             for entry in entries:
                 name = entry.name
                 if is_private(name):
                     continue
-                raw = name.encode() if name.isascii() else fsencode(name)
-                try:
-                    stat = statx_at(directory, raw)
-                    if stat_module.S_ISLNK(stat.mode):
-                        info = _symlink(directory, name, store, resolver, stat)
-                    else:
-                        info = file_info(stat, load_entry(directory, raw, stat))
-                except (FileNotFoundError, PermissionError):
-                    continue
-                yield DirectoryEntry(to_wire(name), info)
+                shown = to_wire(name)
+                yield _entry(directory, name, shown, store, resolver) if matches(shown) else None
     finally:
         os.close(directory)
+
+
+def one(directory: int, name: str, store: MetadataStore, resolver: Resolver) -> Iterator[DirectoryEntry | None]:
+    """The entry called ``name`` on the wire, in any case, if there is one: without reading the directory, where the
+    names in it are known. Takes over ``directory`` as ``search`` does."""
+    try:
+        try:
+            disk = names.to_disk(name)
+        except names.InvalidName:
+            return
+        found = None
+        if not names.is_private(disk):
+            found = _entry(directory, disk, names.to_wire(disk), store, resolver)
+        if found is None:
+            actual = resolver.cache.find(directory, disk)
+            if actual is None or names.is_private(actual):
+                return
+            shown = names.to_wire(actual)
+            # It may have been found by its 8.3 name, which searches do not look at.
+            if names.upcase(shown) == names.upcase(name):
+                found = _entry(directory, actual, shown, store, resolver)
+        yield found
+    finally:
+        os.close(directory)
+
+
+def _everything(_: str) -> bool:
+    return True
+
+
+def _entry(directory: int, name: str, shown: str, store: MetadataStore, resolver: Resolver) -> DirectoryEntry | None:
+    """None if it is not there, or not to be looked at."""
+    raw = name.encode() if name.isascii() else os.fsencode(name)
+    try:
+        stat = syscalls.statx_at(directory, raw)
+        if stat_module.S_ISLNK(stat.mode):
+            info = _symlink(directory, name, store, resolver, stat)
+        else:
+            info = file_info(stat, store.load_entry(directory, raw, stat))
+    except (FileNotFoundError, PermissionError):
+        return None
+    return DirectoryEntry(shown, info)
 
 
 def _symlink(directory: int, name: str, store: MetadataStore, resolver: Resolver, stat: syscalls.Statx) -> FileInfo:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from smb3server import tokens
 from smb3server.backends.base import OpenRequest
-from smb3server.backends.names import short_name
-from smb3server.expression import Matcher, compile_expression
+from smb3server.backends.names import has_wildcards, short_name
+from smb3server.expression import compile_expression
 from smb3server.open import Open, find_open
 from smb3server.presentation import Hides, hidden
 from smb3server.request import Pending, Request, Response, handles
@@ -39,15 +39,15 @@ _ENTRIES_PER_LOOK = 64
 
 
 class Enumeration:
-    """Open.EnumerationLocation and Open.EnumerationSearchPattern: the store's lazy scan, and the one entry taken from
+    """Open.EnumerationLocation and Open.EnumerationSearchPattern: the store's lazy search, and the one entry taken from
     it that did not fit the last response."""
 
-    __slots__ = ("closed", "entries", "held", "matches", "pattern", "started", "turn", "unfinished")
+    __slots__ = ("closed", "entries", "held", "pattern", "started", "turn", "unfinished")
 
     def __init__(self, handle: Handle, pattern: str) -> None:
         self.pattern = pattern
-        self.matches: Matcher = compile_expression(pattern)
-        self.entries: Iterator[DirectoryEntry] = handle.scan()
+        only = None if has_wildcards(pattern) else pattern
+        self.entries: Iterator[DirectoryEntry | None] = handle.search(compile_expression(pattern), only)
         self.held: DirectoryEntry | None = None
         self.started = False
         """True once something was returned: then the end is NO_MORE_FILES, not NO_SUCH_FILE."""
@@ -162,7 +162,7 @@ class _Listing:
     def go_on(self) -> bool:
         """Entries until the buffer is full or the scan ends: True; or until it is the turn of others: False."""
         enumeration, visible = self.enumeration, self.visible
-        matches, entries = enumeration.matches, enumeration.entries
+        entries = enumeration.entries
         entry, enumeration.held = enumeration.held, None
         end = time.monotonic() + TURN
         count = 0
@@ -171,10 +171,11 @@ class _Listing:
                 count += 1
                 if not count % _ENTRIES_PER_LOOK and time.monotonic() > end:
                     return False
-                entry = next(entries, None)
-                if entry is None:
+                try:
+                    entry = next(entries)
+                except StopIteration:
                     return True
-                if not matches(entry.name) or (visible is not None and not visible(entry.name)):
+                if entry is None or (visible is not None and not visible(entry.name)):
                     entry = None
                     continue
             if not self._add(entry):

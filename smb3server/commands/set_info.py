@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from smb3server import notify, write_times
+from smb3server.commands.cutting import cut
 from smb3server.commands.file_levels import ATTRIBUTE_DIRECTORY, MODE_BITS, handle_of, store_all
 from smb3server.commands.rename import Link, Rename
 from smb3server.open import Open, find_open
@@ -222,29 +223,42 @@ def _size_allowed(opened: Open, size: int) -> None:
         raise StatusError(NtStatus.INVALID_PARAMETER)
 
 
-def _end_of_file(request: Request, opened: Open, data: memoryview) -> None:
+def _end_of_file(request: Request, opened: Open, data: memoryview) -> Pending | None:
     """MS-FSA 2.1.5.15.5."""
     size = wire.END_OF_FILE.unpack(data).end_of_file
     _size_allowed(opened, size)
     handle = handle_of(opened)
     before = handle.info().end_of_file
     _data_changes(opened)
-    handle.truncate(size)
-    write_times.settle(opened)
-    if size != before:
-        report(opened, NotifyFilter.STREAM_SIZE if handle.stream else NotifyFilter.SIZE | NotifyFilter.LAST_WRITE)
+
+    def finish() -> None:
+        handle.truncate(size)
+        write_times.settle(opened)
+        if size != before:
+            _report_size(opened)
+
+    return cut(request, opened, size, finish, done())
 
 
-def _allocation(request: Request, opened: Open, data: memoryview) -> None:
+def _allocation(request: Request, opened: Open, data: memoryview) -> Pending | None:
     """MS-FSA 2.1.5.15.1: below end of file it truncates."""
     size = wire.ALLOCATION.unpack(data).allocation_size
     _size_allowed(opened, size)
     handle = handle_of(opened)
     before = handle.info().end_of_file
     _data_changes(opened)
-    handle.allocate(size)
-    if size < before:
-        report(opened, NotifyFilter.STREAM_SIZE if handle.stream else NotifyFilter.SIZE | NotifyFilter.LAST_WRITE)
+
+    def finish() -> None:
+        handle.allocate(size)
+        if size < before:
+            _report_size(opened)
+
+    return cut(request, opened, size, finish, done())
+
+
+def _report_size(opened: Open) -> None:
+    stream = handle_of(opened).stream
+    report(opened, NotifyFilter.STREAM_SIZE if stream else NotifyFilter.SIZE | NotifyFilter.LAST_WRITE)
 
 
 def _data_changes(opened: Open) -> None:

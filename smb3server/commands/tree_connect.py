@@ -65,6 +65,8 @@ def _connect(request: Request, wanted: TreeConnectRequest, share: Share) -> Resp
     _authorize(session, share)
     if share.encrypt_data and session.cipher is None:
         raise StatusError(NtStatus.ACCESS_DENIED)
+    if share.backend is not None and not share.backend.is_available():
+        raise StatusError(NtStatus.BAD_NETWORK_NAME)
     if len(session.tree_connect_table) >= server.settings.max_trees:
         raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
     tree = TreeConnect(session.new_tree_id(), session, share)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from smb3server.backends import attributes as attr
-from smb3server.backends import case_cache, filetime, names, syscalls
+from smb3server.backends import case_cache, filetime, names, release, syscalls
 from smb3server.backends.base import Disposition, OpenRequest, User
 from smb3server.backends.impersonate import ActAs
 from smb3server.backends.local import LocalBackend, LocalOptions
@@ -376,3 +376,152 @@ def test_long_name_comes_back_with_its_short_name(local: Local) -> None:
     put(store, names.short_name(long).lower(), data=b"new")
     assert [entry.name for entry in root.iterdir() if not names.is_private(entry.name)] == [long]
     assert get(store, long) == b"new"
+
+
+# -- the root itself
+
+
+def test_a_root_that_is_gone_does_not_list_as_an_empty_one(local: Local) -> None:
+    """A program that mirrors the share would remove its copy."""
+    store, root = local
+    put(store, "f", data=b"data")
+    assert store.is_available()
+    root.rename(root.parent / "elsewhere")
+    assert not store.is_available()
+    with pytest.raises(FileNotFoundError):
+        listing(store)
+    (root.parent / "elsewhere").rename(root)
+    assert store.is_available()
+    assert listing(store) == ["f"]
+
+
+def test_a_root_that_was_made_anew_is_the_one_that_is_served(local: Local) -> None:
+    """As after a file system was mounted there; what was open stays open where it was."""
+    store, root = local
+    put(store, "f", data=b"old")
+    put(store, "f", data=b"side", stream="stream")
+    serial = store.volume_serial
+    with opened(store, "f", read=True, write=True) as handle:
+        root.rename(root.parent / "elsewhere")
+        root.mkdir()
+        (root / "g").write_bytes(b"new")
+        assert store.is_available()
+        assert listing(store) == ["g"]
+        assert not exists(store, ("f",))
+        assert store.volume_serial != serial
+        handle.write_from([b"OLD"], 0)
+    assert (root.parent / "elsewhere" / "f").read_bytes() == b"OLD"
+    put(store, "f", data=b"another", stream="stream")
+    assert get(store, "f", stream="stream") == b"another"
+    assert (root / "f").exists()
+
+
+# -- large directories
+
+
+def test_a_large_directory_is_folded_at_once() -> None:
+    plain = [f"Some File {number}.txt" for number in range(10)]
+    odd = ["Ünder", "trailing ", "trailing.", "a:b", "tab\t", "\udc80", "日本", "ß", "e\u0301"]
+    for batch in ([], plain, odd, [*plain, *odd], ["x "], ["."], ["x .y"]):
+        assert names.fold_all(batch) == [names.upcase(names.to_wire(name)) for name in batch]
+
+
+def test_short_names_are_found_while_the_directory_changes(local: Local) -> None:
+    store, root = local
+    for number in range(300):
+        (root / f"a long name, number {number}.text").touch()
+    for number in (0, 150, 299):
+        name = f"a long name, number {number}.text"
+        (root / f"new{number}").touch()
+        short = names.short_name(name)
+        assert short
+        handle = store.open(OpenRequest((short,)))
+        assert handle.path == (name,)
+        handle.close()
+    assert not exists(store, ("AAAAAA~1.TXT",))
+
+
+def test_a_search_for_one_name_reads_no_directory(local: Local) -> None:
+    """Programs on Windows look whether a file is there by searching for its name."""
+    store, root = local
+    for number in range(500):
+        (root / f"File{number}").write_bytes(bytes(number))
+    with opened(store, directory=True, read=True) as handle:
+
+        def found(name: str) -> list[tuple[str, int]]:
+            entries = handle.search(lambda _: pytest.fail("looked through the directory"), name)
+            return [(entry.name, entry.info.end_of_file) for entry in entries if entry is not None]
+
+        assert found("fILE400") == [("File400", 400)]
+        scans = store.resolver.cache.scans
+        assert found("FILE499") == [("File499", 499)]
+        assert found("File7") == [("File7", 7)]
+        assert found("none") == []
+        assert found(".smb3server") == []
+        assert found("\ud800") == []
+        assert found(names.short_name("a long name.text")) == []
+        assert store.resolver.cache.scans == scans
+
+
+def test_a_search_looks_at_what_matches_only(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, root = local
+    for number in range(50):
+        (root / f"f{number}").touch()
+    looked: list[bytes] = []
+    statx_at = syscalls.statx_at
+
+    def counted(directory: int, name: bytes) -> syscalls.Statx:
+        looked.append(name)
+        return statx_at(directory, name)
+
+    with opened(store, directory=True, read=True) as handle:
+        monkeypatch.setattr(syscalls, "statx_at", counted)
+        entries = list(handle.search(lambda name: name in ("..", "f7", "f8")))
+    assert sorted(entry.name for entry in entries if entry is not None) == ["..", "f7", "f8"]
+    assert len(entries) == 52
+    assert sorted(looked) == [b"f7", b"f8"]
+
+
+# -- large files
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced", "replaced by a link"])
+@pytest.mark.parametrize("large", [True, False])
+def test_large_files_are_freed_apart(local: Local, how: str, large: bool) -> None:
+    """Freeing a file that lies in many pieces takes seconds; who removes or replaces it does not wait for that."""
+    store, root = local
+    put(store, "victim")
+    put(store, "other", data=b"new")
+    os.posix_fallocate((descriptor := os.open(root / "victim", os.O_RDWR)), 0, 2 * release.LARGE if large else 4096)
+    os.close(descriptor)
+    before = len(descriptors())
+    inode = (root / "victim").stat().st_ino
+
+    def held() -> int:
+        """Descriptors of the file, which is gone from its directory."""
+        return sum(_inode(int(number)) == inode for number in descriptors())
+
+    go_on = threading.Event()
+    release._executor().submit(go_on.wait)
+    try:
+        if how == "removed":
+            with opened(store, "victim", write=True) as handle:
+                handle.unlink()
+            assert not (root / "victim").exists()
+        else:
+            with opened(store, "other") as handle:
+                (handle.rename if how == "replaced" else handle.link)(("victim",), True)
+            assert get(store, "victim") == b"new"
+        assert held() == large
+    finally:
+        go_on.set()
+        release.wait()
+    assert held() == 0
+    assert len(descriptors()) <= before
+
+
+def _inode(descriptor: int) -> int:
+    try:
+        return os.fstat(descriptor).st_ino
+    except OSError:
+        return -1

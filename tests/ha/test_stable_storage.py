@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from smb3server.backends import file_io
-from smb3server.backends.local import LocalBackend
 from smb3server.backends.local_handle import LocalHandle
+from smb3server.backends.share_root import ShareRoot
 from smb3server.client.connection import ServerError
 from smb3server.client.files import READ_WRITE, RemoteFile, Tree
 from smb3server.client.persistent import PersistentShare
@@ -57,7 +57,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
 
     monkeypatch.setattr(LocalHandle, "flush", flush)
     # Few file systems share extents; the order of things is the same on all.
-    monkeypatch.setattr(LocalBackend, "_probe_reflink", lambda backend: True)
+    monkeypatch.setattr(ShareRoot, "clones_ranges", lambda root: True)
     monkeypatch.setattr(file_io, "clone_range", lambda *_: None)
     yield found
     found.go_on.set()

@@ -153,6 +153,25 @@ def test_watch(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
+def test_output_that_nobody_reads_any_more(tmp_path: Path) -> None:
+    """As in ``smb3server status --watch | head``."""
+
+    async def scene(acted: Scene) -> None:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "smb3server", "status", "--state", str(tmp_path / "state"), "--json"),
+            *("--watch", "0.2"),
+            stdout=(ends := os.pipe())[1],
+            stderr=asyncio.subprocess.PIPE,
+        )
+        os.close(ends[1])
+        assert await asyncio.to_thread(os.read, ends[0], 1)
+        os.close(ends[0])
+        assert await process.communicate() == (None, b"")
+        assert process.returncode == 0
+
+    play(tmp_path, scene)
+
+
 def test_status_without_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli_main(["status", "--state", str(tmp_path)]) == 1
     assert "No such file" in capsys.readouterr().err

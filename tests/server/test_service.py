@@ -301,3 +301,19 @@ def test_the_command_says_why_it_does_not_start(tmp_path: Path) -> None:
     assert ended.stderr.startswith("smb3server: keytab /nowhere/krb5.keytab: ")
     assert "Traceback" not in ended.stderr
     assert "ready" not in ended.stdout
+
+
+def test_a_port_in_use_is_named_with_its_owner(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+
+        async def test(*options: str) -> str:
+            with pytest.raises(ConfigError) as caught:
+                async with running(configured(tmp_path, *options)):
+                    pass
+            return str(caught.value)
+
+        said = asyncio.run(test("--listen", "127.0.0.1", "--port", port))
+        assert said.startswith(f"TCP port {port} on 127.0.0.1 is this server's own already")
+        said = asyncio.run(test("--listen", "192.0.2.1", "--port", "0"))
+        assert said.startswith("TCP port 0 on 192.0.2.1: this machine does not have the address")

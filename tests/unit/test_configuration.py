@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,27 @@ def test_every_option_is_documented() -> None:
         ("[[user]]\nname = 'a'", "either password or nt_hash"),
         ("[[user]]\nname = 'a'\npassword = 'b'\nnt_hash = 'c'", "either password or nt_hash"),
         ("[[user]]\nname = 'a'\nnt_hash = 'c'", "32 hexadecimal digits"),
+        ("[server]\nname = 'SIXTEENCHARACTER'", "not a NetBIOS name"),
+        ("[server]\nname = ''", "not a NetBIOS name"),
+        ("[server]\nlog_level = 'loud'", "loud is not one of"),
+        ("[server]\nlisten = ['[::1]']", "IPv6 goes without brackets"),
+        ("[server]\nlisten = ['fe80::1']", "needs its interface"),
+        ("[server]\nlisten = ['::', '::']", "given twice"),
+        ("[server]\nmin_dialect = '3.1.1'\nmax_dialect = '3.0'", "nobody could connect"),
+        ("[server]\nsigning_algorithms = []", "at least one"),
+        ("[server]\nrequire_encryption = true\nciphers = []", "needs ciphers"),
+        ("[server]\nrequire_encryption = true\nmax_dialect = '2.1'", "needs max_dialect 3.0"),
+        ("[limits]\ninterim_delay = nan", "finite"),
+        ("[limits]\nmax_io_size = 65535", "max_io_size must be 65536 to"),
+        ("[limits]\nmax_io_size = 16711680", "max_io_size must be 65536 to 16711679"),
+        ("[limits]\nmax_message_size = 8388608", "more than max_io_size"),
+        ("[limits]\nmax_message_size = 16777216", "to 16777215"),
+        ("[limits]\nmax_message_before_authentication = 10", "must be 1024 to"),
+        ("[witness]\nlisten = ['nowhere']", "[witness]: listen nowhere: not an IP address"),
+        ("[[share]]\nname = '..'\npath = '/'", "not a valid share name"),
+        ("[[share]]\nname = ' a'\npath = '/'", "not a valid share name"),
+        ("[[user]]\nname = 'a'\npassword = ''\n[[user]]\nname = 'A'\npassword = ''", "user A: given twice"),
+        ("[[share]]\nname = 'a'\npath = '/'\n[[share]]\nname = 'A'\npath = '/'", "share A: given twice"),
         ("share = 1", "must be a list of sections"),
         ("= 1", "Invalid"),
     ],
@@ -140,8 +162,9 @@ def test_every_option_is_documented() -> None:
 def test_mistakes_are_named(tmp_path: Path, text: str, complaint: str) -> None:
     file = tmp_path / "wrong.toml"
     file.write_text(text)
+    options = [] if "[[" in text or "share" in text else ["--share", f"a={tmp_path}", "--user", "u:p"]
     with pytest.raises(ConfigError, match=re.escape(complaint)):
-        parse_arguments(["--config", str(file)])
+        parse_arguments(["--config", str(file), *options])
 
 
 def test_the_command_line_wins(tmp_path: Path) -> None:
@@ -176,8 +199,50 @@ def test_the_command_line_wins(tmp_path: Path) -> None:
         (["--share", "a"], "write NAME=PATH"),
         (["--share", "a=/", "--user", "b"], "write NAME:PASSWORD"),
         (["--share", "a=/", "--guest", "--rdma=iwarp,iwarp"], "a fabric is named once"),
+        (["--share", "a=/", "--share", "A=/usr", "--guest"], "--share A: given twice"),
+        (["--share", "a=/", "--user", "u:1", "--user", "U:2"], "--user U: given twice"),
+        (["--share", "a=/usr", "--guest", "--state", "/usr/lib/smb3server"], "lies inside share a"),
+        (["--share", "a=/usr\0", "--guest"], "share a: "),
     ],
 )
 def test_wrong_command_lines(arguments: list[str], complaint: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(complaint)):
         parse_arguments(arguments)
+
+
+def test_users_of_a_share_that_nobody_knows(tmp_path: Path) -> None:
+    """A typing error would lock somebody out in silence. Kerberos' users need not be listed."""
+    file = tmp_path / "some.toml"
+    text = f"[[share]]\nname = 'a'\npath = '{tmp_path}'\nusers = ['alice', 'bbo']\n"
+    text += "[[user]]\nname = 'Alice'\npassword = 'x'\n"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match="share a: users: there is no user bbo"):
+        parse_arguments(["--config", str(file)])
+    file.write_text(f"[server]\nkeytab = '/etc/krb5.keytab'\n{text}")
+    assert parse_arguments(["--config", str(file)]).shares[0].users == {"alice", "bbo"}
+
+
+def test_messages_are_as_large_as_what_they_carry(tmp_path: Path) -> None:
+    """``max_io_size`` alone takes ``max_message_size`` along: clients that use it are not thrown out."""
+    file = tmp_path / "some.toml"
+    file.write_text("[limits]\nmax_io_size = 16000000\n")
+    settings = parse_arguments(["--config", str(file), "--share", f"a={tmp_path}", "--guest"]).settings
+    assert settings.max_message_size > settings.max_io_size + 1024
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives up root's rights for a moment")
+def test_a_directory_that_the_server_may_not_read() -> None:
+    """In words, not by a traceback."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        os.chmod(place, 0o755)
+        inner = Path(place) / "closed" / "inner"
+        inner.mkdir(parents=True)
+        inner.parent.chmod(0o700)
+        os.seteuid(65534)
+        try:
+            with pytest.raises(ConfigError, match=r"share a: .*: Permission denied"):
+                parse_arguments(["--share", f"a={inner}", "--guest"])
+            with pytest.raises(ConfigError, match="share a: this server, which runs as uid 65534, may not read"):
+                parse_arguments(["--share", f"a={inner.parent}", "--guest"])
+        finally:
+            os.seteuid(0)

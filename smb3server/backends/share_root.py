@@ -1,0 +1,105 @@
+"""The directory of the host that a share begins at: whether it is still there, and what its file system can do."""
+
+from __future__ import annotations
+
+import enum
+import errno
+import logging
+import os
+
+from smb3server.backends import file_io, syscalls
+
+log = logging.getLogger(__name__)
+
+
+class Found(enum.Enum):
+    SAME = enum.auto()
+    ANOTHER = enum.auto()
+    """Another directory has the path now: made anew, or the root of a file system that was mounted there."""
+    NOTHING = enum.auto()
+
+
+class ShareRoot:
+    """``descriptor`` (O_PATH) keeps its number when it comes to mean another directory: whoever holds the number goes
+    along."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.path.abspath(os.fspath(path))
+        self.descriptor = os.open(self.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._identity = self._identify()
+        self._gone = False
+
+    def _identify(self) -> tuple[int, int]:
+        stat = os.fstat(self.descriptor)
+        return stat.st_dev, stat.st_ino
+
+    def look(self) -> Found:
+        """What the path leads to now; ``ANOTHER``, once: ``descriptor`` is that directory from here on."""
+        try:
+            stat = os.stat(self.path)
+            found = Found.SAME if (stat.st_dev, stat.st_ino) == self._identity else Found.ANOTHER
+            if found is Found.ANOTHER:
+                self._go_along()
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if not self._gone:
+                log.warning("share's directory %s: %s; nobody gets in until it is back", self.path, error.strerror)
+            self._gone = True
+            return Found.NOTHING
+        except OSError as error:
+            # A directory above it may be closed to this server: that says nothing about the one it has.
+            log.debug("share's directory %s: %s", self.path, error.strerror)
+            return Found.SAME
+        self._gone = False
+        return found
+
+    def _go_along(self) -> None:
+        fresh = os.open(self.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.dup2(fresh, self.descriptor, inheritable=False)
+        finally:
+            os.close(fresh)
+        self._identity = self._identify()
+        log.warning("share's directory %s is another one than before: new opens go there", self.path)
+
+    def close(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    # -- its file system
+
+    def _temporary(self) -> int:
+        return os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=self.descriptor)
+
+    def has_small_files(self) -> bool:
+        """Whether files end somewhere below 16 TiB, as ext4's do: then clients may as well be told NTFS' own limit."""
+        try:
+            descriptor = self._temporary()
+        except OSError:
+            return False
+        try:
+            os.ftruncate(descriptor, 1 << 44)
+        except OSError as error:
+            return error.errno == errno.EFBIG
+        finally:
+            os.close(descriptor)
+        return False
+
+    def clones_ranges(self) -> bool:
+        """By trying: the file system's name does not tell (XFS may have been made without)."""
+        descriptors = []
+        try:
+            for _ in range(2):
+                descriptors.append(self._temporary())
+            file_io.write_from(descriptors[0], [bytes(4096)], 0)
+            file_io.clone_range(descriptors[0], 0, descriptors[1], 0, 4096)
+        except OSError:
+            return False
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        return True
+
+    def compresses(self) -> bool:
+        """ext4 keeps the flag, too, and compresses nothing."""
+        return syscalls.file_system_type(self.descriptor) == syscalls.BTRFS_SUPER_MAGIC

@@ -1,0 +1,145 @@
+"""What is wrong with a configuration although each of its values could be right: said at the start, in one line, rather
+than by clients that cannot get in."""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from smb3server.config import Config, ShareConfig
+    from smb3server.settings import Settings
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+_SERVER_NAME = re.compile(r'[^\x00-\x20"*+,/:;<=>?\[\\\]|]{1,15}')
+_BAD_SHARE_NAME = re.compile(r'[\x00-\x1f"/\\\[\]:|<>+=;,*?]')
+_MAX_SHARE_NAME = 80
+SMALLEST_IO = 1 << 16
+"""MS-SMB2 3.3.5.4: MaxTransactSize, MaxReadSize and MaxWriteSize are never less."""
+LARGEST_MESSAGE = (1 << 24) - 1
+"""MS-SMB2 2.1: the length of a direct TCP message has three bytes."""
+MESSAGE_OVERHEAD = 1 << 16
+"""Bytes a message may have beside the data of a READ or WRITE: headers, transforms, other requests of its compound."""
+SMALLEST_MESSAGE = 1024
+_DIALECT_3_0 = 0x0300
+
+
+class ConfigError(Exception):
+    """Says what is wrong, and where."""
+
+
+def check_share(share: ShareConfig) -> None:
+    """One share by itself. Raises ``ConfigError``."""
+    name = share.name
+    if not name or len(name) > _MAX_SHARE_NAME or _BAD_SHARE_NAME.search(name) or name != name.strip():
+        raise ConfigError(f"share {name!r}: not a valid share name")
+    if name in (".", ".."):
+        raise ConfigError(f"share {name!r}: not a valid share name")
+    if name.casefold() == "ipc$":
+        raise ConfigError("share IPC$: the name is taken")
+    try:
+        found = share.path.is_dir()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"share {name}: {share.path}: {getattr(error, 'strerror', None) or error}") from error
+    if not found:
+        raise ConfigError(f"share {name}: {share.path} is not a directory")
+    if not os.access(share.path, os.R_OK | os.X_OK, effective_ids=True):
+        raise ConfigError(f"share {name}: this server, which runs as uid {os.geteuid()}, may not read {share.path}")
+
+
+def check_address(text: str, where: str = "--listen") -> None:
+    """An address to listen on. Raises ``ConfigError``."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        raise ConfigError(
+            f"{where} {text}: not an IP address; IPv6 goes without brackets, ports are given apart"
+        ) from None
+    if isinstance(address, ipaddress.IPv6Address) and address.is_link_local and not address.scope_id:
+        raise ConfigError(f"{where} {text}: a link-local address needs its interface, as in {text}%eth0")
+
+
+def once(what: str, names: Iterable[str]) -> None:
+    """Raises ``ConfigError`` for a name that comes twice, whatever its case."""
+    seen = set()
+    for name in names:
+        if name.casefold() in seen:
+            raise ConfigError(f"{what} {name}: given twice")
+        seen.add(name.casefold())
+
+
+def check(config: Config) -> None:
+    """All of it together. Raises ``ConfigError``."""
+    settings = config.settings
+    if not _SERVER_NAME.fullmatch(settings.server_name):
+        raise ConfigError(
+            f"[server]: name {settings.server_name!r} is not a NetBIOS name: 1 to 15 characters, no spaces"
+        )
+    if config.log_level not in LOG_LEVELS:
+        raise ConfigError(f"log_level: {config.log_level} is not one of {', '.join(LOG_LEVELS)}")
+    for host in config.listen:
+        check_address(host)
+    once("--listen", config.listen)
+    if config.witness is not None:
+        for host in config.witness.listen:
+            check_address(host, "[witness]: listen")
+    _check_protection(config)
+    _check_limits(settings)
+    _check_users(config)
+    if config.state is not None:
+        _check_state(config.state, config.shares)
+
+
+def _check_protection(config: Config) -> None:
+    settings = config.settings
+    if settings.min_dialect > settings.max_dialect:
+        raise ConfigError("min_dialect is above max_dialect: nobody could connect")
+    if not settings.signing_algorithms:
+        raise ConfigError("signing_algorithms: name at least one")
+    encrypted = next((f"share {share.name}: encrypt" for share in config.shares if share.encrypt), "")
+    encrypted = "require_encryption" if settings.require_encryption else encrypted
+    if encrypted and not settings.ciphers:
+        raise ConfigError(f"{encrypted} needs ciphers")
+    if encrypted and settings.max_dialect < _DIALECT_3_0:
+        raise ConfigError(f"{encrypted} needs max_dialect 3.0 or later")
+
+
+def _check_limits(settings: Settings) -> None:
+    for name in ("interim_delay", "failed_logon_delay", "authentication_timeout", "negotiate_timeout"):
+        if not math.isfinite(getattr(settings, name)):
+            raise ConfigError(f"[limits]: {name} must be a finite number")
+    largest = LARGEST_MESSAGE - MESSAGE_OVERHEAD
+    if not SMALLEST_IO <= settings.max_io_size <= largest:
+        raise ConfigError(f"[limits]: max_io_size must be {SMALLEST_IO} to {largest}, not {settings.max_io_size}")
+    if not settings.max_io_size + SMALLEST_MESSAGE <= settings.max_message_size <= LARGEST_MESSAGE:
+        raise ConfigError(
+            f"[limits]: max_message_size must be {settings.max_io_size + SMALLEST_MESSAGE} (more than max_io_size) to "
+            f"{LARGEST_MESSAGE}, not {settings.max_message_size}"
+        )
+    smallest = settings.max_message_before_authentication
+    if not SMALLEST_MESSAGE <= smallest <= settings.max_message_size:
+        raise ConfigError(f"[limits]: max_message_before_authentication must be {SMALLEST_MESSAGE} to max_message_size")
+
+
+def _check_users(config: Config) -> None:
+    """With a keytab users need not be listed, and guests may come under any name."""
+    if config.settings.keytab or config.settings.allow_guest:
+        return
+    known = {account.name.casefold() for account in config.accounts}
+    for share in config.shares:
+        unknown = sorted((share.users or frozenset()) - known)
+        if unknown:
+            raise ConfigError(f"share {share.name}: users: there is no user {unknown[0]}")
+
+
+def _check_state(state: Path, shares: Iterable[ShareConfig]) -> None:
+    """Whoever could write there could forge what the server remembers."""
+    place = Path(os.path.realpath(state))
+    for share in shares:
+        if place.is_relative_to(os.path.realpath(share.path)):
+            raise ConfigError(f"state directory {state}: lies inside share {share.name}; choose one outside")
