@@ -180,26 +180,39 @@ def test_known_defect_of_the_client(folder: Path) -> None:
     assert not met_client_defect(SIW, folder)
 
 
-def test_case_spoilt_by_the_client_runs_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    signed = next(case for case in CASES if case.name == "siw-sign")
-    logs = iter(["[ 1.0] CIFS: VFS: sign fail cmd 0x8\n", "[ 1.0] fine\n"])
-    runs = 0
+def test_guest_that_died_of_the_defect(folder: Path) -> None:
+    rxe = next(case for case in CASES if case.name == "rxe")
+    (folder / "status").unlink()
+    assert "did not run" in judge(rxe, folder)[0]
+    (folder / "console.log").write_text("[ 1.0] fine\n[ 2.0] failed to drain recv queue: -12\n[ 3.0] Kernel panic\n")
+    assert met_client_defect(rxe, folder)
+    assert judge(rxe, folder)[0] == "the guest died in it: [ 3.0] Kernel panic"
 
-    def run_all(cases: list[Case], out: Path, host: lab.Host, options: Namespace) -> None:
-        nonlocal runs
-        runs += 1
+
+@pytest.mark.parametrize(
+    ("complaint", "line", "retries", "runs"),
+    [("bad", "drain", 0, 4), ("bad", "other", 0, 1), ("bad", "other", 2, 3), ("", "drain", 1, 1)],
+)
+def test_failed_case_runs_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, complaint: str, line: str, retries: int, runs: int
+) -> None:
+    case = next(case for case in CASES if case.client_defect)._replace(client_defect="drain")
+    logs: list[Path] = []
+
+    def attempt(cases: list[Case], out: Path, log: Path, options: Namespace) -> list[str]:
+        logs.append(log)
         (out / cases[0].name).mkdir()
-        (out / cases[0].name / "dmesg.txt").write_text(next(logs))
+        (out / cases[0].name / "dmesg.txt").write_text(line)
+        return ["the server died"]
 
-    monkeypatch.setattr(lab, "run_all", run_all)
-    host = lab.Host("10.0.2.2", None)
-    run_all([signed], tmp_path, host, Namespace())
-    lab.repeat(signed, tmp_path, host, Namespace())
-    assert runs == 2
-    assert (tmp_path / "siw-sign" / "dmesg.txt").read_text() == "[ 1.0] fine\n"
-    assert (tmp_path / "siw-sign-1").is_dir()
-    lab.repeat(signed, tmp_path, host, Namespace())
-    assert runs == 2
+    monkeypatch.setattr(lab, "attempt", attempt)
+    monkeypatch.setattr(lab, "verdict", lambda *_: [complaint] if complaint else [])
+    options = Namespace(retries=retries)
+    attempt([case], tmp_path, tmp_path / "first.log", options)
+    assert lab.again(case, tmp_path, options) == ["the server died"] * (runs - 1)
+    assert len(set(logs)) == len(logs) == runs, "each with a server of its own"
+    assert (tmp_path / case.name).is_dir()
+    assert len(list(tmp_path.glob(f"{case.name}-*"))) == runs - 1, "what failed is kept"
 
 
 PORT = next(case for case in CASES if case.name == "verbs-port-rxe")

@@ -14,7 +14,7 @@ from smbdirect.providers.base import Access, Completion, Operation, Status
 from smbdirect.providers.iwarp import ddp, rdmap
 from smbdirect.providers.iwarp.ddp import TAGGED_HEADER, UNTAGGED_HEADER, TaggedHeader, UntaggedHeader
 from smbdirect.providers.iwarp.fpdu import decode_fpdu, encode_fpdu, iter_fpdus
-from smbdirect.providers.iwarp.mpa import Rtr
+from smbdirect.providers.iwarp.mpa import Rtr, ulpdu_for_segment
 from smbdirect.providers.iwarp.placement import PendingRead, RingPool
 from smbdirect.providers.iwarp.rdmap import (
     READ_REQUEST,
@@ -430,6 +430,46 @@ def test_what_goes_in_comes_out(operations: list[tuple[str, list[int]]], crc: bo
     assert len(peer.requests) == sum(kind == "read" for kind, _ in operations)
     assert peer.receiver.at_boundary
     assert peer.receiver.fpdus == sender.fpdus
+
+
+UNTAGGED_SIZE, READ_REQUEST_SIZE = 20, 48
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(["send", "write", "read", "response"]), st.integers(0, 9000)), max_size=40),
+    st.sampled_from([536, 1398, 1448, 8948, 65483]),
+    st.booleans(),
+)
+def test_no_segment_ends_where_siw_cannot_take_it(operations: list[tuple[str, int]], mss: int, large: bool) -> None:
+    """Untagged headers are not parted behind their first 16 bytes, and Read Requests lie in the first segment of what
+    one call sends, which is the only one that a small window cannot cut."""
+    sender = Sender(65520 if large else ulpdu_for_segment(mss), True, 64, deque(), lambda work: None)
+    sender.open = True
+    sender.segment = mss
+    for kind, length in operations:
+        data = memoryview(bytes(length))
+        if kind == "response":
+            sender.respond(Response(5, 0, None, data))
+            continue
+        operation = Operation[kind.upper()]
+        read = PendingRead(1, [memoryview(bytearray(9))], 9) if kind == "read" else None
+        sender.post(Work(operation, [] if read else [data], 0 if read else length, None, True, read=read))
+    opcodes: list[int] = []
+    while buffers := sender.buffers():
+        batch = b"".join(buffers)
+        sender.sent(len(batch))
+        start = 0
+        for fpdu in iter_fpdus(batch):
+            opcodes.append(fpdu.opcode)
+            headers = READ_REQUEST_SIZE if fpdu.opcode == Opcode.READ_REQUEST else UNTAGGED_SIZE
+            if headers == READ_REQUEST_SIZE:
+                assert start + fpdu.size <= mss
+            elif not isinstance(fpdu.header, TaggedHeader):
+                assert not any((start + at) % mss == 0 for at in range(17, headers))
+            start += fpdu.size
+    assert sender.idle
+    assert opcodes.count(Opcode.READ_REQUEST) == sum(kind == "read" for kind, _ in operations)
 
 
 def test_reads_beyond_the_limit_wait() -> None:

@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -92,7 +93,7 @@ def boot(cases: list[Case], out: Path, host: Host, options: argparse.Namespace) 
         environment["NET"] = f"tap:{cluster.TAP}"
     if cases[0].failure and not cases[0].verbs:
         settings += f" WORKOUT=persist.sh HOW={cases[0].failure}"
-    if cases[0].tap:
+    if cases[0].tap and options.server != "ksmbd":
         nics = zip(("NET", "NET2"), network.TAPS[: cases[0].nics], strict=False)
         environment.update((name, f"tap:{tap}") for name, tap in nics)
     if cases[0].rxe_retry:
@@ -123,51 +124,62 @@ def boot(cases: list[Case], out: Path, host: Host, options: argparse.Namespace) 
 
 
 def run_all(cases: list[Case], out: Path, host: Host, options: argparse.Namespace) -> None:
-    """Boot until every case has run; a guest that dies in one case is booted again for those after it."""
+    """Boot until every case has run; a guest that dies in one case is booted again for those after it, and leaves its
+    console in that case's folder."""
     waiting = list(cases)
     while waiting:
         boot(waiting, out, host, options)
         done = 0
         while done < len(waiting) and (out / waiting[done].name / "status").exists():
             done += 1
+        if done < len(waiting):
+            console, folder = out / f"console-{waiting[0].name}.log", out / waiting[done].name
+            if console.exists() and folder.exists():
+                shutil.copy(console, folder / CONSOLE)
         waiting = waiting[done + 1 :]
         if host.server is not None and not host.server.alive:
             return
 
 
-def repeat(case: Case, out: Path, host: Host, options: argparse.Namespace) -> None:
-    """Run a case again that met the defect of the client which is known to spoil it now and then."""
-    folder = out / case.name
-    for attempt in range(1, REPETITIONS + 1):
-        if not case.client_defect or (host.server is not None and not host.server.alive):
-            return
-        if not met_client_defect(case, folder):
-            return
-        print(f"  {case.name}: the client met its known defect ({case.client_defect}): once more", flush=True)
-        folder.rename(out / f"{case.name}-{attempt}")
-        run_all([case], out, host, options)
+def attempt(cases: list[Case], out: Path, log: Path, options: argparse.Namespace) -> list[str]:
+    """Run ``cases``, which can share a boot, with a server of their own, which logs to ``log``; what went wrong with
+    the server."""
+    try:
+        with host_for(cases[0], options, log) as host:
+            run_all(cases, out, host, options)
+    except (ServerError, network.NetworkError) as error:
+        return [str(error)]
+    return []
 
 
-def retry(case: Case, out: Path, host: Host, options: argparse.Namespace) -> None:
-    """Run a failed case again, ``--retries`` times at most, and say so: emulated guests time out on busy machines."""
+def again(case: Case, out: Path, options: argparse.Namespace) -> list[str]:
+    """Run a failed case again, and say so: ``REPETITIONS`` times at most where the client met a known defect of its
+    own, ``--retries`` times otherwise (emulated guests time out on busy machines). What went wrong with the server."""
     folder = out / case.name
-    for attempt in range(1, options.retries + 1):
-        if host.server is not None and not host.server.alive:
-            return
-        complaints = verdict(case, out, options)
-        if not complaints:
-            return
-        print(f"  {case.name} failed ({complaints[0]}): once more", flush=True)
+    found: list[str] = []
+    spoilt = failed = 0
+    while complaints := verdict(case, out, options):
+        if met_client_defect(case, folder):
+            spoilt += 1
+            reason = f"the client met its known defect ({case.client_defect})"
+        else:
+            failed += 1
+            reason = f"failed ({complaints[0]})"
+        if spoilt > REPETITIONS or failed > options.retries:
+            break
+        number = spoilt + failed
+        print(f"  {case.name}: {reason}: once more", flush=True)
         if folder.exists():
-            folder.rename(out / f"{case.name}-failed-{attempt}")
-        run_all([case], out, host, options)
+            folder.rename(out / f"{case.name}-{number}")
+        found += attempt([case], out, out / f"server-{case.name}-{number}.log", options)
+    return found
 
 
 @contextlib.contextmanager
 def failing_host(case: Case, share: Path, log: Path) -> Iterator[tuple[Failing, Host]]:
     """A server, or two nodes of a cluster, that the case makes fail. Raises ``ServerError`` and ``NetworkError``."""
     if case.cluster:
-        folder = log.parent / f"{case.name}-nodes"
+        folder = log.with_suffix(".nodes")
         folder.mkdir()
         with cluster.running_cluster(share, folder) as nodes:
             yield nodes, Host(cluster.SERVICE_ADDRESS, nodes, nodes.wires.prefix())
@@ -245,25 +257,20 @@ def main(arguments: list[str] | None = None) -> int:
     out.mkdir(parents=True, exist_ok=True)
     if options.server == "ksmbd":
         # The kernel's own server shares the guest with the client: there is no wire, and nothing of ours to run.
-        cases = [case for case in cases if not case.verbs and not case.tap and not case.failure]
+        cases = [
+            case
+            for case in cases
+            if not (case.verbs or case.outages or case.failure or case.protocol == "rxe" or case.netem)
+        ]
     build()
     started = time.monotonic()
     general: list[str] = []
-    logs: list[Path] = []
     for kind in dict.fromkeys(case.boot for case in cases):
         together = [case for case in cases if case.boot == kind]
-        logs.append(out / f"server-{together[0].name}.log")
-        try:
-            with host_for(together[0], options, logs[-1]) as host:
-                run_all(together, out, host, options)
-                for case in together:
-                    repeat(case, out, host, options)
-                for case in together:
-                    retry(case, out, host, options)
-        except (ServerError, network.NetworkError) as error:
-            general.append(str(error))
-        logs += sorted(out.glob(f"{together[0].name}-nodes/server-*.log"))
-    logs = [log for log in logs if log.exists()]
+        general += attempt(together, out, out / f"server-{together[0].name}.log", options)
+        for case in together:
+            general += again(case, out, options)
+    logs = sorted([*out.glob("server-*.log"), *out.glob("server-*.nodes/server-*.log")])
     for log in logs:
         general += log_complaints(log)[:10]
     failed = bool(general)

@@ -36,6 +36,7 @@ _KERNEL_TROUBLE = re.compile(
     r"|has not responded|re-established|Signature verification|sign fail|No task to wake|smb2_check_message|invalid",
     re.IGNORECASE,
 )
+_DEATH = re.compile(r"Oops|\bBUG\b|panic|RIP:")
 _RECONNECTED = re.compile(r"has not responded|re-established", re.IGNORECASE)
 _OUR_PROTOCOLS = ("IWARP", "SMB_DIRECT", "SMB2", "SMB", "NBSS")
 
@@ -124,7 +125,10 @@ def tshark_complaints(capture: Path) -> list[str]:
 def guest_complaints(case: Case, folder: Path) -> list[str]:
     status = folder / "status"
     if not status.exists():
-        return ["did not run, or the guest died in it"]
+        console = folder / "console.log"
+        text = console.read_text(errors="replace") if console.exists() else ""
+        died = next((line for line in text.splitlines() if _DEATH.search(line)), "")
+        return [f"the guest died in it: {died}" if died else "did not run, or the guest died in it"]
     log = (folder / "log.txt").read_text(errors="replace")
     found = [line.split("] ", 1)[-1] for line in log.splitlines() if line.startswith("== ") and "FAIL(" in line]
     if (code := status.read_text().strip()) != "0" and not found:
@@ -239,11 +243,11 @@ def _steady(folder: Path) -> list[str]:
 
 
 def met_client_defect(case: Case, folder: Path) -> bool:
-    """Whether the client's kernel logged what ``case.client_defect`` says."""
-    path = folder / "dmesg.txt"
-    if not case.client_defect or not path.exists():
+    """Whether the client's kernel logged what ``case.client_defect`` says, on its console if it died of it."""
+    if not case.client_defect:
         return False
-    return re.search(case.client_defect, path.read_text(errors="replace")) is not None
+    logs = [path for path in (folder / "dmesg.txt", folder / "console.log") if path.exists()]
+    return any(re.search(case.client_defect, path.read_text(errors="replace")) for path in logs)
 
 
 def judge(case: Case, folder: Path, counted: bool = False) -> list[str]:

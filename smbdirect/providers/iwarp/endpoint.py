@@ -147,9 +147,9 @@ class IwarpEndpoint:
         self._ird = parameters.ird
         sender.max_reads = parameters.ord
         self.capabilities = replace(CAPABILITIES, max_outstanding_reads=parameters.ord)
+        sender.segment = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
         if not self._large_fpdus:
-            mss = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
-            sender.max_ulpdu = ulpdu_for_segment(mss)
+            sender.max_ulpdu = ulpdu_for_segment(sender.segment)
         sender.open = initiator
         if initiator and parameters.rtr is not None:
             sender.ready_to_receive(parameters.rtr)
@@ -378,7 +378,7 @@ class IwarpEndpoint:
                 if not buffers:
                     self._watch_writable(False)
                     return
-                sender.sent(sock.sendmsg(buffers))
+                sender.sent(sock.sendmsg(buffers, (), socket.MSG_EOR))
                 if sender.partial:
                     break
         except BlockingIOError:

@@ -94,6 +94,8 @@ class Sender:
         self, max_ulpdu: int, crc: bool, max_reads: int, reads: deque[PendingRead], on_sent: Callable[[Work], None]
     ) -> None:
         self.max_ulpdu = max_ulpdu
+        self.segment = 0
+        """The connection's maximum segment size in bytes; 0 if unknown. See ``_needs_segment``."""
         self.crc = crc
         self.max_reads = max_reads
         self.open = False
@@ -110,6 +112,7 @@ class Sender:
         self._current_owner: Work | Response | None = None
         self._prefer_work = True
         self._iov: deque[Buffer] = deque()
+        self._held: deque[Buffer] = deque()  # the FPDU that the next batch begins with
         self._batch_bytes = 0
         self._produced = 0
         self._sent = 0
@@ -122,7 +125,7 @@ class Sender:
     @property
     def idle(self) -> bool:
         """Nothing is waiting to be sent."""
-        return not self._iov and self._current is None and not self._work and not self._responses
+        return not self._iov and not self._held and self._current is None and not self._work and not self._responses
 
     @property
     def partial(self) -> bool:
@@ -159,7 +162,8 @@ class Sender:
         return any(type(owner) is Response and owner.region is region for owner in owners)
 
     def buffers(self) -> Sequence[Buffer]:
-        """What to send next: at most ``IOV_MAX`` buffers, empty when there is nothing (or nothing may go yet)."""
+        """What to send next: at most ``IOV_MAX`` buffers, empty when there is nothing (or nothing may go yet). Once all
+        of it was taken, what comes next begins a segment of its own (``MSG_EOR``)."""
         if not self._iov and self.open:
             self._fill()
         return self._iov if len(self._iov) <= IOV_MAX else list(islice(self._iov, IOV_MAX))
@@ -218,15 +222,16 @@ class Sender:
     def close(self) -> None:
         """Drop every reference to memory that is not ours."""
         self._current = self._current_owner = None
-        for queue in (self._iov, self._ends, self._fpdu_ends, self._work, self._responses):
+        for queue in (self._iov, self._held, self._ends, self._fpdu_ends, self._work, self._responses):
             queue.clear()
 
     # -- segmentation -------------------------------------------------------------------------------------------
 
     def _fill(self) -> None:
         """Cut FPDUs until the batch is full or nothing may be sent."""
-        self._batch_bytes = 0
-        while len(self._iov) < _BATCH_BUFFERS and self._batch_bytes < _BATCH_BYTES:
+        self._iov, self._held = self._held, self._iov
+        self._batch_bytes = sum(map(len, self._iov))
+        while len(self._iov) < _BATCH_BUFFERS and self._batch_bytes < _BATCH_BYTES and not self._held:
             if self._current is None:
                 self._current = self._next_message()
                 if self._current is None:
@@ -251,8 +256,26 @@ class Sender:
             return self._write(work)
         return self._read(work)
 
+    def _needs_segment(self, size: int, header: int) -> bool:
+        """Whether an FPDU of ``size`` bytes, the first ``header`` of them headers, must wait for the next batch, which
+        begins a TCP segment, because the end of a segment could part its headers where a receiver is known to fail.
+
+        Any segmentation is legal (RFC 5044 section 4.3), but Linux siw (6.12) copies too much when an untagged header
+        continues in another segment behind its first 16 bytes: a Send then loses bytes of its payload, and a Read
+        Request overwrites memory of the peer's kernel. What goes out with one call is cut at multiples of the segment
+        size; behind the first of these it may be cut anywhere, where the peer's window ends.
+        """
+        if header <= TAGGED_HEADER.size or not self.segment or not self._iov:
+            return False
+        start = self._batch_bytes
+        if header > UNTAGGED_HEADER.size:
+            return start + size > self.segment
+        return TAGGED_HEADER.size < self.segment - start % self.segment < header
+
     def _emit(self, header: bytes, payload: Sequence[Buffer], length: int) -> None:
-        iov = self._iov
+        """Queue an FPDU; ``header`` is all of its headers, ``length`` its ULPDU_Length."""
+        size = fpdu_size(length)
+        iov = self._held if self._needs_segment(size, len(header)) else self._iov
         iov.append(header)
         iov.extend(payload)
         crc = None
@@ -261,7 +284,6 @@ class Sender:
             for part in payload:
                 crc = crc32c(part, crc)
         iov.append(trailer(length, crc))
-        size = fpdu_size(length)
         self._produced += size
         self._batch_bytes += size
         self._fpdu_ends.append(self._produced)
@@ -325,7 +347,7 @@ class Sender:
             length = ddp.UNTAGGED_HEADER_SIZE + len(request)
             control = rdmap.CONTROL | Opcode.READ_REQUEST
             header = UntaggedHeader(length, ddp.VERSION | ddp.LAST, control, 0, ddp.READ_QUEUE, msn, 0)
-            self._emit(UNTAGGED_HEADER.pack(header), (request,), length)
+            self._emit(UNTAGGED_HEADER.pack(header) + request, (), length)
             yield None
 
 

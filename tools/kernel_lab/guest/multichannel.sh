@@ -53,7 +53,7 @@ outage() {   # NAME
 }
 all_back() { ! grep -q "RECONNECTING\|NeedReconnect\|DISCONNECTED" /proc/fs/cifs/DebugData; }
 
-mnt() { smb_mount $IP share $1 $2,multichannel,max_channels=4,echo_interval=1,cache=strict${OPTS:+,$OPTS}; }
+mnt() { smb_mount $IP share $1 $2,multichannel,max_channels=4,echo_interval=1,hard,cache=strict${OPTS:+,$OPTS}; }
 ck mnt /mnt $R
 [ $WRITER = /mnt ] || { mkdir -p /mnt2; ck mnt /mnt2 rw,nosharesock; }
 [ $fail = 0 ] || { dmesg | tail -20; exit 1; }
