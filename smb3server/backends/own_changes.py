@@ -7,6 +7,7 @@ is open for writing here, or was changed here a moment ago, counts as the server
 from __future__ import annotations
 
 import time
+from collections import deque
 
 from smb3server.backends import syscalls
 from smb3server.backends.base import FileKey
@@ -20,7 +21,7 @@ class OwnChanges:
     def __init__(self) -> None:
         self.watched = False
         """Whether anybody wants to know; without, nothing but open files is kept."""
-        self._expected: dict[tuple[FileKey, str, int], list[float]] = {}
+        self._expected: dict[tuple[FileKey, str, int], deque[float]] = {}
         self._touched: dict[FileKey, float] = {}
         self._writers: dict[FileKey, int] = {}
 
@@ -56,7 +57,11 @@ class OwnChanges:
             if len(self._expected) >= _MAX_ENTRIES:
                 self._expected.clear()
         stat = syscalls.statx(directory)
-        self._expected.setdefault((FileKey(stat.dev, stat.ino), name, event), []).append(now + SECONDS)
+        deadlines = self._expected.setdefault((FileKey(stat.dev, stat.ino), name, event), deque())
+        # Nobody uses them up in a directory that is not watched: a name that comes and goes all day has many.
+        while deadlines and deadlines[0] <= now:
+            deadlines.popleft()
+        deadlines.append(now + SECONDS)
 
     def is_expected(self, directory: FileKey, name: str, event: int) -> bool:
         """Uses up one expectation."""
@@ -67,7 +72,7 @@ class OwnChanges:
         now = time.monotonic()
         found = False
         while deadlines and not found:
-            found = deadlines.pop(0) > now
+            found = deadlines.popleft() > now
         if not deadlines:
             del self._expected[key]
         return found

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from smb3server.backends import own_changes
 from smb3server.backends import watch as watching
 from smb3server.backends.base import Backend, Change, OpenRequest
 from smb3server.backends.local import LocalBackend
@@ -22,6 +23,7 @@ from smb3server.backends.watch import (
     ACTION_REMOVED,
     ACTION_RENAMED_NEW_NAME,
     ACTION_RENAMED_OLD_NAME,
+    CREATE,
     NOTIFY_DATA,
     NOTIFY_DIR_NAME,
     NOTIFY_FILE_NAME,
@@ -220,3 +222,21 @@ def test_bounds_and_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_nothing_to_watch_with(backend: Backend) -> None:
     with closing(backend.open(OpenRequest((), directory=True))) as handle:
         assert backend.watch(handle, True, lambda _: None) is None, "no event loop"
+
+
+def test_a_name_that_comes_and_goes_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody watches nothing uses the expectations up: they must not pile up over the days."""
+    clock = 1000.0
+    monkeypatch.setattr("smb3server.backends.own_changes.time.monotonic", lambda: clock)
+    changes = own_changes.OwnChanges()
+    changes.watched = True
+    directory = os.open(tmp_path, os.O_PATH)
+    try:
+        for _ in range(10000):
+            changes.expect(directory, "lock", CREATE)
+            clock += own_changes.SECONDS / 4
+        ((key, deadlines),) = changes._expected.items()
+        assert len(deadlines) <= 5
+        assert changes.is_expected(*key)
+    finally:
+        os.close(directory)
