@@ -46,13 +46,22 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Exit status: 0, 1 if it cannot be done (etcd does not answer, no such node or service, not in time), "
         "2 for wrong usage.",
     )
-    parser.add_argument("--cluster", metavar="etcd://HOST:PORT,...", help="the cluster's store")
-    parser.add_argument("--config", type=Path, metavar="FILE.toml", help="take [cluster] from a node's configuration")
-    parser.add_argument("--name", help=f"the cluster's name (default: {DEFAULT_NAME})")
+
+    def store_options(to: argparse.ArgumentParser, **keywords: Any) -> None:
+        to.add_argument("--cluster", metavar="etcd://HOST:PORT,...", help="the cluster's store", **keywords)
+        to.add_argument(
+            "--config", type=Path, metavar="FILE.toml", help="take [cluster] from a node's configuration", **keywords
+        )
+        to.add_argument("--name", help=f"the cluster's name (default: {DEFAULT_NAME})", **keywords)
+
+    store_options(parser)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, text: str, more: str = "") -> argparse.ArgumentParser:
-        return commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}. {more}".strip())
+        added = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}. {more}".strip())
+        # Behind the command, too; what stands before it holds where nothing does.
+        store_options(added, default=argparse.SUPPRESS)
+        return added
 
     status = command("status", "nodes, services, who serves what, since when and to how many clients")
     status.add_argument("--json", action="store_true", help="for programs")

@@ -61,13 +61,18 @@ class Membership:
 
     async def run(self) -> None:
         """Join, renew, and join again when the lease is lost. Until cancelled."""
+        told: set[str] = set()
         while True:
             try:
                 await self._join()
             except StoreError as error:
-                log.warning("%s cannot join the cluster: %s", self.node, error)
+                # Once, not with every try: etcd may be away for hours.
+                if str(error) not in told:
+                    log.warning("%s cannot join the cluster, and goes on trying: %s", self.node, error)
+                    told.add(str(error))
                 await asyncio.sleep(_JOIN_DELAY)
                 continue
+            told.clear()
             try:
                 await self._stay()
             finally:

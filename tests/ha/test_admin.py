@@ -127,6 +127,10 @@ def test_usage(capsys: pytest.CaptureFixture[str]) -> None:
     code, text = run("--help")
     assert code == 0 and all(word in text for word in HELP_WORDS)
     assert "NODE" in run("drain", "--help")[1]
+    # The store's options may stand behind the command, too; nothing listens on port 1.
+    for right in (["--cluster", "etcd://127.0.0.1:1", "status"], ["status", "--cluster", "etcd://127.0.0.1:1"]):
+        code, text = run(*right)
+        assert code == 1 and "no etcd member answers" in text, right
     for wrong in (["status"], [], ["--cluster", "http://x", "status"], ["--cluster", "etcd://h:1", "move", "x"],
                   ["--cluster", "etcd://h:1", "drain", "a", "--timeout", "nan"]):  # fmt: skip
         assert run(*wrong)[0] == 2, wrong

@@ -336,7 +336,7 @@ async def play(cluster: ClusterLab, fault: Fault, step: str) -> None:
     await life.check(done)
     await asked.stop()
     await life.share.close()
-    # Whoever was followed by the other never answered again. An election may take longer than a lease of this ttl lives.
+    # Whoever was followed by the other never answered again. An election may take longer than such a lease lives.
     owners = (*fault.owners, ["a", "b"]) if await elections(cluster) > before else fault.owners
     assert asked.answers in owners
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.ha import etcd_store, lease_keeper
+from smb3server.ha import etcd_store, lease_keeper, membership
 from smb3server.ha.etcd_members import Members
 from smb3server.ha.etcd_renewer import EtcdRenewer
 from smb3server.ha.etcd_store import EtcdStore
@@ -338,6 +338,30 @@ def test_membership_outlives_a_blocked_event_loop(kind: str, tmp_path: Path, req
         await store.close()
 
     asyncio.run(asyncio.wait_for(body(), 60))
+
+
+def test_a_store_that_is_away_is_told_of_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Away(SqliteStore):
+        asked = 0
+
+        async def grant(self, ttl: float) -> int:
+            self.asked += 1
+            raise StoreError("no member answers" if self.asked < 4 else "no leader")
+
+    async def body() -> None:
+        store = Away.__new__(Away)
+        running = asyncio.ensure_future(Membership(store, "t/", "a", dict).run())
+        while store.asked < 6:
+            await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    monkeypatch.setattr(membership, "_JOIN_DELAY", 0.0)
+    asyncio.run(asyncio.wait_for(body(), 60))
+    reasons = [record.getMessage().rpartition(": ")[2] for record in caplog.records]
+    assert reasons == ["no member answers", "no leader"]
 
 
 def test_next_member_is_asked(etcd: Etcd) -> None:
