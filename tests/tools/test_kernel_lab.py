@@ -187,6 +187,8 @@ def test_guest_that_died_of_the_defect(folder: Path) -> None:
     (folder / "console.log").write_text("[ 1.0] fine\n[ 2.0] failed to drain recv queue: -12\n[ 3.0] Kernel panic\n")
     assert met_client_defect(rxe, folder)
     assert judge(rxe, folder)[0] == "the guest died in it: [ 3.0] Kernel panic"
+    (folder / "console.log").write_text("[ 3.0] RIP: 0010:siw_tcp_rx_data+0x328/0x8a0 [siw]\n")
+    assert met_client_defect(SIW, folder) and not met_client_defect(rxe, folder)
 
 
 @pytest.mark.parametrize(

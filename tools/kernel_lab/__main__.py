@@ -161,7 +161,7 @@ def again(case: Case, out: Path, options: argparse.Namespace) -> list[str]:
     while complaints := verdict(case, out, options):
         if met_client_defect(case, folder):
             spoilt += 1
-            reason = f"the client met its known defect ({case.client_defect})"
+            reason = f"the client met its known defect ({case.defects})"
         else:
             failed += 1
             reason = f"failed ({complaints[0]})"
@@ -289,7 +289,7 @@ def main(arguments: list[str] | None = None) -> int:
         label = "SKIP" if spoilt else "FAIL" if complaints else "ok"
         print(f"  {label:4} {case.name:16} {detail}")
         if spoilt:
-            print(f"         skipped: the client's kernel logged its known defect: {case.client_defect}")
+            print(f"         skipped: the client's kernel logged its known defect: {case.defects}")
         for complaint in complaints:
             print(f"         {complaint}")
         if (failure := out / case.name / "failure.json").exists():

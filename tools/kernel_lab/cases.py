@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 LOST_PLACE = "sign fail|RFC 1002 unknown response type|SMB response too short"
-"""docs/kernel-lab.md: the client takes the middle of a long inline message for the start of the next."""
+"""docs/kernel-lab.md: siw has lost bytes of a message whose header came in two parts."""
+SIW_PANIC = r"RIP: \S+siw_tcp_rx_data\+"
+"""The same with a Read Request, which costs the guest its life."""
 DISORDER = "delay 1ms duplicate 1% reorder 10% 50%"
 
 
@@ -62,6 +64,12 @@ class Case(NamedTuple):
     """The kernel's client takes part."""
     program: str = ""
     """A C program of guest/ that the case's script runs."""
+
+    @property
+    def defects(self) -> str:
+        """``client_defect``, and what every case on siw may meet; a pattern, empty for none."""
+        own = [self.client_defect] if self.client_defect else []
+        return "|".join([*own, SIW_PANIC] if self.protocol == "siw" else own)
 
     @property
     def outages(self) -> bool:
