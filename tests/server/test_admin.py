@@ -130,18 +130,13 @@ def test_watch(tmp_path: Path) -> None:
     """One line of JSON per refresh, until interrupted."""
 
     async def scene(acted: Scene) -> None:
-        command = [
-            sys.executable,
-            "-m",
-            "smb3server",
-            "status",
-            "--state",
-            str(tmp_path / "state"),
-            "--json",
-            "--watch",
-        ]
-        watch = ("--json", "--watch", "0.2")
-        process = await asyncio.create_subprocess_exec(*command, *watch, stdout=asyncio.subprocess.PIPE, limit=1 << 20)
+        process = await asyncio.create_subprocess_exec(
+            # A shell has the signal ignored by what it runs in the background, these tests for instance.
+            *("env", "--default-signal=INT", sys.executable, "-m", "smb3server", "status"),
+            *("--state", str(tmp_path / "state"), "--json", "--watch", "0.2"),
+            stdout=asyncio.subprocess.PIPE,
+            limit=1 << 20,
+        )
         assert process.stdout is not None
         for _ in range(2):
             assert "sessions" in json.loads(await process.stdout.readline())
