@@ -203,7 +203,9 @@ def host_for(case: Case, options: argparse.Namespace, log: Path) -> Iterator[Hos
             failing, host = stack.enter_context(failing_host(case, share, log, not options.untold))
             with failing.answering(log.parent):
                 yield host
-            failing.stop()
+            # What the case did to the server it undoes; where it did not get that far, its own complaints say so.
+            if not verdict(case, log.parent, options):
+                failing.stop()
             return
         if case.tap:
             prefix = stack.enter_context(network.tap_namespace(case.nics))
