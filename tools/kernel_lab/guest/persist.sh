@@ -5,7 +5,7 @@
 . /out/lib.sh
 P=$1 IP=$2 OPTS=$3 CASE_OUT=${CASE_OUT:-/out} BULK_MIB=${BULK_MIB:-64} R=rw
 case $IP in 10.0.2.2) net_user;; *) ip addr show dev eth0 | grep -q "${IP%.*}.2/" || ip addr add ${IP%.*}.2/24 dev eth0;; esac
-ECHO=1; [ $P = tcp ] || { R=rdma; ECHO=5; rdma_dev $P; }   # 3 * ECHO must be more than the takeover takes (docs/kernel-lab.md)
+[ $P = tcp ] || { R=rdma; rdma_dev $P; }
 modprobe cifs; client_credits ${CREDITS:-255}; mkdir -p /mnt2 /mnt3; rm -f /tmp/go /tmp/held
 ping -c1 -W2 $IP >/dev/null      # a cold ARP makes the first RDMA connect time out
 ask() {   # WHAT [WORDS]: have the host do it; it says what is wrong in failed-WHAT
@@ -16,7 +16,7 @@ ask() {   # WHAT [WORDS]: have the host do it; it says what is wrong in failed-W
 }
 tcpdump -Z root -i eth0 -s 0 -B 65536 -w /tmp/cap.pcap -U 'tcp port 5445 or tcp port 445' 2>/dev/null & T=$!; sleep 1
 stop_capture() { sleep 1; kill -INT $T; wait $T; cp /tmp/cap.pcap $CASE_OUT/session.pcap; }
-mnt() { smb_mount $IP share $1 $R,persistenthandles,hard,nosharesock,cache=$2,echo_interval=${3:-$ECHO},handletimeout=20000${OPTS:+,$OPTS}; }
+mnt() { smb_mount $IP share $1 $R,persistenthandles,hard,nosharesock,cache=$2,echo_interval=${3:-1},handletimeout=20000${OPTS:+,$OPTS}; }
 # Local ports of established connections to the server.
 connections() { cat /proc/net/tcp | while read -r n local remote state rest; do case $remote$state in *:01BD01|*:154501) echo ${local#*:};; esac; done; }
 # How long a client that only waits for an answer takes to notice what happened: until the connection that it waits on is none any more.
