@@ -173,11 +173,17 @@ def test_counters_of_both_sides(folder: Path) -> None:
 
 
 def test_known_defect_of_the_client(folder: Path) -> None:
-    signed = next(case for case in CASES if case.name == "siw-sign")
-    assert not met_client_defect(signed, folder)
-    (folder / "dmesg.txt").write_text("[ 1.0] CIFS: VFS: sign fail cmd 0x8 message id 0x4f\n")
-    assert met_client_defect(signed, folder)
+    rxe = next(case for case in CASES if case.name == "rxe")
+    assert not met_client_defect(rxe, folder)
+    (folder / "dmesg.txt").write_text("[ 1.0] failed to drain recv queue: -12\n")
+    assert met_client_defect(rxe, folder)
     assert not met_client_defect(SIW, folder)
+
+
+def test_what_our_sender_avoids_excuses_no_case(folder: Path) -> None:
+    (folder / "dmesg.txt").write_text("[ 1.0] CIFS: VFS: sign fail cmd 0x8 message id 0x4f\n")
+    (folder / "console.log").write_text("[ 3.0] RIP: 0010:siw_tcp_rx_data+0x328/0x8a0 [siw]\n")
+    assert not any(met_client_defect(case, folder) for case in CASES if case.name.startswith("siw"))
 
 
 def test_guest_that_died_of_the_defect(folder: Path) -> None:
@@ -187,8 +193,6 @@ def test_guest_that_died_of_the_defect(folder: Path) -> None:
     (folder / "console.log").write_text("[ 1.0] fine\n[ 2.0] failed to drain recv queue: -12\n[ 3.0] Kernel panic\n")
     assert met_client_defect(rxe, folder)
     assert judge(rxe, folder)[0] == "the guest died in it: [ 3.0] Kernel panic"
-    (folder / "console.log").write_text("[ 3.0] RIP: 0010:siw_tcp_rx_data+0x328/0x8a0 [siw]\n")
-    assert met_client_defect(SIW, folder) and not met_client_defect(rxe, folder)
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def again(case: Case, out: Path, options: argparse.Namespace) -> list[str]:
     while complaints := verdict(case, out, options):
         if met_client_defect(case, folder):
             spoilt += 1
-            reason = f"the client met its known defect ({case.defects})"
+            reason = f"the client met its known defect ({case.client_defect})"
         else:
             failed += 1
             reason = f"failed ({complaints[0]})"
@@ -291,7 +291,7 @@ def main(arguments: list[str] | None = None) -> int:
         label = "SKIP" if spoilt else "FAIL" if complaints else "ok"
         print(f"  {label:4} {case.name:16} {detail}")
         if spoilt:
-            print(f"         skipped: the client's kernel logged its known defect: {case.defects}")
+            print(f"         skipped: the client's kernel logged its known defect: {case.client_defect}")
         for complaint in complaints:
             print(f"         {complaint}")
         if (failure := out / case.name / "failure.json").exists():

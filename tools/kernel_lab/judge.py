@@ -243,11 +243,11 @@ def _steady(folder: Path) -> list[str]:
 
 
 def met_client_defect(case: Case, folder: Path) -> bool:
-    """Whether the client's kernel logged what ``case.defects`` says, on its console if it died of it."""
-    if not case.defects:
+    """Whether the client's kernel logged what ``case.client_defect`` says, on its console if it died of it."""
+    if not case.client_defect:
         return False
     logs = [path for path in (folder / "dmesg.txt", folder / "console.log") if path.exists()]
-    return any(re.search(case.defects, path.read_text(errors="replace")) for path in logs)
+    return any(re.search(case.client_defect, path.read_text(errors="replace")) for path in logs)
 
 
 def judge(case: Case, folder: Path, counted: bool = False) -> list[str]:
