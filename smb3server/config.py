@@ -141,6 +141,10 @@ class ShareConfig:
     level2_oplocks: bool = True
     force_user: User | None = None
 
+    def admits(self, account: str) -> bool:
+        """Whether the share's ``users`` name this account."""
+        return self.users is None or account.casefold() in self.users
+
 
 @dataclass(slots=True)
 class WitnessConfig:
@@ -183,12 +187,15 @@ def default_name() -> str:
 
 
 def parse_share(text: str) -> ShareConfig:
-    """``NAME=PATH[,ro]``."""
+    """``NAME=PATH[,user=USER][,ro]``."""
     name, separator, rest = text.partition("=")
-    if not separator or not rest:
-        raise ConfigError(f"--share {text}: write NAME=PATH or NAME=PATH,ro")
     read_only = rest.endswith(",ro")
-    share = ShareConfig(name, Path(rest.removesuffix(",ro")), read_only)
+    path, forced, user = rest.removesuffix(",ro").rpartition(",user=")
+    if not forced:
+        path, user = user, ""
+    if not separator or not path or (forced and not user):
+        raise ConfigError(f"--share {text}: write NAME=PATH, NAME=PATH,ro or NAME=PATH,user=USER")
+    share = ShareConfig(name, Path(path), read_only, force_user=unix_user(f"--share {name}: user", user or None))
     check_share(share)
     return share
 
@@ -494,7 +501,9 @@ def _parser() -> argparse.ArgumentParser:
         "server after the requests in flight.",
     )
     parser.add_argument("--config", type=Path, metavar="FILE.toml", help="configuration file")
-    parser.add_argument("--share", action="append", default=[], metavar="NAME=PATH[,ro]", help="share a directory")
+    parser.add_argument(
+        "--share", action="append", default=[], metavar="NAME=PATH[,user=USER][,ro]", help="share a directory"
+    )
     parser.add_argument("--user", action="append", default=[], metavar="NAME:PASSWORD", help="add a user")
     parser.add_argument("--guest", action="store_true", help="let unknown users in as guests, without signing")
     parser.add_argument(

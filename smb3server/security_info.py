@@ -132,8 +132,7 @@ def set_security(opened: Open, which: int, data: memoryview) -> None:
 
 
 def acting_user(opened: Open) -> User | None:
-    share_user = opened.tree.share.user
-    return share_user if share_user is not None else opened.session.user
+    return opened.tree.user
 
 
 def to_host(handle: Handle, descriptor: SecurityDescriptor, which: int) -> None:

@@ -8,11 +8,14 @@ import os
 import resource
 import uuid
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+from smb3server import stand_in
 from smb3server.admin import AdminSocket, Command, socket_path
 from smb3server.auth.acceptor import kerberos_available, keytab_problem
 from smb3server.auth.users import UserDatabase
+from smb3server.backends.base import User
 from smb3server.backends.local import LocalBackend, LocalOptions
 from smb3server.config import Config, ConfigError, ShareConfig, WitnessConfig
 from smb3server.config_checks import check_address
@@ -166,6 +169,9 @@ class Service:
             raise ConfigError(f"state directory {state}: {error}") from error
 
     def _shares(self) -> None:
+        for account in self.server.users:
+            if account.user is not None and account.user.uid == 0:
+                self.notes.append(f"user {account.name}: unix_user is root: may do everything, in every share")
         for share in self.config.shares:
             sidecar: Path | None = None
             if self.config.state is not None and not share.service:
@@ -192,6 +198,7 @@ class Service:
                     guest_ok=share.guest,
                     users=share.users,
                     user=share.force_user,
+                    default_user=self._default_user(share),
                     hidden=share.hidden or share.name.endswith("$"),
                     keep_inherited_flag=share.keep_inherited_flag,
                     posix_locks=share.posix_locks,
@@ -205,6 +212,32 @@ class Service:
                     flags=ShareFlags.ACCESS_BASED_DIRECTORY_ENUM if share.access_based_enumeration else 0,
                 )
             )
+
+    def _default_user(self, share: ShareConfig) -> User | None:
+        """Nobody acts as root unless the configuration says so. Raises ``ConfigError``."""
+        if not running_as_root():
+            return None
+        if share.force_user is not None:
+            if share.force_user.uid == 0:
+                self.notes.append(f"share {share.name}: force_user is root: whoever gets in may do everything there")
+            return None
+        try:
+            user = stand_in.find(share.path)
+            lacking = stand_in.lacks(share.path, user, share.read_only)
+        except OSError as error:
+            raise ConfigError(f"share {share.name}: {share.path}: {error.strerror}") from error
+        allowed = [account for account in self.server.users if share.admits(account.name)]
+        if not (share.guest or any(account.user is None for account in allowed)):
+            return user
+        name = stand_in.name_of(user)
+        note = f"share {share.name}: guests and users without unix_user act as {name}"
+        if lacking:
+            note += (
+                f", who may not {lacking} there; remedy: chown {name} {quote(str(share.path))}, or set the share's "
+                "force_user, or the users' unix_user"
+            )
+        self.notes.append(note)
+        return user
 
     async def _persistent_opens(self) -> None:
         """Shares with continuous availability: their opens of the last run come back before anybody is served."""

@@ -71,7 +71,9 @@ class Share:
     """Besides those that follow from other fields."""
     capabilities: int = 0
     user: User | None = None
-    """POSIX credentials all file access of this share uses; None: those of the server process."""
+    """POSIX credentials that everybody acts with here (``force_user``); None: each user with their own."""
+    default_user: User | None = None
+    """POSIX credentials of guests and users who have none of their own; None: those of the server process."""
     hides: Callable[[str], bool] | None = None
     """Names that are shown as hidden, whatever their attributes say."""
     keep_inherited_flag: bool = False
@@ -92,6 +94,10 @@ class Share:
     """The cluster's service it belongs to; empty: it is this node's own."""
     placement: Placement | None = None
     """Says whether it is served here; None: always."""
+
+    def acting_user(self, own: User | None) -> User | None:
+        """POSIX credentials for the files of this share, of somebody whose own are ``own``; None: the server's."""
+        return self.user or own or self.default_user
 
     def maximal_access(self) -> int:
         """What a tree connect to this share may ever be granted."""
@@ -123,6 +129,11 @@ class TreeConnect:
         self.maximal_access = share.maximal_access()
         self.encrypt_data = share.encrypt_data
         self.creation_time = time.time()
+
+    @property
+    def user(self) -> User | None:
+        """POSIX credentials that the session's user acts with here; None: the server process's own."""
+        return self.share.acting_user(self.session.user)
 
     @property
     def open_count(self) -> int:

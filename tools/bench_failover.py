@@ -43,6 +43,7 @@ from smb3server.ha.etcd_store import EtcdStore
 from smb3server.ha.records import key_of
 from smb3server.ha.store import Put, StoreError
 from smb3server.ha.store_url import parse_url
+from tools import own_user
 from tools.failover.client import Step, percentiles
 from tools.failover.crowd import Options, Outcome, work
 
@@ -104,7 +105,7 @@ class Setup:
                 f'[server]\nlisten = ["127.0.0.1"]\nport = {port}\nstate = "{self.folder / f"node{number}"}"\n'
                 f'log_level = "info"\n[limits]\nmax_connections = {self.connections}\n[cluster]\nttl = {self.ttl}\n'
                 f'[[service]]\nname = "bench"\nnodes = ["node0", "node1"]\n'
-                f'[[share]]\nname = "data"\npath = "{self.share}"\ncontinuous_availability = true\n'
+                f'[[share]]\nname = "data"\npath = "{self.share}"\n{own_user.LINE}continuous_availability = true\n'
                 f'service = "bench"\n[[user]]\nname = "{_USER}"\npassword = "{_PASSWORD}"\n'
             )
             log = (self.folder / f"node{number}.log").open("w")
@@ -308,7 +309,7 @@ def _until(last: Step, clients: int, folder: Path) -> float:
     config = folder / "smb.toml"
     config.write_text(
         f'[server]\nlisten = ["127.0.0.1"]\nport = {port}\nstate = "{folder / "state"}"\nlog_level = "warning"\n'
-        f'[limits]\nmax_connections = 50000\n[[share]]\nname = "data"\npath = "{share}"\n'
+        f'[limits]\nmax_connections = 50000\n[[share]]\nname = "data"\npath = "{share}"\n{own_user.LINE}'
         f'continuous_availability = true\n[[user]]\nname = "{_USER}"\npassword = "{_PASSWORD}"\n'
     )
     with subprocess.Popen(

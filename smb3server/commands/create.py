@@ -191,7 +191,7 @@ def _prepare(request: Request, record: CreateRequest, name: str, found: dict[byt
         raise StatusError(NtStatus.PRIVILEGE_NOT_HELD)
     if desired & ~int(Access.MAXIMUM_ALLOWED) & ~tree.maximal_access:
         raise StatusError(NtStatus.ACCESS_DENIED)
-    user = tree.share.user or session.user
+    user = tree.user
     if request.connection.dialect < 0x0210:
         found.pop(contexts.REQUEST_LEASE, None)
     elif request.connection.dialect < 0x0300 and isinstance(found.get(contexts.REQUEST_LEASE), contexts.LeaseV2):

@@ -123,7 +123,7 @@ def _visible(request: Request, opened: Open) -> Callable[[str], bool] | None:
     backend = share.backend
     if not share.flags & ShareFlags.ACCESS_BASED_DIRECTORY_ENUM or session is None or folder is None or backend is None:
         return None
-    user = share.user or session.user
+    user = opened.tree.user
     token = tokens.token_of(session, user)
     path = folder.path
 

@@ -116,7 +116,7 @@ def _authorize(session: Session, share: Share) -> None:
     identity = session.identity
     if identity is None or ((identity.guest or identity.anonymous) and not share.guest_ok):
         raise StatusError(NtStatus.ACCESS_DENIED)
-    if share.users is not None and identity.name.casefold() not in share.users and not identity.guest:
+    if share.users is not None and (identity.guest or identity.name.casefold() not in share.users):
         raise StatusError(NtStatus.ACCESS_DENIED)
 
 

@@ -151,7 +151,7 @@ def _handle_of(backend: Backend, share: Share, record: OpenRecord) -> Handle:
         write=bool(data & access.WRITES_DATA) and not share.read_only,
         directory=True if record.is_directory else None,
         open_reparse_point=bool(record.create_options & CreateOptions.OPEN_REPARSE_POINT),
-        user=share.user or record.identity.user,
+        user=share.acting_user(record.identity.user),
     )
     if not (share.posix_locks and record.locks):
         remembered = _as_either(wanted, backend.remember)

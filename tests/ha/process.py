@@ -12,6 +12,7 @@ from pathlib import Path
 from smb3server.client.persistent import PersistentShare
 from smb3server.client.transports import open_tcp
 from smbdirect.message_transport import MessageTransport
+from tools import own_user
 from tools.cluster.etcd import free_ports
 
 USER, PASSWORD = "u", "pw"
@@ -28,8 +29,8 @@ class ServerProcess:
         self.config = folder / "server.toml"
         self.config.write_text(
             f'[server]\nname = "T"\nlisten = ["127.0.0.1"]\nport = {self.port}\nstate = "{state or folder / "state"}"\n'
-            f'[[share]]\nname = "ca"\npath = "{self.share}"\ncontinuous_availability = true\n'
-            f'[[share]]\nname = "plain"\npath = "{self.share}"\n'
+            f'[[share]]\nname = "ca"\npath = "{self.share}"\n{own_user.LINE}continuous_availability = true\n'
+            f'[[share]]\nname = "plain"\npath = "{self.share}"\n{own_user.LINE}'
             f'[[user]]\nname = "{USER}"\npassword = "{PASSWORD}"\n'
         )
         self.process: subprocess.Popen[str] | None = None

@@ -14,6 +14,7 @@ from smb3server.ha.admin import main
 from smb3server.wire.create import ShareAccess
 from tests.ha.etcd import Etcd
 from tests.ha.nodes import Node, admin, client
+from tools import own_user
 from tools.cluster.etcd import free_ports
 
 HELP_WORDS = ("status", "drain", "move", "move-client", "Exit status")
@@ -27,7 +28,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Etcd, di
     etcd.start()
     services = (
         '[[service]]\nname = "one"\nnodes = ["a", "b"]\n[[service]]\nname = "spare"\nnodes = ["nowhere"]\n'
-        f'[[share]]\nname = "data"\npath = "{folder / "share"}"\ncontinuous_availability = true\nservice = "one"\n'
+        f'[[share]]\nname = "data"\npath = "{folder / "share"}"\n{own_user.LINE}'
+        'continuous_availability = true\nservice = "one"\n'
     )
     nodes = {name: Node(folder, name, etcd.url, services) for name in ("a", "b")}
     try:

@@ -26,6 +26,7 @@ from smbdirect.errors import ConnectionLost
 from tests.ha.etcd import Etcd
 from tests.ha.nodes import TTL, Node, admin, client, seconds_since
 from tests.ha.process import PASSWORD, USER
+from tools import own_user
 
 RWH = int(LeaseState.READ | LeaseState.HANDLE | LeaseState.WRITE)
 DELETE_ON_CLOSE = int(CreateOptions.DELETE_ON_CLOSE)
@@ -48,9 +49,10 @@ class Cluster:
         self.etcd.start()
         services = (
             '[[service]]\nname = "one"\nnodes = ["a", "b"]\n[[service]]\nname = "two"\nnodes = ["b", "a"]\n'
-            f'[[share]]\nname = "data"\npath = "{self.share}"\ncontinuous_availability = true\nservice = "one"\n'
-            f'[[share]]\nname = "more"\npath = "{self.share}"\nservice = "two"\n'
-            f'[[share]]\nname = "local"\npath = "{self.share}"\n'
+            f'[[share]]\nname = "data"\npath = "{self.share}"\n{own_user.LINE}'
+            'continuous_availability = true\nservice = "one"\n'
+            f'[[share]]\nname = "more"\npath = "{self.share}"\n{own_user.LINE}service = "two"\n'
+            f'[[share]]\nname = "local"\npath = "{self.share}"\n{own_user.LINE}'
         )
         self.nodes = {name: Node(folder, name, self.etcd.url, services, ttl) for name in ("a", "b")}
 

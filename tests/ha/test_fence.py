@@ -19,6 +19,7 @@ from smb3server.wire.create import Access, CreateDisposition, CreateOptions
 from smbdirect.errors import ConnectionLost
 from smbdirect.providers.iwarp import IwarpProvider
 from tests.server.test_rdma_writes import ask_write_by_rdma
+from tools import own_user
 
 
 class Somewhere:
@@ -36,7 +37,16 @@ class Node:
     def __init__(self, folder: Path) -> None:
         self.share = folder / "share"
         self.share.mkdir()
-        arguments = ["--share", f"data={self.share}", "--user", "u:pw", "--port", "0", "--rdma-port", "0"]
+        arguments = [
+            "--share",
+            own_user.option("data", self.share),
+            "--user",
+            "u:pw",
+            "--port",
+            "0",
+            "--rdma-port",
+            "0",
+        ]
         self.service = Service(parse_arguments([*arguments, "--rdma=iwarp", "--listen", "127.0.0.1"]))
         self.fence = Fence()
         self.fence.deadline = boottime() + 60

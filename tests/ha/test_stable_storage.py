@@ -23,6 +23,7 @@ from smb3server.status import NtStatus
 from smb3server.wire import fsctl as wire
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.ioctl import Fsctl
+from tools import own_user
 
 KEPT = 3 << 20
 Action = Callable[[Tree, RemoteFile], Awaitable[object]]
@@ -117,7 +118,7 @@ def run(tmp_path: Path, body: Callable[[Tree, RemoteFile], Awaitable[None]], per
     (share / "f").write_bytes(b"y" * KEPT)
     text = (
         f'[server]\nname = "T"\nlisten = ["127.0.0.1"]\nport = 0\nrdma = "off"\nstate = "{tmp_path / "state"}"\n'
-        f'[[share]]\nname = "ca"\npath = "{share}"\ncontinuous_availability = true\n'
+        f'[[share]]\nname = "ca"\npath = "{share}"\n{own_user.LINE}continuous_availability = true\n'
         '[[user]]\nname = "u"\npassword = "pw"\n'
     )
     (tmp_path / "smb.toml").write_text(text)

@@ -20,6 +20,7 @@ from smb3server.ha.store_url import parse_url
 from smbdirect.errors import ConnectionLost
 from tests.ha.etcd import Etcd
 from tests.ha.nodes import PASSWORD, USER, Node, client
+from tools import own_user
 from tools.cluster import lab
 from tools.cluster.lab import CLIENT, PORT, SHARE, VIRTUAL, VIRTUAL6, ClusterLab
 
@@ -39,7 +40,8 @@ class Stalling:
         self.share.mkdir()
         services = (
             '[[service]]\nname = "one"\nnodes = ["a", "b"]\n'
-            f'[[share]]\nname = "data"\npath = "{self.share}"\ncontinuous_availability = true\nservice = "one"\n'
+            f'[[share]]\nname = "data"\npath = "{self.share}"\n{own_user.LINE}'
+            'continuous_availability = true\nservice = "one"\n'
         )
         self.a, self.b = (
             Node(

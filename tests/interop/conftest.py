@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tools import own_user
+
 
 @dataclass
 class Served:
@@ -29,7 +31,15 @@ def serve(folder: Path, *options: str) -> Served:
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "smb3server", "--share", f"share={share}", "--user", "u:pw"),
+                *(
+                    sys.executable,
+                    "-m",
+                    "smb3server",
+                    "--share",
+                    own_user.option("share", share),
+                    "--user",
+                    "u:pw",
+                ),
                 *("--listen", "127.0.0.1", "--port", "0", *options),
             ],
             stdout=subprocess.PIPE,

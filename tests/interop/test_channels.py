@@ -24,6 +24,7 @@ from smb3server.report import collect
 from smb3server.service import Service
 from smb3server.status import NtStatus
 from tests.interop.channels import Channel
+from tools import own_user
 from tools.smbdirect_proxy import Proxy
 
 # impacket leaves sockets to the garbage collector.
@@ -40,7 +41,16 @@ SIZE = 65536
 async def serving(folder: Path, *hosts: str) -> AsyncIterator[Service]:
     """A server of share "share" on ephemeral ports of ``hosts``, with iWARP."""
     (folder / "share").mkdir()
-    arguments = ["--share", f"share={folder / 'share'}", "--user", "u:pw", "--port", "0", "--rdma", "iwarp"]
+    arguments = [
+        "--share",
+        own_user.option("share", folder / "share"),
+        "--user",
+        "u:pw",
+        "--port",
+        "0",
+        "--rdma",
+        "iwarp",
+    ]
     arguments += ["--rdma-port", "0", "--state", str(folder / "state")]
     for host in hosts:
         arguments += ["--listen", host]

@@ -16,6 +16,7 @@ from smb3server.fabrics import make_provider
 from smbdirect.providers.base import Provider
 from smbdirect.providers.loopback import LoopbackProvider
 from smbdirect.transport import listen
+from tools import own_user
 from tools.smbdirect_proxy import Proxy, server_in_process
 
 pytestmark = pytest.mark.interop
@@ -28,7 +29,16 @@ SIZE = (9 << 20) + 12345
 async def proxied(folder: Path, fabric: str, *options: str, inline: bool = False) -> AsyncIterator[Proxy]:
     """A proxy in front of a server on ``folder``/share."""
     (folder / "share").mkdir()
-    arguments = ["--share", f"share={folder / 'share'}", "--user", "u:pw", "--listen", "127.0.0.1", "--port", "0"]
+    arguments = [
+        "--share",
+        own_user.option("share", folder / "share"),
+        "--user",
+        "u:pw",
+        "--listen",
+        "127.0.0.1",
+        "--port",
+        "0",
+    ]
     loopback = LoopbackProvider()
     provider: Provider = loopback if fabric == "loopback" else make_provider(fabric)
     arguments += ["--state", str(folder / "state"), *options]

@@ -19,6 +19,7 @@ from smb3server.session import CHANNEL_SILENCE
 from smb3server.transports.tcp import PATIENCE, TcpTransport
 from smbdirect.constants import KEEPALIVE_INTERVAL, KEEPALIVE_RESPONSE_TIMEOUT
 from smbdirect.pump import SmbDirectTransport
+from tools import own_user
 
 
 def _silence(connection: Connection) -> float:
@@ -36,7 +37,16 @@ def test_lone_connections_have_patience_and_channels_do_not(tmp_path: Path) -> N
     async def main() -> None:
         share = tmp_path / "share"
         share.mkdir()
-        arguments = ["--share", f"share={share}", "--user", "u:pw", "--port", "0", "--listen", "127.0.0.1"]
+        arguments = [
+            "--share",
+            own_user.option("share", share),
+            "--user",
+            "u:pw",
+            "--port",
+            "0",
+            "--listen",
+            "127.0.0.1",
+        ]
         arguments += ["--rdma", "iwarp", "--rdma-port", "0", "--state", str(tmp_path / "state")]
         service = Service(parse_arguments(arguments))
         await service.start()

@@ -34,6 +34,7 @@ from smbdirect.providers.roce import RoceProvider
 from smbdirect.providers.verbs.provider import VerbsProvider
 from smbdirect.pump import SmbDirectTransport
 from tests.providers.conftest import free_udp_port
+from tools import own_user
 
 UNLISTED = "127.44.55.66"
 """A local address that is on no interface, so that no list of interfaces has it."""
@@ -88,7 +89,7 @@ def play(
 ) -> None:
     (tmp_path / "share").mkdir()
     config = Config(
-        [ShareConfig("data", tmp_path / "share", encrypt=encrypt_share)],
+        [ShareConfig("data", tmp_path / "share", encrypt=encrypt_share, force_user=own_user.CREDENTIALS)],
         [Account("u", nt_hash("pw"))],
         Settings(failed_logon_delay=0, **settings),
         [host],

@@ -36,6 +36,7 @@ from smbdirect.providers.iwarp.endpoint import IwarpEndpoint
 from smbdirect.providers.iwarp.provider import IwarpProvider
 from smbdirect.settings import Settings as SmbDirectSettings
 from tests.server.hostile_client import MPA_REQUEST, OVER_SMB_DIRECT, READ_WRITE, SAID
+from tools import own_user
 
 PATIENCE = 20.0
 """Seconds for what takes milliseconds on an idle machine."""
@@ -152,7 +153,7 @@ def serve(
         share = tmp_path / "share"
         share.mkdir()
         config = Config(
-            shares=[ShareConfig("share", share)],
+            shares=[ShareConfig("share", share, force_user=own_user.CREDENTIALS)],
             accounts=[parse_user("u:pw")],
             settings=settings or Settings(),
             listen=list(hosts),

@@ -27,6 +27,7 @@ from smb3server.wire.header import Command
 from smb3server.wire.session import SESSION_SETUP_REQUEST, SessionSetupRequest
 from smbdirect.message_transport import MessageTransport
 from smbdirect.providers.iwarp import IwarpProvider
+from tools import own_user
 
 HAS_IPV6 = socket.has_ipv6 and Path("/proc/net/if_inet6").exists() and bool(Path("/proc/net/if_inet6").read_text())
 
@@ -36,7 +37,16 @@ def configured(tmp_path: Path, *options: str, text: str = "") -> Config:
     share.mkdir(exist_ok=True)
     file = tmp_path / "smb3server.toml"
     file.write_text(text)
-    arguments = ["--config", str(file), "--share", f"share={share}", "--user", "u:pw", "--port", "0"]
+    arguments = [
+        "--config",
+        str(file),
+        "--share",
+        own_user.option("share", share),
+        "--user",
+        "u:pw",
+        "--port",
+        "0",
+    ]
     return parse_arguments([*arguments, "--rdma-port", "0", *options])
 
 

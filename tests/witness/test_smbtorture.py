@@ -14,6 +14,7 @@ import pytest
 
 from tests.witness.clusapi import Resource
 from tests.witness.conftest import NET_NAME, PASSWORD, USER, Running, settings
+from tools import own_user
 from witness.registrations import Limits
 
 pytestmark = [
@@ -27,7 +28,15 @@ TESTS = ("GetInterfaceList", "Register", "UnRegister", "RegisterEx", "AsyncNotif
 @pytest.fixture(scope="module")
 def smb_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     share = tmp_path_factory.mktemp("data")
-    command = [sys.executable, "-m", "smb3server", "--share", f"data={share}", "--user", f"{USER}:{PASSWORD}"]
+    command = [
+        sys.executable,
+        "-m",
+        "smb3server",
+        "--share",
+        own_user.option("data", share),
+        "--user",
+        f"{USER}:{PASSWORD}",
+    ]
     command += ["--listen", "127.0.0.1", "--port", "0"]
     root = Path(__file__).parents[2]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=root) as server:

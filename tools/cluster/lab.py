@@ -16,6 +16,7 @@ from smb3server.ha.cluster import DEFAULT_NAME
 from smb3server.ha.etcd_store import EtcdStore
 from smb3server.ha.store import StoreError
 from smb3server.ha.store_url import parse_url
+from tools import own_user
 from tools.cluster import etcd, network
 from tools.cluster.etcd import Etcd, member_at
 from tools.cluster.network import INTERFACE, NETWORK, NETWORK6, Network
@@ -51,7 +52,7 @@ def service_section(name: str, number: int, nodes: Sequence[str]) -> str:
 def share_section(name: str, path: Path, service: str, available: bool = True) -> str:
     """``available``: continuously."""
     return (
-        f'[[share]]\nname = "{name}"\npath = "{path}"\nservice = "{service}"\n'
+        f'[[share]]\nname = "{name}"\npath = "{path}"\n{own_user.LINE}service = "{service}"\n'
         f"continuous_availability = {json.dumps(available)}\n"
     )
 

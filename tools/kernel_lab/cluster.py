@@ -29,6 +29,7 @@ from pyroute2 import netns
 
 from smb3server.ha.etcd_store import EtcdStore
 from smb3server.ha.store import DeletePrefix
+from tools import own_user
 from tools.kernel_lab.network import NetworkError
 from tools.kernel_lab.persist import Failing, Node
 from tools.kernel_lab.server import ServerError
@@ -58,7 +59,7 @@ nodes = ["a", "b"]
 [[share]]
 name = "share"
 path = "{share}"
-continuous_availability = true
+{forced}continuous_availability = true
 service = "files"
 [[user]]
 name = "u"
@@ -161,6 +162,7 @@ class Cluster(Failing):
                     ttl=TTL,
                     address=SERVICE_ADDRESS,
                     share=share,
+                    forced=own_user.LINE,
                 ),
                 wires.prefix(name),
             )

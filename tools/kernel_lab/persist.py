@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from tools import own_user
 from tools.kernel_lab.server import Server, ServerError, check_ports, wait_ready
 from tools.kernel_lab.wishes import answering
 
@@ -28,7 +29,7 @@ log_level = "info"
 [[share]]
 name = "share"
 path = "{share}"
-continuous_availability = true
+{forced}continuous_availability = true
 [[user]]
 name = "u"
 password = "pw"
@@ -199,7 +200,9 @@ class Restarting(Failing):
 
     def __init__(self, share: Path, log: Path) -> None:
         self.share = share
-        self.server = Node(log.stem.removeprefix("server-"), log.parent, _CONFIGURATION.format(share=share))
+        self.server = Node(
+            log.stem.removeprefix("server-"), log.parent, _CONFIGURATION.format(share=share, forced=own_user.LINE)
+        )
 
     @property
     def alive(self) -> bool:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tools import own_user
 from tools.kernel_lab.wishes import answering
 
 TCP_PORT, RDMA_PORT = 445, 5445
@@ -106,7 +107,7 @@ def running_server(
         check_ports()
     command = list(prefix)
     command += [sys.executable, "-c", "import sys; from smb3server.cli import main; sys.exit(main())"]
-    command += ["--share", f"share={share}", "--user", "u:pw", f"--rdma={fabric}"]
+    command += ["--share", own_user.option("share", share), "--user", "u:pw", f"--rdma={fabric}"]
     for address in addresses:
         command += ["--listen", address]
     state = log.with_suffix(".state")

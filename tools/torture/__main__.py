@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import shutil
 import signal
 import sys
@@ -73,6 +74,9 @@ def _start(stack: contextlib.ExitStack, options: argparse.Namespace, plan: Plan,
         paths[name], mounted = stack.enter_context(volume(folder, name, kind))
         if not mounted:
             print(f"share {name}: no {kind} of its own (needs root and loop devices): a plain folder")
+        if os.geteuid() == 0:
+            # As users do it: nobody acts as root, and all users act as the folder's owner.
+            shutil.chown(paths[name], "nobody", "nogroup")
     for given in settings.values():
         given |= variant.share_options
     addresses: dict[str, tuple[str, int]] = {}

@@ -20,6 +20,7 @@ addresses = ["$SERVICE/24@eth0"]
 [[share]]
 name = "share"
 path = "/tmp/share"
+force_user = "root"
 continuous_availability = true
 service = "files"
 [[user]]

@@ -5,7 +5,7 @@ ck verbs_device $1; shift
 verbs_server_stop
 : > ${CASE_OUT:-/out}/server.log; rm -rf /host/tmp/share /host/tmp/state; mkdir -p /host/tmp/share
 chroot /host /bin/sh -c "cd $TREE && exec env PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 $PYTHON -m smb3server \
-  --share share=/tmp/share --user u:pw --rdma=verbs --listen 10.0.2.15 --state /tmp/state $*" > ${CASE_OUT:-/out}/server.log 2>&1 &
+  --share share=/tmp/share,user=root --user u:pw --rdma=verbs --listen 10.0.2.15 --state /tmp/state $*" > ${CASE_OUT:-/out}/server.log 2>&1 &
 echo $! > /tmp/verbs-server.pid
 ready() { local i=0; while ! grep -q ^ready ${CASE_OUT:-/out}/server.log; do sleep 0.5; i=$((i+1)); [ $i -gt 120 ] && return 1; kill -0 $(cat /tmp/verbs-server.pid) || return 1; done; }
 ck ready

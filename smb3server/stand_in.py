@@ -1,0 +1,65 @@
+"""The user of the host that guests, and users without one of their own, act as where the server runs as root."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+from pathlib import Path
+
+from smb3server.backends.base import User
+from smb3server.backends.impersonate import ActAs
+
+_NOBODY, _NOGROUP = "nobody", "nogroup"
+_OVERFLOW_ID = 65534
+"""Of nobody and nogroup, on hosts whose databases lack them."""
+
+
+def find(folder: Path) -> User:
+    """The owner of ``folder`` with the primary group alone; ``nobody`` if that is root. Raises ``OSError``."""
+    uid = folder.stat().st_uid
+    if uid == 0:
+        return _nobody()
+    try:
+        gid = pwd.getpwuid(uid).pw_gid
+    except KeyError:
+        gid = 0
+    return User(uid, gid or _nogroup())
+
+
+def _nobody() -> User:
+    try:
+        entry = pwd.getpwnam(_NOBODY)
+    except KeyError:
+        return User(_OVERFLOW_ID, _nogroup())
+    return User(entry.pw_uid or _OVERFLOW_ID, entry.pw_gid or _nogroup())
+
+
+def _nogroup() -> int:
+    try:
+        return grp.getgrnam(_NOGROUP).gr_gid or _OVERFLOW_ID
+    except KeyError:
+        return _OVERFLOW_ID
+
+
+def name_of(user: User) -> str:
+    """As the host's commands take it."""
+    try:
+        return pwd.getpwuid(user.uid).pw_name
+    except KeyError:
+        return str(user.uid)
+
+
+def lacks(folder: Path, user: User, read_only: bool) -> str:
+    """What ``user`` may not do in ``folder`` itself: ``"read"``, ``"write"`` or nothing. Whether the way to it is open
+    does not matter, the server goes that way itself. Raises ``OSError``."""
+    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with ActAs(user):
+            if not os.access(".", os.R_OK | os.X_OK, dir_fd=descriptor, effective_ids=True):
+                return "read"
+            if not read_only and not os.access(".", os.W_OK | os.X_OK, dir_fd=descriptor, effective_ids=True):
+                return "write"
+    finally:
+        os.close(descriptor)
+    return ""

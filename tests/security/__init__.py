@@ -1,0 +1,1 @@
+"""Attacks on a server, each of which must fail."""
