@@ -1,8 +1,9 @@
 """Names of users and groups, and their SIDs, as clients look them up (MS-LSAT 3.1.1.1, MS-SAMR 3.1.1).
 
-An account that acts as a POSIX user is S-1-22-1-uid, like the files it makes; others are of the server's own account
-domain, S-1-5-21-x-y-z-RID with x, y, z from the server's GUID and a RID from the name. Users and groups of the host are
-S-1-22-1-uid and S-1-22-2-gid.
+Every account has a SID of the server's own domain, S-1-5-21-x-y-z-RID with a RID from the name; so has the guest. One
+with a POSIX user of its own is S-1-22-1-uid as well, which names are looked up to, like the files it makes. Users and
+groups of the host are S-1-22-1-uid and S-1-22-2-gid. A Kerberos principal that has no account is S-1-5-21-a-b-c-d, all
+four from its name and realm, so that nobody can choose a name that has another's SID.
 """
 
 from __future__ import annotations
@@ -10,21 +11,26 @@ from __future__ import annotations
 import contextlib
 import enum
 import grp
+import hashlib
 import pwd
 import struct
 import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from smb3server.security.descriptor import Sid
+from smb3server.security.descriptor import ANONYMOUS, Sid
 
 if TYPE_CHECKING:
     from smb3server.auth.users import Account
     from smb3server.server import Server
+    from smb3server.session import Identity, Session
 
 UNIX_USER, UNIX_GROUP = "Unix User", "Unix Group"
 _NT, _UNIX = 5, 22
 _FIRST_RID, _RIDS = 1000, 1 << 30
+_GUEST, _GUEST_RID = "Guest", 501
+"""Well-known (MS-DTYP 2.4.2.4)."""
+_MAX_PRINCIPALS = 1024
 
 
 class Use(enum.IntEnum):
@@ -63,6 +69,11 @@ def _well_known() -> list[Known]:
     return found
 
 
+def rid(name: str) -> int:
+    """Of an account, the same for a name every time. Two names may share one: not in one configuration."""
+    return _FIRST_RID + zlib.crc32(name.casefold().encode("utf-8", "surrogatepass")) % _RIDS
+
+
 WELL_KNOWN = _well_known()
 BUILTIN = Sid(_NT, (32,))
 _BY_SID = {entry.sid: entry for entry in WELL_KNOWN}
@@ -74,6 +85,14 @@ class Accounts:
 
     def __init__(self, server: Server) -> None:
         self._server = server
+        self.domain_seed = b""
+        """12 bytes that make the SIDs of the domain; empty: those of the server's GUID."""
+        self._principals: dict[Sid, Identity] = {}
+        """Those seen without an account, latest last."""
+
+    def may_be_asked_by(self, session: Session) -> bool:
+        """Who has proved nothing learns no names of accounts, nor of the host's users."""
+        return not (session.is_guest or session.is_anonymous) or self._server.settings.guests_see_accounts
 
     @property
     def domain(self) -> str:
@@ -81,16 +100,30 @@ class Accounts:
 
     @property
     def domain_sid(self) -> Sid:
-        return Sid(_NT, (21, *struct.unpack("<III", self._server.server_guid[:12])))
-
-    @staticmethod
-    def rid(name: str) -> int:
-        """The same for a name every time; that two names share one is too unlikely to matter."""
-        return _FIRST_RID + zlib.crc32(name.casefold().encode("utf-8", "surrogatepass")) % _RIDS
+        return Sid(_NT, (21, *struct.unpack("<III", self.domain_seed or self._server.server_guid[:12])))
 
     def account_sid(self, name: str) -> Sid:
+        return self._of_domain(rid(name))
+
+    def _of_domain(self, number: int) -> Sid:
         domain = self.domain_sid
-        return domain._replace(sub_authorities=(*domain.sub_authorities, self.rid(name)))
+        return domain._replace(sub_authorities=(*domain.sub_authorities, number))
+
+    def identity_sid(self, identity: Identity) -> Sid:
+        """Who a session's user is by itself, whoever it acts as on the host."""
+        if identity.anonymous:
+            return ANONYMOUS
+        if identity.guest:
+            return self._of_domain(_GUEST_RID)
+        if not identity.domain:
+            return self.account_sid(identity.name)
+        digest = hashlib.sha256(f"{identity.name}@{identity.domain}".encode("utf-8", "surrogatepass")).digest()
+        sid = Sid(_NT, (21, *struct.unpack_from("<IIII", digest)))
+        if sid not in self._principals:
+            if len(self._principals) >= _MAX_PRINCIPALS:
+                del self._principals[next(iter(self._principals))]
+            self._principals[sid] = identity
+        return sid
 
     def sid_of(self, account: Account) -> Sid:
         return Sid(_UNIX, (1, account.user.uid)) if account.user is not None else self.account_sid(account.name)
@@ -98,7 +131,7 @@ class Accounts:
     def users(self) -> Iterator[tuple[int, Account]]:
         """RID and account, ordered by name."""
         for account in sorted(self._server.users, key=lambda account: account.name.casefold()):
-            yield self.rid(account.name), account
+            yield rid(account.name), account
 
     def by_sid(self, sid: Sid) -> Known | None:
         found = _BY_SID.get(sid)
@@ -109,7 +142,12 @@ class Accounts:
             return Known(sid, Use.DOMAIN, self.domain, "")
         subs = sid.sub_authorities
         if sid.authority == _NT and subs[:4] == domain.sub_authorities and len(subs) == 5:
-            return next((self._known(account, sid) for rid, account in self.users() if rid == subs[4]), None)
+            if subs[4] == _GUEST_RID:
+                return Known(sid, Use.USER, self.domain, _GUEST)
+            return next((self._known(account, sid) for number, account in self.users() if number == subs[4]), None)
+        if sid in self._principals:
+            identity = self._principals[sid]
+            return Known(sid, Use.USER, identity.domain, identity.name)
         if sid.authority == _UNIX and len(subs) == 2:
             return self._unix(sid, *subs)
         return None
@@ -128,6 +166,8 @@ class Accounts:
             account = self._server.users.find(name)
             if account is not None:
                 return self._known(account, self.sid_of(account))
+            if folded == _GUEST.casefold():
+                return self.by_sid(self._of_domain(_GUEST_RID))
         return self._host_name(domain, name)
 
     def _known(self, account: Account, sid: Sid) -> Known:

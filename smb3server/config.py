@@ -12,7 +12,14 @@ require_signing = false
 require_encryption = false
 test_fsctls = false                # answer smbtorture's own FSCTLs; for tests only
 keytab = "/etc/krb5.keytab"
-min_dialect = "2.0.2"
+trusted_realms = ["EXAMPLE.COM"]   # where names mean accounts; default: those of the keytab's cifs/...
+unknown_principals = "refuse"      # or "user:NAME": act as this user of the host
+ntlm = true                        # take passwords, too
+guests_see_accounts = false
+hosts_allow = ["192.0.2.0/24"]
+hosts_deny = []
+min_dialect = "2.1"
+rdma_min_dialect = "3.0"
 max_dialect = "3.1.1"
 
 [limits]                           # of Settings, see docs/configuration.md
@@ -25,6 +32,10 @@ read_only = false
 encrypt = false
 guest = false
 users = ["alice"]
+read_list = ["bob"]                # these only read
+write_list = ["alice"]             # with read_only = true: these write all the same
+hosts_allow = ["192.0.2.0/24"]
+hosts_deny = []
 remark = "..."
 continuous_availability = false    # persistent handles; needs a state directory, or a cluster
 service = ""                       # the cluster's service it belongs to
@@ -53,7 +64,8 @@ nodes = ["a", "b"]                 # that may have it, best first; default: any
 [[user]]
 name = "alice"
 password = "..."                   # or nt_hash = "32 hexadecimal digits"
-unix_user = "alice"                # act with this user's uid, gid and groups; as root only (default: the server's own)
+principal = "alice@EXAMPLE.COM"    # the Kerberos principal whose account it is; default: the name in a trusted realm
+unix_user = "alice"                # act with this user's uid, gid and groups; as root only (default: see security.md)
 
 [witness]                          # tell clients when to move (MS-SWN); without this section: off
 listen = ["0.0.0.0", "::"]         # default: that of [server]
@@ -83,6 +95,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from smb3server.auth.principals import parse as parse_principal
 from smb3server.auth.users import Account, nt_hash, parse_hash
 from smb3server.backends.base import User
 from smb3server.config_checks import LOG_LEVELS, MESSAGE_OVERHEAD, ConfigError, check, check_share, once
@@ -90,6 +103,8 @@ from smb3server.ha.address import parse as parse_virtual_address
 from smb3server.ha.cluster import ClusterConfig
 from smb3server.ha.service_owner import ServiceConfig
 from smb3server.ha.store_url import parse_url
+from smb3server.host_lists import EVERYBODY, HostLists, Network
+from smb3server.host_lists import parse as parse_hosts
 from smb3server.security.algorithms import Cipher, SigningAlgorithm
 from smb3server.settings import Settings
 
@@ -127,6 +142,9 @@ class ShareConfig:
     encrypt: bool = False
     guest: bool = False
     users: frozenset[str] | None = None
+    read_list: frozenset[str] = frozenset()
+    write_list: frozenset[str] = frozenset()
+    hosts: HostLists = EVERYBODY
     remark: str = ""
     hidden: bool = False
     continuous_availability: bool = False
@@ -144,6 +162,11 @@ class ShareConfig:
     def admits(self, account: str) -> bool:
         """Whether the share's ``users`` name this account."""
         return self.users is None or account.casefold() in self.users
+
+    @property
+    def never_written(self) -> bool:
+        """Nobody writes."""
+        return self.read_only and not self.write_list
 
 
 @dataclass(slots=True)
@@ -195,7 +218,7 @@ def parse_share(text: str) -> ShareConfig:
         path, user = user, ""
     if not separator or not path or (forced and not user):
         raise ConfigError(f"--share {text}: write NAME=PATH, NAME=PATH,ro or NAME=PATH,user=USER")
-    share = ShareConfig(name, Path(path), read_only, force_user=unix_user(f"--share {name}: user", user or None))
+    share = ShareConfig(name, Path(path), read_only, force_user=unix_user(f"--share {name}: user", user or None, True))
     check_share(share)
     return share
 
@@ -306,12 +329,17 @@ def _read_server(table: _Table, config: Config) -> None:
     settings.directory_leases = table.take("directory_leases", bool, settings.directory_leases)
     settings.ciphers = _chosen(table, "ciphers", CIPHERS, settings.ciphers)
     settings.signing_algorithms = _chosen(table, "signing_algorithms", SIGNING, settings.signing_algorithms)
-    for key, attribute in (("min_dialect", "min_dialect"), ("max_dialect", "max_dialect")):
+    for key in ("min_dialect", "rdma_min_dialect", "max_dialect"):
         text = table.take(key, str)
         if text is not None:
             if text not in DIALECTS:
                 raise ConfigError(f"{key}: one of {', '.join(DIALECTS)}, not {text}")
-            setattr(settings, attribute, DIALECTS[text])
+            setattr(settings, key, DIALECTS[text])
+    settings.ntlm = table.take("ntlm", bool, settings.ntlm)
+    settings.guests_see_accounts = table.take("guests_see_accounts", bool, settings.guests_see_accounts)
+    settings.trusted_realms = tuple(table.strings("trusted_realms") or settings.trusted_realms)
+    settings.unknown_principals = _unknown_principals(table.take("unknown_principals", str, "refuse"))
+    settings.hosts = _hosts(table, "[server]")
     config.listen = table.strings("listen") or config.listen
     config.port = _port(table.take("port", int, config.port))
     config.rdma = parse_rdma(table.take("rdma", str, config.rdma))
@@ -320,6 +348,35 @@ def _read_server(table: _Table, config: Config) -> None:
     config.state = Path(state) if state else config.state
     config.log_level = table.take("log_level", str, config.log_level)
     table.finish()
+
+
+def _unknown_principals(text: str) -> User | None:
+    """``refuse``, or ``user:NAME``."""
+    kind, _, name = text.partition(":")
+    if text == "refuse":
+        return None
+    if kind != "user" or not name:
+        raise ConfigError(f'unknown_principals: write "refuse" or "user:NAME", not {text!r}')
+    user = unix_user("unknown_principals", name, shared=True)
+    if user is None or user.uid == 0:
+        raise ConfigError("unknown_principals: strangers do not act as root; name another user of the host")
+    return user
+
+
+def _hosts(table: _Table, where: str) -> HostLists:
+    lists: list[tuple[Network, ...] | None] = []
+    for key in ("hosts_allow", "hosts_deny"):
+        entries = table.strings(key)
+        try:
+            lists.append(None if entries is None else parse_hosts(entries))
+        except ValueError as error:
+            raise ConfigError(f"{where}: {key}: {error}") from error
+    allow, deny = lists
+    return HostLists(allow, deny or ()) if allow is not None or deny else EVERYBODY
+
+
+def _names(table: _Table, key: str) -> frozenset[str]:
+    return frozenset(name.casefold() for name in table.strings(key) or ())
 
 
 def _read_cluster(table: _Table, cluster: ClusterConfig) -> None:
@@ -415,6 +472,9 @@ def _read_share(table: _Table, config: Config) -> None:
         encrypt=table.take("encrypt", bool, False),
         guest=table.take("guest", bool, False),
         users=frozenset(user.casefold() for user in users) if users is not None else None,
+        read_list=_names(table, "read_list"),
+        write_list=_names(table, "write_list"),
+        hosts=_hosts(table, f"share {name}"),
         remark=table.take("remark", str, ""),
         hidden=table.take("hidden", bool, False),
         continuous_availability=table.take("continuous_availability", bool, False),
@@ -427,15 +487,15 @@ def _read_share(table: _Table, config: Config) -> None:
         posix_locks=table.take("posix_locks", bool, False),
         level2_oplocks=table.take("level2_oplocks", bool, True),
         hide_dot_files=table.take("hide_dot_files", bool, False),
-        force_user=unix_user(f"share {name}: force_user", table.take("force_user", str)),
+        force_user=unix_user(f"share {name}: force_user", table.take("force_user", str), shared=True),
     )
     table.finish()
     check_share(share)
     config.shares.append(share)
 
 
-def unix_user(what: str, name: str | None) -> User | None:
-    """Credentials of a user of the host. Only root can act as somebody else."""
+def unix_user(what: str, name: str | None, shared: bool = False) -> User | None:
+    """Credentials of a user of the host; ``shared`` by several users. Only root can act as somebody else."""
     if name is None:
         return None
     try:
@@ -444,17 +504,21 @@ def unix_user(what: str, name: str | None) -> User | None:
         raise ConfigError(f"{what}: this machine has no user {name}") from None
     if os.geteuid() not in (0, entry.pw_uid):
         raise ConfigError(f"{what}: the server has to run as root to act as {name}")
-    return User(entry.pw_uid, entry.pw_gid, tuple(os.getgrouplist(name, entry.pw_gid)))
+    return User(entry.pw_uid, entry.pw_gid, tuple(os.getgrouplist(name, entry.pw_gid)), shared)
 
 
 def _read_user(table: _Table, config: Config) -> None:
     name, password, digest = table.take("name", str), table.take("password", str), table.take("nt_hash", str)
     user = unix_user(f"user {name}: unix_user", table.take("unix_user", str))
+    principal = table.take("principal", str, "")
     table.finish()
     if not name or (password is None) == (digest is None):
         raise ConfigError("[[user]]: name and either password or nt_hash are needed")
     try:
-        config.accounts.append(Account(name, nt_hash(password) if digest is None else parse_hash(digest), user))
+        if principal:
+            parse_principal(principal)
+        digest = nt_hash(password) if digest is None else parse_hash(digest)
+        config.accounts.append(Account(name, digest, user, principal))
     except ValueError as error:
         raise ConfigError(f"[[user]] {name}: {error}") from error
 

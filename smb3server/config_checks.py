@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from smb3server.accounts import rid
+
 if TYPE_CHECKING:
     from smb3server.config import Config, ShareConfig
     from smb3server.settings import Settings
@@ -97,8 +99,9 @@ def check(config: Config) -> None:
 
 def _check_protection(config: Config) -> None:
     settings = config.settings
-    if settings.min_dialect > settings.max_dialect:
-        raise ConfigError("min_dialect is above max_dialect: nobody could connect")
+    for key in ("min_dialect", "rdma_min_dialect"):
+        if getattr(settings, key) > settings.max_dialect and (key == "min_dialect" or config.rdma != "off"):
+            raise ConfigError(f"{key} is above max_dialect: nobody could connect")
     if not settings.signing_algorithms:
         raise ConfigError("signing_algorithms: name at least one")
     encrypted = next((f"share {share.name}: encrypt" for share in config.shares if share.encrypt), "")
@@ -127,14 +130,34 @@ def _check_limits(settings: Settings) -> None:
 
 
 def _check_users(config: Config) -> None:
-    """With a keytab users need not be listed, and guests may come under any name."""
-    if config.settings.keytab or config.settings.allow_guest:
-        return
+    """Lists name accounts, or with a keytab principals that have none."""
+    settings = config.settings
     known = {account.name.casefold() for account in config.accounts}
     for share in config.shares:
-        unknown = sorted((share.users or frozenset()) - known)
-        if unknown:
-            raise ConfigError(f"share {share.name}: users: there is no user {unknown[0]}")
+        for key in ("users", "read_list", "write_list"):
+            unknown = sorted((getattr(share, key) or frozenset()) - known)
+            wrong = [name for name in unknown if not settings.keytab or "@" not in name]
+            if wrong:
+                raise ConfigError(f"share {share.name}: {key}: there is no user {wrong[0]}")
+        if share.write_list and not share.read_only:
+            raise ConfigError(f"share {share.name}: write_list is for shares with read_only = true")
+        if both := sorted(share.read_list & share.write_list):
+            raise ConfigError(f"share {share.name}: {both[0]} is both in read_list and in write_list")
+    given = [account.principal for account in config.accounts if account.principal]
+    if twice := next((principal for principal in given if given.count(principal) > 1), None):
+        raise ConfigError(f"[[user]]: principal {twice}: given twice")
+    rids: dict[int, str] = {}
+    for account in config.accounts:
+        other = rids.setdefault(rid(account.name), account.name)
+        if other.casefold() != account.name.casefold():
+            raise ConfigError(f"users {other} and {account.name} would have the same SID: rename one of them")
+    if not settings.ntlm:
+        if settings.allow_guest or settings.allow_anonymous:
+            raise ConfigError("guests and anonymous users come by NTLM: ntlm = false shuts them out")
+        if not settings.keytab:
+            raise ConfigError("nobody could log on: ntlm = false needs a keytab")
+    if not settings.keytab and (settings.trusted_realms or settings.unknown_principals or given):
+        raise ConfigError("trusted_realms, unknown_principals and principal need a keytab")
 
 
 def _check_state(state: Path, shares: Iterable[ShareConfig]) -> None:

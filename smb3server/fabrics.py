@@ -143,7 +143,8 @@ class Fabrics:
 
         provider = self._providers[name]
         self._pool = self._pool or BufferPool()
-        listener = await listen(provider, host, port, self.server.accept, pool=self._pool)
+        admits = self.server.settings.hosts.admits
+        listener = await listen(provider, host, port, self.server.accept, pool=self._pool, admits=admits)
         self.listeners.append((name, listener))
         self.server.rdma_addresses.add(listener.address[0])
         adopt = getattr(provider, "adopt", None)

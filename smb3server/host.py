@@ -31,6 +31,11 @@ def _read(path: Path) -> str:
         return ""
 
 
+def machine_id(root: Path = ROOT) -> str:
+    """The same for every start of this machine (machine-id(5)); not to be told to others."""
+    return _read(root / "etc/machine-id")
+
+
 class PortOwner(NamedTuple):
     """A socket that is bound to a port."""
 

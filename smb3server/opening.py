@@ -176,7 +176,7 @@ class Opening:
 
     def _ask_parent(self) -> None:
         """May something be created there, and which descriptor does it inherit (MS-FSA 2.1.5.1.1)?"""
-        if self.stream or not self.path:
+        if not self.path or (self.stream and self._exists()):
             return
         try:
             parent = self.backend.open(OpenRequest(self.path[:-1], directory=True, user=self.user))
@@ -274,9 +274,9 @@ class Opening:
                 if self.desired & Access.MAXIMUM_ALLOWED:
                     granted |= self.maximal
                 self.action = CreateAction.CREATED
-                if self._descriptor is not None and self.user is not None and not self.stream:
+                if self._descriptor is not None and tokens.has_dacl(self._descriptor) and self.user and not self.stream:
                     dacl = int(SecurityInformation.DACL)
-                    security_info.to_host(handle, security_info.current_descriptor(handle), dacl)
+                    security_info.to_host(handle, security_info.current_descriptor(handle), dacl, self.user)
                 if self.record.create_options & CreateOptions.NO_COMPRESSION and info.attributes & COMPRESSED:
                     # Inherited from the directory.
                     handle.set_compressed(False)

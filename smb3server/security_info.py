@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from smb3server import tokens
+from smb3server.backends.base import Kind
 from smb3server.security.access import map_generic
 from smb3server.security.descriptor import AceFlag, Acl, Control, SecurityDescriptor, unpack
-from smb3server.security.posix import IdMap, default_descriptor, to_mode, to_posix_acl
+from smb3server.security.posix import IdMap, to_mode, to_posix_acl
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire.query_info import SecurityInformation
 
@@ -42,15 +44,7 @@ def _handle(opened: Open) -> Handle:
 
 def current_descriptor(handle: Handle) -> SecurityDescriptor:
     """The stored descriptor; one made from owner and mode where there is none, or none that can be read."""
-    stored = handle.security_descriptor()
-    if stored is not None:
-        try:
-            return unpack(stored)
-        except ValueError:
-            # Written by another program, or damaged: the file's mode is what is left to go by.
-            pass
-    info = handle.info()
-    return default_descriptor(info.mode, info.uid, info.gid, handle.kind == 1, _IDS)
+    return tokens.effective_descriptor(handle.security_descriptor(), handle.info())
 
 
 def query_security(opened: Open, which: int) -> bytes:
@@ -127,20 +121,26 @@ def set_security(opened: Open, which: int, data: memoryview) -> None:
     except ValueError:
         raise StatusError(NtStatus.INVALID_SECURITY_DESCR) from None
     handle.set_security_descriptor(packed)
-    if acting_user(opened) is not None:
-        to_host(handle, merged, which)
+    user = acting_user(opened)
+    if user is not None:
+        to_host(handle, merged, which, user)
 
 
 def acting_user(opened: Open) -> User | None:
     return opened.tree.user
 
 
-def to_host(handle: Handle, descriptor: SecurityDescriptor, which: int) -> None:
-    """Where users act with their own ids the kernel checks, too: owner, group, mode and POSIX ACL follow the
-    descriptor, as far as they can say what it does (``security.posix``)."""
+def to_host(handle: Handle, descriptor: SecurityDescriptor, which: int, user: User) -> None:
+    """Where users act with ids of the host the kernel checks, too: owner, group, mode and POSIX ACL follow the
+    descriptor, as far as they can say what it does (``security.posix``). Of users who share their ids the kernel takes
+    one for the other: it lets them pass, and the descriptor alone decides."""
+    at_least = 0
+    if user.shared:
+        at_least = 0o700 if handle.kind == Kind.DIRECTORY else 0o600
     uid = _IDS.uid(descriptor.owner) if which & SecurityInformation.OWNER and descriptor.owner is not None else None
     gid = _IDS.gid(descriptor.group) if which & SecurityInformation.GROUP and descriptor.group is not None else None
     if which & SecurityInformation.DACL:
-        handle.set_permissions(uid, gid, to_mode(descriptor), to_posix_acl(descriptor, _IDS))
+        mode = to_mode(descriptor) | at_least
+        handle.set_permissions(uid, gid, mode, to_posix_acl(descriptor, _IDS, at_least))
     elif uid is not None or gid is not None:
         handle.set_permissions(uid, gid)

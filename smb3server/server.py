@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from smb3server.accounts import Accounts
 from smb3server.auth.acceptor import Acceptor, hint_token
+from smb3server.auth.principals import Principals
 from smb3server.auth.users import UserDatabase
 from smb3server.break_notifications import BreakNotifications
 from smb3server.buffers import BufferPool
@@ -84,10 +85,12 @@ class Server:
         """What is open, by file: share modes, locks, oplocks and leases (GlobalLeaseTableList is in it)."""
         self.flushes = Flushes()
         self.buffers = BufferPool()
-        self.kerberos = bool(self.settings.keytab)
-        if self.kerberos:
+        self.principals: Principals | None = None
+        """Who gets in with a Kerberos ticket; None: nobody."""
+        if self.settings.keytab:
             os.environ["KRB5_KTNAME"] = self.settings.keytab
-        self.hint_token = hint_token(self.kerberos)
+            self.principals = Principals(self.users, self.settings.trusted_realms, self.settings.unknown_principals)
+        self.hint_token = hint_token(self.principals is not None, self.settings.ntlm)
         self.interfaces = InterfaceList()
         self.rdma_addresses: set[str] = set()
         """Local addresses on which SMB Direct is served; clients are told so (FSCTL_QUERY_NETWORK_INTERFACE_INFO)."""
@@ -205,13 +208,15 @@ class Server:
             settings.server_name,
             settings.allow_guest,
             settings.allow_anonymous,
-            self.kerberos,
+            self.principals,
             keys_only=True,
+            ntlm=settings.ntlm,
         )
 
     def new_rpc_acceptor(self) -> Acceptor:
         """For RPC over TCP: no guests, who have no keys."""
-        return Acceptor(self.users, self.settings.server_name, kerberos=self.kerberos, service="host")
+        settings = self.settings
+        return Acceptor(self.users, settings.server_name, kerberos=self.principals, service="host", ntlm=settings.ntlm)
 
     def new_session(self, connection: Connection) -> Session:
         """3.3.5.5.1. Raises INSUFFICIENT_RESOURCES when the client has too many under way."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import logging
 import os
 import resource
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from smb3server import stand_in
 from smb3server.admin import AdminSocket, Command, socket_path
-from smb3server.auth.acceptor import kerberos_available, keytab_problem
+from smb3server.auth.acceptor import kerberos_available, keytab_realms
 from smb3server.auth.users import UserDatabase
 from smb3server.backends.base import User
 from smb3server.backends.local import LocalBackend, LocalOptions
@@ -25,7 +26,7 @@ from smb3server.ha.restore import restore
 from smb3server.ha.sqlite_store import SqliteStore
 from smb3server.ha.store import Store, StoreError
 from smb3server.ha.store_url import parse_url
-from smb3server.host import ROOT, overlapping, port_owners
+from smb3server.host import ROOT, machine_id, overlapping, port_owners
 from smb3server.presentation import hider
 from smb3server.report import collect
 from smb3server.server import Server
@@ -78,6 +79,7 @@ class Service:
         self._check_kerberos()
         self._raise_descriptor_limit()
         self._state()
+        self._domain()
         self._shares()
         await self._persistent_opens()
         await self.server.interfaces.start()
@@ -105,6 +107,7 @@ class Service:
             lambda: [share.name for share in server.share_list.values() if share.type == ShareType.DISK],
             lambda: [entry.address for entry in server.interfaces.interfaces],
             self.cluster_events,
+            server.settings.hosts.admits,
         )
         await self.witness.start()
         self.notes += self.witness.service.notes
@@ -130,9 +133,15 @@ class Service:
         keytab = self.config.settings.keytab
         if not keytab:
             return
-        problem = kerberos_available() or keytab_problem(keytab)
+        problem = kerberos_available()
         if problem is not None:
             raise ConfigError(f"keytab {keytab}: {problem}")
+        try:
+            realms = keytab_realms(keytab)
+        except ValueError as error:
+            raise ConfigError(f"keytab {keytab}: {error}") from error
+        if self.server.principals is not None and not self.config.settings.trusted_realms:
+            self.server.principals.trusted_realms = realms
 
     async def _open_admin(self) -> None:
         """A server that nobody can ask still serves."""
@@ -168,6 +177,17 @@ class Service:
         except (OSError, ValueError) as error:
             raise ConfigError(f"state directory {state}: {error}") from error
 
+    def _domain(self) -> None:
+        """SIDs of accounts are stored with files: they have to be the same in the next run, and on all nodes."""
+        if self.config.cluster.url:
+            text = f"cluster {self.config.cluster.name}"
+        elif self.config.state is None:
+            text = f"machine {machine_id()} {self.config.settings.server_name}"
+        else:
+            # Of the server's GUID, which is kept there.
+            return
+        self.server.accounts.domain_seed = hashlib.sha256(text.encode()).digest()[:12]
+
     def _shares(self) -> None:
         for account in self.server.users:
             if account.user is not None and account.user.uid == 0:
@@ -180,7 +200,7 @@ class Service:
                     sidecar.parent.mkdir(mode=0o700, exist_ok=True)
                 except OSError as error:
                     raise ConfigError(f"state directory {self.config.state}: {error}") from error
-            options = LocalOptions(read_only=share.read_only, sidecar=str(sidecar) if sidecar else None)
+            options = LocalOptions(read_only=share.never_written, sidecar=str(sidecar) if sidecar else None)
             try:
                 if sidecar is not None:
                     sidecar.parent.mkdir(mode=0o700, exist_ok=True)
@@ -193,10 +213,13 @@ class Service:
                     backend=backend,
                     path=str(share.path),
                     remark=share.remark,
-                    read_only=share.read_only,
+                    read_only=share.never_written,
                     encrypt_data=share.encrypt,
                     guest_ok=share.guest,
                     users=share.users,
+                    read_list=share.read_list,
+                    write_list=share.write_list if share.read_only else None,
+                    hosts=share.hosts,
                     user=share.force_user,
                     default_user=self._default_user(share),
                     hidden=share.hidden or share.name.endswith("$"),
@@ -223,7 +246,7 @@ class Service:
             return None
         try:
             user = stand_in.find(share.path)
-            lacking = stand_in.lacks(share.path, user, share.read_only)
+            lacking = stand_in.lacks(share.path, user, share.never_written)
         except OSError as error:
             raise ConfigError(f"share {share.name}: {share.path}: {error.strerror}") from error
         allowed = [account for account in self.server.users if share.admits(account.name)]
@@ -335,6 +358,7 @@ class Service:
                 self.fabrics.adopt,
                 settings.negotiate_timeout,
                 settings.max_connections,
+                settings.hosts.admits,
             )
         )
         self.server.tcp_addresses.add(self.listeners[-1].address[0])

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from smb3server.backends.base import User
     from smb3server.connection import Connection
     from smb3server.open import Open
+    from smb3server.security.access import Token
     from smb3server.security.encryption import SessionCipher
     from smb3server.security.signing import Signer
     from smb3server.server import Server
@@ -31,25 +32,31 @@ class Identity:
 
     name: str
     domain: str = ""
+    """Kerberos realm of a principal that has no account here; empty: the server's own account, whatever domain its
+    client named. Of a guest, what its client said."""
     guest: bool = False
     anonymous: bool = False
     user: User | None = None
-    """POSIX credentials for file access; None: the server's own."""
+    """POSIX credentials for file access; None: those that the share has for such users."""
 
     def same_user(self, other: Identity) -> bool:
-        """Whether what belongs to one belongs to the other. A guest chooses its name freely, so it is nobody's but a
-        guest's of that name; a domain is what the client says, so it does not count."""
-        return (self.name.casefold(), self.guest, self.anonymous) == (
-            other.name.casefold(),
-            other.guest,
-            other.anonymous,
-        )
+        """Whether what belongs to one belongs to the other."""
+        return self.owner == other.owner
 
     @property
     def owner(self) -> str:
         """What a durable open is stored with (Open.DurableOwner). A guest chooses its name, so a guest's never equals
-        that of a user who proved theirs."""
-        return ("\0guest\0" if self.guest or self.anonymous else "") + str(self).casefold()
+        that of a user who proved theirs; nor does that of a principal of another realm."""
+        if self.guest or self.anonymous:
+            return f"\0{'guest' if self.guest else 'anonymous'}\0{self.domain}\0{self.name}".casefold()
+        # Realms and the names in them are told apart by case (RFC 4120 6.1, 6.2), names of accounts are not.
+        return f"\0realm\0{self.domain}\0{self.name}" if self.domain else self.name.casefold()
+
+    @property
+    def listed_name(self) -> str:
+        """What lists of users have it by, case-folded: an account's name, or ``name@REALM`` of a principal that has no
+        account. Guests are on no list."""
+        return (f"{self.name}@{self.domain}" if self.domain else self.name).casefold()
 
     def __str__(self) -> str:
         return f"{self.domain}\\{self.name}" if self.domain else self.name or "ANONYMOUS"
@@ -82,6 +89,8 @@ class Session:
         self.connection = connection
         """The connection it was made on; commands come on any of ``channel_list``."""
         self.identity: Identity | None = None
+        self.token: tuple[Identity, User | None, Token] | None = None
+        """The latest of ``tokens.token_of``, with what it was made of."""
         self.session_key = b""
         self.full_session_key = b""
         """The authentication protocol's whole key: 256-bit ciphers derive from it."""

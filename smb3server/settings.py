@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from smb3server.backends.base import User
+from smb3server.host_lists import EVERYBODY, HostLists
 from smb3server.security.algorithms import Cipher, SigningAlgorithm
 
 
@@ -14,7 +16,10 @@ class Settings:
     server_name: str = "SMB3SERVER"
     """NetBIOS name: at most 15 characters, upper case."""
     comment: str = "smb3server"
-    min_dialect: int = 0x0202
+    min_dialect: int = 0x0210
+    """Over TCP."""
+    rdma_min_dialect: int = 0x0300
+    """Over SMB Direct, which came with 3.0 (MS-SMBD 1.5)."""
     max_dialect: int = 0x0311
     require_signing: bool = False
     require_encryption: bool = False
@@ -29,8 +34,18 @@ class Settings:
     allow_guest: bool = False
     """Unknown users become guests; a wrong password never does."""
     allow_anonymous: bool = False
+    guests_see_accounts: bool = False
+    """Guests and anonymous users may ask for the names of accounts."""
+    hosts: HostLists = EVERYBODY
+    """Who may connect."""
     keytab: str = ""
     """Kerberos keytab; empty: NTLM only."""
+    ntlm: bool = True
+    """Passwords are taken, not only tickets."""
+    trusted_realms: tuple[str, ...] = ()
+    """Kerberos realms in which a name means the account of that name; empty: those of the keytab's own services."""
+    unknown_principals: User | None = None
+    """POSIX credentials of principals of trusted realms that have no account; None: they are refused."""
     test_fsctls: bool = False
     """Answer smbtorture's FSCTLs, which break the server on purpose."""
     multichannel: bool = True

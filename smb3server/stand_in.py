@@ -24,15 +24,15 @@ def find(folder: Path) -> User:
         gid = pwd.getpwuid(uid).pw_gid
     except KeyError:
         gid = 0
-    return User(uid, gid or _nogroup())
+    return User(uid, gid or _nogroup(), shared=True)
 
 
 def _nobody() -> User:
     try:
         entry = pwd.getpwnam(_NOBODY)
     except KeyError:
-        return User(_OVERFLOW_ID, _nogroup())
-    return User(entry.pw_uid or _OVERFLOW_ID, entry.pw_gid or _nogroup())
+        return User(_OVERFLOW_ID, _nogroup(), shared=True)
+    return User(entry.pw_uid or _OVERFLOW_ID, entry.pw_gid or _nogroup(), shared=True)
 
 
 def _nogroup() -> int:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from smb3server.backends.base import FileInfo, Handle, Kind, User
 from smb3server.security.access import FILE_ALL_ACCESS, Token, granted_access
 from smb3server.security.descriptor import (
-    ANONYMOUS,
     AUTHENTICATED_USERS,
     BUILTIN_GUESTS,
     BUILTIN_USERS,
@@ -17,64 +16,121 @@ from smb3server.security.descriptor import (
     NETWORK,
     Control,
     SecurityDescriptor,
+    Sid,
     unpack,
 )
 from smb3server.security.inheritance import create_descriptor
-from smb3server.security.posix import IdMap, default_descriptor
+from smb3server.security.posix import OWNERS_ALONE, IdMap, default_descriptor
+from smb3server.session import Identity
 
 if TYPE_CHECKING:
     from smb3server.session import Session
 
 _IDS = IdMap()
+_NOBODY = Identity("", anonymous=True)
+_SACL_CONTROL = int(
+    Control.SACL_PRESENT
+    | Control.SACL_DEFAULTED
+    | Control.SACL_AUTO_INHERIT_REQ
+    | Control.SACL_AUTO_INHERITED
+    | Control.SACL_PROTECTED
+)
+
+
+def _sids_on_host(user: User) -> set[Sid]:
+    return {_IDS.user_sid(user.uid), _IDS.group_sid(user.gid), *(_IDS.group_sid(gid) for gid in user.groups)}
 
 
 @functools.lru_cache(maxsize=1024)
-def _token(user: User, guest: bool, anonymous: bool) -> Token:
-    own, group = _IDS.user_sid(user.uid), _IDS.group_sid(user.gid)
-    sids = {own, group, EVERYONE, NETWORK, *(_IDS.group_sid(gid) for gid in user.groups)}
-    if anonymous:
-        sids.add(ANONYMOUS)
-    else:
-        sids |= {AUTHENTICATED_USERS, BUILTIN_GUESTS if guest else BUILTIN_USERS}
-    return Token(own, frozenset(sids), group)
+def _token(account: Sid, own: User | None, acting: User, guest: bool, anonymous: bool) -> Token:
+    # Everybody without an account is the same to descriptors: who shares a user of the host is told apart by account.
+    user = account if acting.shared else _IDS.user_sid(acting.uid)
+    sids = {account, EVERYONE, NETWORK} | _sids_on_host(acting) | (_sids_on_host(own) if own is not None else set())
+    if guest:
+        # Guests have proved nothing: no Authenticated Users.
+        sids.add(BUILTIN_GUESTS)
+    elif not anonymous:
+        sids |= {AUTHENTICATED_USERS, BUILTIN_USERS}
+    return Token(user, frozenset(sids), _IDS.group_sid(acting.gid))
 
 
 def token_of(session: Session, user: User | None) -> Token:
-    """``user`` are the POSIX credentials that files are accessed with; None: the server's own."""
-    return _token(user or User(os.geteuid(), os.getegid()), session.is_guest, session.is_anonymous)
+    """``user`` are the POSIX credentials that files are accessed with; None: the server's own, which all share.
+
+    ``Token.user``, whom new files belong to, is the host's user if the session's user has that one alone, else the
+    account (or the guest, or the principal). ``Token.sids`` has both."""
+    identity = session.identity or _NOBODY
+    known = session.token
+    if known is not None and known[0] is identity and known[1] is user:
+        return known[2]
+    acting = user or User(os.geteuid(), os.getegid(), shared=True)
+    account = session.server.accounts.identity_sid(identity)
+    token = _token(account, identity.user, acting, identity.guest, identity.anonymous)
+    session.token = (identity, user, token)
+    return token
 
 
 @functools.lru_cache(maxsize=4096)
-def _stored(data: bytes, token: Token) -> int | None:
+def _parsed(data: bytes) -> SecurityDescriptor | None:
     try:
-        return granted_access(unpack(data), token)
+        return unpack(data)
     except ValueError:
         # Damaged, or written by another program: the file's mode is what is left to go by.
         return None
 
 
+@functools.lru_cache(maxsize=4096)
+def _granted(data: bytes, token: Token) -> int:
+    return granted_access(unpack(data), token)
+
+
 @functools.lru_cache(maxsize=1024)
-def _by_mode(mode: int, uid: int, gid: int, directory: bool, token: Token) -> int:
-    return granted_access(default_descriptor(mode, uid, gid, directory, _IDS), token)
+def _by_mode(mode: int, uid: int, gid: int, directory: bool, owner: Sid | None, token: Token) -> int:
+    return granted_access(default_descriptor(mode, uid, gid, directory, _IDS, owner), token)
+
+
+def has_dacl(data: bytes | memoryview) -> bool:
+    """Whether a self-relative descriptor says who may do what, be it by a null DACL."""
+    return bool(int.from_bytes(data[2:4], "little") & Control.DACL_PRESENT)
+
+
+def effective_descriptor(stored: bytes | memoryview | None, info: FileInfo) -> SecurityDescriptor:
+    """The descriptor of a file. What is stored may say nothing but the owner; the rest then comes from the mode, as all
+    does where nothing is stored, or nothing that can be read."""
+    found = _parsed(bytes(stored)) if stored is not None else None
+    if found is not None and found.control & Control.DACL_PRESENT:
+        return found
+    owner = found.owner if found is not None else None
+    made = default_descriptor(info.mode, info.uid, info.gid, info.kind == Kind.DIRECTORY, _IDS, owner)
+    if found is None or found.sacl is None:
+        return made
+    return made._replace(sacl=found.sacl, control=made.control | found.control & _SACL_CONTROL)
 
 
 def maximal_access(handle: Handle, info: FileInfo, token: Token, user: User | None) -> int:
-    """All access the file's descriptor gives; without a stored one, what its mode gives (everything to root)."""
+    """All access the file's descriptor gives; without a stored DACL, what its mode gives (everything to root, but what
+    is its owner's alone)."""
     stored = handle.security_descriptor()
+    owner: Sid | None = None
     if stored is not None:
-        granted = _stored(bytes(stored), token)
-        if granted is not None:
-            return granted
-    if (user.uid if user is not None else os.geteuid()) == 0:
+        data = bytes(stored)
+        found = _parsed(data)
+        if found is not None and has_dacl(data):
+            return _granted(data, token)
+        owner = found.owner if found is not None else None
+    root = (user.uid if user is not None else os.geteuid()) == 0
+    if root and owner is None:
         return FILE_ALL_ACCESS
-    return _by_mode(info.mode, info.uid, info.gid, info.kind == Kind.DIRECTORY, token)
+    granted = _by_mode(info.mode, info.uid, info.gid, info.kind == Kind.DIRECTORY, owner, token)
+    return granted | FILE_ALL_ACCESS & ~OWNERS_ALONE if root else granted
 
 
 def new_descriptor(
     parent: bytes | None, creator: bytes | None, directory: bool, token: Token, user: User | None
 ) -> bytes | None:
     """What to store with a new file: from the creator's descriptor and what the parent's passes on (MS-DTYP
-    2.5.3.4.1); None where neither says anything, so that owner and mode decide. ValueError: malformed ``creator``."""
+    2.5.3.4.1). Where neither says anything the mode decides: None, or a descriptor of the owner alone where that is an
+    account which shares its user of the host. ValueError: malformed ``creator``."""
     above = None
     if parent is not None:
         try:
@@ -83,7 +139,7 @@ def new_descriptor(
             above = None
     given: SecurityDescriptor | None = unpack(creator) if creator is not None else None
     if given is None and (above is None or not _passes_on(above)):
-        return None
+        return _owner_alone(token.user) if user is None or user.shared else None
     default = None
     if given is not None:
         acting = user or User(os.geteuid(), os.getegid())
@@ -98,8 +154,14 @@ def new_descriptor(
         auto_inherit=above is not None and bool(above.control & Control.DACL_AUTO_INHERITED),
     )
     if given is None and made.dacl is None and made.sacl is None:
-        return None
+        return _owner_alone(token.user) if user is None or user.shared else None
     return made.pack()
+
+
+@functools.lru_cache(maxsize=1024)
+def _owner_alone(owner: Sid) -> bytes:
+    """All there is to store of a file whose mode says the rest."""
+    return SecurityDescriptor(owner).pack()
 
 
 def _passes_on(descriptor: SecurityDescriptor) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from smb3server.host_lists import EVERYBODY, HostLists
 from smb3server.notify import NotifyHub
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from smb3server.backends.base import Backend, User
     from smb3server.ha.persistence import Domain
     from smb3server.request import Request
-    from smb3server.session import Session
+    from smb3server.session import Identity, Session
 
 IPC_SHARE_NAME = "IPC$"
 
@@ -65,7 +66,13 @@ class Share:
     encrypt_data: bool = False
     guest_ok: bool = False
     users: frozenset[str] | None = None
-    """Case-folded names of the users allowed; None: every authenticated one."""
+    """Those allowed (``Identity.listed_name``); None: every authenticated one."""
+    read_list: frozenset[str] = frozenset()
+    """Those who only read."""
+    write_list: frozenset[str] | None = None
+    """The only ones who do more than read; None: everybody who is not in ``read_list``."""
+    hosts: HostLists = EVERYBODY
+    """From where it may be used."""
     hidden: bool = False
     flags: int = 0
     """Besides those that follow from other fields."""
@@ -99,9 +106,21 @@ class Share:
         """POSIX credentials for the files of this share, of somebody whose own are ``own``; None: the server's."""
         return self.user or own or self.default_user
 
-    def maximal_access(self) -> int:
-        """What a tree connect to this share may ever be granted."""
-        return READ_ONLY_ACCESS if self.read_only else FULL_ACCESS
+    def admits(self, identity: Identity, host: str) -> bool:
+        """Whether it is open to this user, from this address. Guests are on no list of users."""
+        unproven = identity.guest or identity.anonymous
+        if unproven and (not self.guest_ok or self.users is not None):
+            return False
+        return (self.users is None or identity.listed_name in self.users) and self.hosts.admits(host)
+
+    def maximal_access(self, identity: Identity | None) -> int:
+        """What a tree connect of this user's may ever be granted."""
+        if self.read_only:
+            return READ_ONLY_ACCESS
+        name = None if identity is None or identity.guest or identity.anonymous else identity.listed_name
+        if name in self.read_list or (self.write_list is not None and name not in self.write_list):
+            return READ_ONLY_ACCESS
+        return FULL_ACCESS
 
 
 class Placement(Protocol):
@@ -126,7 +145,7 @@ class TreeConnect:
         self.tree_id = tree_id
         self.session = session
         self.share = share
-        self.maximal_access = share.maximal_access()
+        self.maximal_access = share.maximal_access(session.identity)
         self.encrypt_data = share.encrypt_data
         self.creation_time = time.time()
 

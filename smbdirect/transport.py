@@ -20,7 +20,13 @@ _log = logging.getLogger(__name__)
 class SmbDirectListener:
     """Keeps ``message_transport.MessageListener``."""
 
-    def __init__(self, on_transport: OnTransport, settings: Settings, pool: BufferPool) -> None:
+    def __init__(
+        self,
+        on_transport: OnTransport,
+        settings: Settings,
+        pool: BufferPool,
+        admits: Callable[[str], bool] = lambda host: True,
+    ) -> None:
         self.address: tuple[str, int] = ("", 0)
         self.transports: set[SmbDirectTransport] = set()
         """Connections that have not finished negotiating."""
@@ -29,6 +35,7 @@ class SmbDirectListener:
         self._on_transport = on_transport
         self._settings = settings
         self._pool = pool
+        self._admits = admits
         self._listener: Listener | None = None
         self._accepting: set[asyncio.Task[None]] = set()
 
@@ -47,6 +54,9 @@ class SmbDirectListener:
 
     def on_request(self, request: ConnectionRequest) -> None:
         """3.1.7.2: connection arrival."""
+        if not self._admits(request.peer_address[0]):
+            request.reject()
+            return
         loop = asyncio.get_running_loop()
         try:
             transport = SmbDirectTransport(request.prepare(), Role.PASSIVE, self._settings, self._pool, loop)
@@ -97,13 +107,15 @@ async def listen(
     settings: Settings | None = None,
     *,
     pool: BufferPool | None = None,
+    admits: Callable[[str], bool] = lambda host: True,
 ) -> SmbDirectListener:
-    """Accept SMB Direct connections; each is handed to ``on_transport`` once it has negotiated.
+    """Accept SMB Direct connections from hosts that ``admits`` says True of; each is handed to ``on_transport`` once it
+    has negotiated.
 
     Until the upper layer raises ``max_message_size``, a peer gets few credits and only short messages. Raises
     ``OSError`` or ``ProviderError`` if the address cannot be listened on.
     """
-    listener = SmbDirectListener(on_transport, settings or Settings(), pool or BufferPool())
+    listener = SmbDirectListener(on_transport, settings or Settings(), pool or BufferPool(), admits)
     listener.attach(await provider.listen(host, port, listener.on_request))
     return listener
 

@@ -33,6 +33,8 @@ class WitnessSettings:
     require_privacy: bool = False
     """Refuse calls that are only signed."""
     max_connections: int = 32768
+    admits: Callable[[str], bool] = lambda host: True
+    """Whether connections from this address are taken."""
     limits: Limits = field(default_factory=Limits)
 
 
@@ -65,12 +67,14 @@ class WitnessService:
             lambda association: [self._interface.interface(association), *extra_interfaces(association)],
             new_acceptor,
             self.settings.max_connections,
+            admits=self.settings.admits,
         )
         self._mapper_listener = RpcListener(
             lambda association: [self.mapper.interface(association)],
             new_acceptor,
             self.settings.max_connections,
             max_stub=4096,
+            admits=self.settings.admits,
         )
         self._unsubscribe: Callable[[], None] = lambda: None
         self._timer: asyncio.TimerHandle | None = None

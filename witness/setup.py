@@ -29,8 +29,10 @@ class Witness:
         list_shares: Callable[[], Collection[str]],
         list_local_addresses: Callable[[], Collection[Address]],
         cluster: ClusterEvents | None = None,
+        admits: Callable[[str], bool] = lambda host: True,
     ) -> None:
-        """``cluster``: where events come from; None: from the administrator only."""
+        """``cluster``: where events come from; None: from the administrator only. ``admits``: whether connections from
+        an address are taken."""
         self.manual: ManualCluster | None = None
         if cluster is None:
             nodes = [Node(name, addresses) for name, addresses in config.nodes]
@@ -38,7 +40,9 @@ class Witness:
             cluster = self.manual = ManualCluster(
                 config.names or [server_name], nodes, list_shares, config.addresses, list_local_addresses
             )
-        settings = WitnessSettings(list(hosts), config.port, config.endpoint_mapper_port, config.require_privacy)
+        settings = WitnessSettings(
+            list(hosts), config.port, config.endpoint_mapper_port, config.require_privacy, admits=admits
+        )
         self.service = WitnessService(cluster, new_acceptor, settings)
         self._watch: asyncio.Task[None] | None = None
 

@@ -18,6 +18,7 @@ from spnego.exceptions import BadMechanismError, SpnegoError
 
 from smb3server.auth.ntlm import NtlmAcceptor
 from smb3server.auth.ntlm_logon import LogonError, NtlmLogon
+from smb3server.auth.principals import Principals
 from smb3server.auth.short_exchange import ShortExchange
 from smb3server.auth.users import UserDatabase
 from smb3server.session import Identity
@@ -89,15 +90,17 @@ class Acceptor:
         server_name: str,
         allow_guest: bool = False,
         allow_anonymous: bool = False,
-        kerberos: bool = False,
+        kerberos: Principals | None = None,
         service: str = "cifs",
         keys_only: bool = False,
+        ntlm: bool = True,
     ) -> None:
-        """``service``: first part of the Kerberos principal. ``keys_only``: nobody wants its ``context``, so NTLM may
-        take the short way."""
+        """``kerberos``: which principals get in; None: no tickets are taken. ``service``: first part of the server's
+        own principal. ``keys_only``: nobody wants its ``context``, so NTLM may take the short way. ``ntlm``: passwords
+        are taken."""
         self._logon = NtlmLogon(users, server_name, allow_guest, allow_anonymous)
-        self._users = users
-        self._with_kerberos = kerberos
+        self._principals = kerberos
+        self._with_ntlm = ntlm
         self._service = service
         self._keys_only = keys_only
         self._short: ShortExchange | None = None
@@ -113,7 +116,7 @@ class Acceptor:
         """The answer to the client's token. Raises LOGON_FAILURE, or INVALID_PARAMETER for a token that is none."""
         if not self._begun:
             self._begun = True
-            if self._keys_only:
+            if self._keys_only and self._with_ntlm:
                 self._short = ShortExchange.begin(token, self._logon)
             if self._short is None:
                 self._make_context(token)
@@ -143,12 +146,15 @@ class Acceptor:
     def _make_context(self, token: bytes) -> None:
         """pyspnego's, for this first token."""
         contexts: dict[GSSMech, Any] = {}
-        if self._with_kerberos:
+        if self._principals is not None:
             try:
                 contexts[GSSMech.kerberos] = spnego.server(protocol="kerberos", service=self._service)
             except SpnegoError as error:
                 log.warning("Kerberos is not available: %s", error)
-        contexts[GSSMech.ntlm] = self._ntlm = NtlmAcceptor(self._logon)
+        if self._with_ntlm:
+            contexts[GSSMech.ntlm] = self._ntlm = NtlmAcceptor(self._logon)
+        if not contexts:
+            raise StatusError(NtStatus.LOGON_FAILURE)
         self._kerberos = contexts.get(GSSMech.kerberos)
         self._context = _Negotiate(contexts)
         if self._kerberos is not None and token[:1] == _AP_REQ:
@@ -167,12 +173,15 @@ class Acceptor:
 
     def _kerberos_identity(self, context: Any) -> Identity:
         """The ticket's client, for as long as the ticket lasts."""
-        name, _, realm = (context.client_principal or "").partition("@")
-        if not name:
+        if self._principals is None:
             raise StatusError(NtStatus.LOGON_FAILURE)
+        try:
+            identity = self._principals.identity_of(context.client_principal or "")
+        except ValueError as error:
+            log.warning("Kerberos: %s", error)
+            raise StatusError(NtStatus.LOGON_FAILURE) from error
         self.expiration_time = time.monotonic() + context._context.lifetime
-        account = self._users.find(name)
-        return Identity(name, realm, user=account.user if account is not None else None)
+        return identity
 
     @property
     def context(self) -> Any:
@@ -198,27 +207,30 @@ class Acceptor:
         return self._context.session_key  # type: ignore[no-any-return]
 
 
-def hint_token(kerberos: bool = False) -> bytes:
+def hint_token(kerberos: bool = False, ntlm: bool = True) -> bytes:
     """NegTokenInit2 for the negotiate response (MS-SPNG 2.2.1)."""
     mechanisms = [GSSMech._ms_kerberos.value, GSSMech.kerberos.value] if kerberos else []
-    mechanisms.append(GSSMech.ntlm.value)
+    if ntlm or not mechanisms:
+        mechanisms.append(GSSMech.ntlm.value)
     token = NegTokenInit(mechanisms, hint_name=b"not_defined_in_RFC4178@please_ignore").pack()
     unpack_token(token)
     return token  # type: ignore[no-any-return]
 
 
-def keytab_problem(keytab: str) -> str | None:
-    """None if it can be read and has a key for the service cifs, else what is wrong."""
+def keytab_realms(keytab: str) -> frozenset[str]:
+    """Realms that it has a key for the service cifs of. Raises ``ValueError`` where it cannot be read or has none."""
     krb5 = importlib.import_module("krb5")
     try:
         context = krb5.init_context()
         entries = list(krb5.kt_resolve(context, keytab.encode()))
         names = {krb5.unparse_name_flags(context, entry.principal).decode(errors="replace") for entry in entries}
     except krb5.Krb5Error as error:
-        return str(error)
-    if not any(name.casefold().startswith("cifs/") for name in names):
-        return f"no key for a service cifs/HOST@REALM in it, only for {', '.join(sorted(names)) or 'nothing'}"
-    return None
+        raise ValueError(str(error)) from error
+    realms = frozenset(name.rpartition("@")[2] for name in names if name.casefold().startswith("cifs/"))
+    if not realms:
+        known = ", ".join(sorted(names)) or "nothing"
+        raise ValueError(f"no key for a service cifs/HOST@REALM in it, only for {known}")
+    return realms
 
 
 def kerberos_available() -> str | None:

@@ -110,7 +110,7 @@ class NtlmLogon:
             self._verify_mic(session_key, challenge, token)
         self.session_key = session_key
         self.flags = given.flags
-        self.identity = Identity(account.name, given.domain, user=account.user)
+        self.identity = Identity(account.name, user=account.user)
 
     def _verify_mic(self, session_key: bytes, challenge: bytes, token: bytes) -> None:
         """Over all three messages as they were on the wire, its own bytes zero (3.2.5.1.2)."""

@@ -21,7 +21,9 @@ class Account:
     nt_hash: bytes = field(repr=False)
     """MD4 of the password in UTF-16: as good as the password."""
     user: User | None = None
-    """POSIX credentials to act with; None: the server's own."""
+    """POSIX credentials to act with; None: those that a share has for users without any."""
+    principal: str = ""
+    """The Kerberos principal whose account it is, ``name@REALM``; empty: any of this name in a trusted realm."""
 
 
 def nt_hash(password: str) -> bytes:
@@ -51,6 +53,10 @@ class UserDatabase:
 
     def __iter__(self) -> Iterator[Account]:
         return iter(self._accounts.values())
+
+    def of_principal(self, principal: str) -> Account | None:
+        """The account that names this very principal."""
+        return next((account for account in self._accounts.values() if account.principal == principal), None)
 
     def find(self, name: str) -> Account | None:
         return self._accounts.get(name.casefold())

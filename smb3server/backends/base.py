@@ -41,6 +41,8 @@ class User(NamedTuple):
     uid: int
     gid: int
     groups: tuple[int, ...] = ()
+    shared: bool = False
+    """Several users act with them, whom the kernel cannot tell apart."""
 
 
 class FileInfo(NamedTuple):

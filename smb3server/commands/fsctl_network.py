@@ -42,7 +42,7 @@ def validate_negotiate_info(control: Control) -> Buffer:
         raise Disconnect("VALIDATE_NEGOTIATE_INFO too short")
     dialects = struct.unpack_from(f"<{count}H", data, _VALIDATE_REQUEST.size)
     if (
-        select_dialect(connection.server.settings, dialects) != connection.dialect
+        select_dialect(connection, dialects) != connection.dialect
         or guid != connection.client_guid
         or mode != connection.client_security_mode
         or capabilities != connection.client_capabilities

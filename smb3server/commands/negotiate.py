@@ -14,7 +14,6 @@ from smb3server.dispatcher import Disconnect
 from smb3server.request import Buffer, Request, Response, handles
 from smb3server.security import preauth
 from smb3server.security.algorithms import PREAUTH_SHA_512, Cipher, SigningAlgorithm
-from smb3server.settings import Settings
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.negotiate import (
@@ -47,9 +46,11 @@ def filetime(seconds: float) -> int:
     return int((seconds + _FILETIME_EPOCH) * 10_000_000)
 
 
-def select_dialect(settings: Settings, dialects: Sequence[int]) -> Dialect | None:
+def select_dialect(connection: Connection, dialects: Sequence[int]) -> Dialect | None:
     """The greatest common one."""
-    return next((d for d in _OFFERED if d in dialects and settings.min_dialect <= d <= settings.max_dialect), None)
+    settings = connection.server.settings
+    lowest = settings.min_dialect if connection.transport.rdma is None else settings.rdma_min_dialect
+    return next((d for d in _OFFERED if d in dialects and lowest <= d <= settings.max_dialect), None)
 
 
 @handles(Command.NEGOTIATE)
@@ -65,7 +66,7 @@ def negotiate(request: Request) -> Response:
         raise StatusError(NtStatus.INVALID_PARAMETER) from None
     if wanted.structure_size != 36 or not dialects:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    dialect = select_dialect(connection.server.settings, dialects)
+    dialect = select_dialect(connection, dialects)
     if dialect is None:
         raise StatusError(NtStatus.NOT_SUPPORTED)
     contexts: list[tuple[int, bytes]] = []

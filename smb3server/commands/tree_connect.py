@@ -6,7 +6,7 @@ import asyncio
 
 from smb3server.dispatcher import Disconnect
 from smb3server.request import Interim, Pending, Request, Response, handles
-from smb3server.session import Session, SessionState
+from smb3server.session import SessionState
 from smb3server.status import NtStatus, StatusError
 from smb3server.tree import Share, ShareFlags, ShareType, TreeConnect
 from smb3server.wire.header import HEADER_SIZE, Command
@@ -62,7 +62,10 @@ def _connect(request: Request, wanted: TreeConnectRequest, share: Share) -> Resp
     if connection.dialect == Dialect.SMB_3_1_1 and proven and not (request.signed or request.encrypted):
         # Tampering with the negotiation must show before a share is used.
         raise Disconnect("TREE_CONNECT neither signed nor encrypted")
-    _authorize(session, share)
+    if share.type is not ShareType.PIPE:
+        identity = session.identity
+        if identity is None or not share.admits(identity, connection.client_name):
+            raise StatusError(NtStatus.ACCESS_DENIED)
     if share.encrypt_data and session.cipher is None:
         raise StatusError(NtStatus.ACCESS_DENIED)
     if share.backend is not None and not share.backend.is_available():
@@ -108,16 +111,6 @@ def _share_name(request: Request, wanted: TreeConnectRequest) -> str:
     if not name or len(name) > MAX_SHARE_NAME or any(ord(character) < 0x20 for character in name):
         raise StatusError(NtStatus.BAD_NETWORK_NAME)
     return name
-
-
-def _authorize(session: Session, share: Share) -> None:
-    if share.type is ShareType.PIPE:
-        return
-    identity = session.identity
-    if identity is None or ((identity.guest or identity.anonymous) and not share.guest_ok):
-        raise StatusError(NtStatus.ACCESS_DENIED)
-    if share.users is not None and (identity.guest or identity.name.casefold() not in share.users):
-        raise StatusError(NtStatus.ACCESS_DENIED)
 
 
 @handles(Command.TREE_DISCONNECT)

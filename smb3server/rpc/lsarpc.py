@@ -99,6 +99,10 @@ class _Service:
         self.handles = Handles()
 
     def _open(self, answer: Any) -> Any:
+        if not self.accounts.may_be_asked_by(self.session):
+            answer["PolicyHandle"] = NULL_HANDLE
+            answer["ErrorCode"] = NtStatus.ACCESS_DENIED
+            return answer
         answer["PolicyHandle"] = self.handles.add(self)
         answer["ErrorCode"] = 0
         return answer

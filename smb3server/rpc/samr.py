@@ -56,7 +56,12 @@ class _Service:
         self.handles = Handles()
 
     def connect(self, request: Any, answer: Any) -> Any:
-        """3.1.5.1. Whatever access is asked for, all there is is reading."""
+        """3.1.5.1. Whatever access is asked for, all there is is reading; who has proved nothing does not even get the
+        handle that all other calls need."""
+        if not self.accounts.may_be_asked_by(self.session):
+            answer["ServerHandle"] = NULL_HANDLE
+            answer["ErrorCode"] = NtStatus.ACCESS_DENIED
+            return answer
         answer["ServerHandle"] = self.handles.add(_Connection())
         answer["ErrorCode"] = 0
         return answer

@@ -77,6 +77,12 @@ class _Service:
         sessions = self.server.global_session_table.values()
         return sum(tree.share is share for session in sessions for tree in session.tree_connect_table.values())
 
+    def _admitted(self, share: Share) -> bool:
+        identity = self.session.identity
+        if share.type is ShareType.PIPE:
+            return True
+        return identity is not None and share.admits(identity, self.session.connection.client_name)
+
     def share_enum(self, request: Any) -> Any:
         """3.1.4.8. Everything fits one answer, so a resume handle is not needed."""
         level = request["InfoStruct"]["Level"]
@@ -91,7 +97,10 @@ class _Service:
             answer["ErrorCode"] = ERROR_INVALID_LEVEL
             return answer
         answer["InfoStruct"]["ShareInfo"]["tag"] = level
-        shares = list(self.server.share_list.values())
+        # Everybody knows IPC$; the others that are hidden are for those who know their names.
+        shares = [
+            share for share in self.server.share_list.values() if share.type is ShareType.PIPE or not share.hidden
+        ]
         container = answer["InfoStruct"]["ShareInfo"][f"Level{level}"]
         container["EntriesRead"] = len(shares)
         for share in shares:
@@ -103,10 +112,12 @@ class _Service:
         return answer
 
     def share_get_info(self, request: Any) -> Any:
-        """3.1.4.10."""
+        """3.1.4.10. A hidden share is there for those who may use it."""
         level = request["Level"]
         answer = srvs.NetrShareGetInfoResponse()
         share = self.server.share_list.get(str(request["NetName"]).rstrip("\0").casefold())
+        if share is not None and share.hidden and not self._admitted(share):
+            share = None
         if level not in (0, 1, 2, 501, 502) or share is None:
             answer["InfoStruct"]["tag"] = 1
             answer["InfoStruct"]["ShareInfo1"] = NULL

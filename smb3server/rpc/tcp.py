@@ -42,6 +42,9 @@ class RpcConnection(asyncio.Protocol):
         self._transport = transport = cast(asyncio.Transport, transport)
         listener = self.listener
         peer = transport.get_extra_info("peername")[0]
+        if not listener.admits(peer):
+            transport.abort()
+            return
         if (
             len(listener.connections) >= listener.max_connections
             or listener.strangers[peer] >= MAX_STRANGERS_PER_ADDRESS
@@ -137,9 +140,13 @@ class RpcListener:
         new_acceptor: Callable[[], Acceptor],
         max_connections: int = 32768,
         max_stub: int = 1 << 16,
+        admits: Callable[[str], bool] = lambda host: True,
     ) -> None:
-        """``max_stub``: bytes of request stubs under way, of one connection. NDR takes a second per megabyte."""
+        """``admits``: says of an address whether connections from there are taken.
+
+        ``max_stub``: bytes of request stubs under way, of one connection. NDR takes a second per megabyte."""
         self.max_stub = max_stub
+        self.admits = admits
         self.strangers: Counter[str] = Counter()
         """Connections that have not authenticated, by the peer's address."""
         self.interfaces = interfaces

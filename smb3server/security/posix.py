@@ -109,9 +109,17 @@ def _deciding(bits: int) -> int:
     return _rights(bits, False) & _READ_WRITE_EXECUTE
 
 
-def default_descriptor(mode: int, uid: int, gid: int, directory: bool, ids: IdMap) -> SecurityDescriptor:
-    """What a file without a stored descriptor shows."""
+OWNERS_ALONE = int(Access.WRITE_DAC | Access.WRITE_OWNER)
+"""Rights on a file that whoever shares its user of the host does not share."""
+
+
+def default_descriptor(
+    mode: int, uid: int, gid: int, directory: bool, ids: IdMap, account: Sid | None = None
+) -> SecurityDescriptor:
+    """What a file without a stored DACL shows. ``account``: whose it is among those who share the user ``uid``."""
     owner, group = ids.user_sid(uid), ids.group_sid(gid)
+    if account is not None and account != owner:
+        return _shared_descriptor(mode, owner, group, directory, account)
     user_bits, group_bits, other_bits = mode >> 6 & 7, mode >> 3 & 7, mode & 7
     aces: list[Ace] = []
     if (group_bits | other_bits) & ~user_bits:
@@ -126,6 +134,25 @@ def default_descriptor(mode: int, uid: int, gid: int, directory: bool, ids: IdMa
     # Windows' own files have all been through auto-inheritance, and its dialogs expect it.
     control = Control.DACL_PRESENT | Control.DACL_AUTO_INHERITED | Control.SELF_RELATIVE
     return SecurityDescriptor(owner, group, Acl(tuple(aces)), None, int(control))
+
+
+def _shared_descriptor(mode: int, user: Sid, group: Sid, directory: bool, account: Sid) -> SecurityDescriptor:
+    """Everybody who acts as ``user`` has what the mode gives to the owner, but for what is the account's alone. Who may
+    read may execute: the mode of files that clients make does not say."""
+    user_bits, group_bits, other_bits = mode >> 6 & 7, mode >> 3 & 7, mode & 7
+    user_bits |= user_bits >> 2 & 1
+    made: list[Ace] = []
+    if (group_bits | other_bits) & ~user_bits:
+        made.append(deny(user, _deciding((group_bits | other_bits) & ~user_bits)))
+    made.append(allow(account, FILE_ALL_ACCESS if user_bits == 7 else _OWNER | _rights(user_bits, directory)))
+    made.append(allow(user, _ALWAYS | _rights(user_bits, directory)))
+    if other_bits & ~group_bits:
+        made.append(deny(group, _deciding(other_bits & ~group_bits)))
+    made.append(allow(group, _ALWAYS | _rights(group_bits, directory)))
+    made.append(allow(EVERYONE, _ALWAYS | _rights(other_bits, directory)))
+    made.append(allow(LOCAL_SYSTEM, FILE_ALL_ACCESS))
+    control = Control.DACL_PRESENT | Control.DACL_AUTO_INHERITED | Control.SELF_RELATIVE
+    return SecurityDescriptor(account, group, Acl(tuple(made)), None, int(control))
 
 
 def to_mode(descriptor: SecurityDescriptor) -> int:
@@ -154,8 +181,9 @@ _USER_OBJ, _NAMED_USER, _GROUP_OBJ, _NAMED_GROUP, _MASK, _OTHER = 0x01, 0x02, 0x
 _UNDEFINED = 0xFFFFFFFF
 
 
-def to_posix_acl(descriptor: SecurityDescriptor, ids: IdMap) -> bytes | None:
-    """system.posix_acl_access (acl(5), in the kernel's format); None if the mode says it all."""
+def to_posix_acl(descriptor: SecurityDescriptor, ids: IdMap, at_least: int = 0) -> bytes | None:
+    """system.posix_acl_access (acl(5), in the kernel's format); None if the mode says it all. ``at_least``: mode bits
+    that there are in any case."""
     aces = descriptor.dacl.aces if descriptor.dacl is not None else ()
     named: dict[tuple[int, int], int] = {}
     for sid in {ace.sid for ace in aces if ace.sid is not None} - {descriptor.owner, descriptor.group}:
@@ -166,7 +194,7 @@ def to_posix_acl(descriptor: SecurityDescriptor, ids: IdMap) -> bytes | None:
             named[_NAMED_GROUP, gid] = _bits(descriptor, sid, {sid, EVERYONE})
     if not named:
         return None
-    mode = to_mode(descriptor)
+    mode = to_mode(descriptor) | at_least
     group = mode >> 3 & 7
     mask = group
     for bits in named.values():

@@ -68,7 +68,9 @@ class TcpListener:
         on_iwarp: Callable[[socket.socket], None] | None = None,
         first_byte_timeout: float = 30.0,
         max_silent: int = 1024,
+        admits: Callable[[str], bool] = lambda host: True,
     ) -> None:
+        """``admits``: says of an address whether connections from there are taken."""
         self._socket = listening_socket(host, port)
         name = self._socket.getsockname()
         self.address: tuple[str, int] = (name[0], name[1])
@@ -79,6 +81,7 @@ class TcpListener:
         self._on_iwarp = on_iwarp
         self._first_byte_timeout = first_byte_timeout
         self._max_silent = max_silent
+        self._admits = admits
         self._silent: dict[socket.socket, asyncio.TimerHandle] = {}
         """Connected and not heard of yet, oldest first."""
         self._waiting: deque[socket.socket] = deque()
@@ -94,7 +97,7 @@ class TcpListener:
             if len(self._waiting) >= self._max_silent:
                 return
             try:
-                sock, _peer = self._socket.accept()
+                sock, peer = self._socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -105,6 +108,9 @@ class TcpListener:
                     return
                 log.warning("accept: %s", error)
                 return
+            if not self._admits(peer[0]):
+                sock.close()
+                continue
             sock.setblocking(False)
             if len(self._silent) >= self._max_silent:
                 self._drop(next(iter(self._silent)))

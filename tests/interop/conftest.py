@@ -28,6 +28,9 @@ class Served:
 def serve(folder: Path, *options: str) -> Served:
     share = folder / "share"
     share.mkdir(exist_ok=True)
+    if "--config" not in options:
+        (folder / "serve.toml").write_text('[server]\nmin_dialect = "2.0.2"\n')
+        options = (*options, "--config", str(folder / "serve.toml"))
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
             [

@@ -19,7 +19,9 @@ import pytest
 import spnego
 
 from smb3server.auth.acceptor import Acceptor
+from smb3server.auth.principals import Principals
 from smb3server.auth.users import UserDatabase
+from smb3server.backends.base import User
 from smb3server.status import NtStatus, StatusError
 from tests.interop.conftest import Served, serve, stop
 from tests.interop.kdc import HOST, PASSWORD, REALM, USER, Kdc, missing_programs
@@ -72,7 +74,9 @@ def realm(kdc: Kdc, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def start(kdc: Kdc, folder: Path, *options: str) -> Served:
     file = folder / "kerberos.toml"
-    file.write_text(f'[server]\nkeytab = "{kdc.keytab}"\n')
+    file.write_text(
+        f'[server]\nkeytab = "{kdc.keytab}"\nmin_dialect = "2.0.2"\n[[user]]\nname = "{USER}"\npassword = "of NTLM"\n'
+    )
     with pytest.MonkeyPatch.context() as patch:
         for name, value in kdc.environment.items():
             patch.setenv(name, value)
@@ -216,10 +220,15 @@ def test_a_ticket_of_128_bits(kdc: Kdc, tmp_path: Path, monkeypatch: pytest.Monk
         other.stop()
 
 
+def everybody() -> Principals:
+    """Of the realm."""
+    return Principals(UserDatabase(), [REALM], User(65534, 65534))
+
+
 def accept(kdc: Kdc, monkeypatch: pytest.MonkeyPatch, service: str = "cifs") -> tuple[Acceptor, Any]:
     """An acceptor after one step, and the client's side."""
     monkeypatch.setenv("KRB5_KTNAME", str(kdc.keytab))
-    made = Acceptor(UserDatabase(), "SERVER", kerberos=True)
+    made = Acceptor(UserDatabase(), "SERVER", kerberos=everybody())
     client = spnego.client(f"{USER}@{REALM}", PASSWORD, hostname=HOST, service=service, protocol="kerberos")
     client.step(made.step(client.step()))
     return made, client
@@ -243,9 +252,9 @@ def test_a_ticket_for_another_service(kdc: Kdc, monkeypatch: pytest.MonkeyPatch)
 def test_a_ticket_used_twice(kdc: Kdc, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KRB5_KTNAME", str(kdc.keytab))
     token = spnego.client(f"{USER}@{REALM}", PASSWORD, hostname=HOST, service="cifs", protocol="kerberos").step()
-    assert Acceptor(UserDatabase(), "SERVER", kerberos=True).step(token)
+    assert Acceptor(UserDatabase(), "SERVER", kerberos=everybody()).step(token)
     with pytest.raises(StatusError) as caught:
-        Acceptor(UserDatabase(), "SERVER", kerberos=True).step(token)
+        Acceptor(UserDatabase(), "SERVER", kerberos=everybody()).step(token)
     assert caught.value.status == NtStatus.LOGON_FAILURE
 
 
@@ -255,7 +264,7 @@ def test_a_ticket_tampered_with(kdc: Kdc, monkeypatch: pytest.MonkeyPatch, place
     client = spnego.client(f"{USER}@{REALM}", PASSWORD, hostname=HOST, service="cifs", protocol="kerberos")
     token = bytearray(client.step() or b"")
     token[place] ^= 0x40
-    made = Acceptor(UserDatabase(), "SERVER", kerberos=True)
+    made = Acceptor(UserDatabase(), "SERVER", kerberos=everybody())
     with pytest.raises(StatusError) as caught:
         made.step(bytes(token))
     assert caught.value.status in (NtStatus.LOGON_FAILURE, NtStatus.INVALID_PARAMETER)

@@ -91,7 +91,7 @@ def play(
     config = Config(
         [ShareConfig("data", tmp_path / "share", encrypt=encrypt_share, force_user=own_user.CREDENTIALS)],
         [Account("u", nt_hash("pw"))],
-        Settings(failed_logon_delay=0, **settings),
+        Settings(failed_logon_delay=0, min_dialect=0x0202, rdma_min_dialect=0x0202, **settings),
         [host],
         port=0,
         rdma=rdma,

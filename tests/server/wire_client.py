@@ -285,7 +285,7 @@ async def running(settings: Settings | None = None, **share: Any) -> AsyncIterat
     users = UserDatabase()
     users.add(Account("u", nt_hash("pw")))
     users.add(Account("other", nt_hash("pw")))
-    settings = settings or Settings()
+    settings = settings or Settings(min_dialect=0x0202, rdma_min_dialect=0x0202)
     settings.failed_logon_delay = 0.0
     settings.interim_delay = 0.02
     server = Server(settings, users)

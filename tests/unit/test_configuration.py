@@ -80,7 +80,7 @@ def test_the_example_has_every_key_and_is_read(tmp_path: Path, taken: dict[str, 
     assert settings.signing_algorithms == (SigningAlgorithm.AES_GMAC, SigningAlgorithm.AES_CMAC)
     assert (settings.max_connections, settings.interim_delay) == (500, 0.5)
     assert (read.listen, read.rdma, read.rdma_port) == (["0.0.0.0", "::"], "iwarp,roce", 5445)
-    assert read.shares[0].users == {"alice", "bob"} and read.shares[0].encrypt
+    assert read.shares[0].users == {"alice", "bob", "carol@example.com"} and read.shares[0].encrypt
     assert [account.name for account in read.accounts] == ["alice", "bob"]
     for title in ("[server]", "[[share]]", "[[user]]", "[cluster]", "[[service]]", "[witness]", "[limits]"):
         sections = {"node"} if title == "[witness]" else set()
@@ -211,7 +211,7 @@ def test_wrong_command_lines(arguments: list[str], complaint: str) -> None:
 
 
 def test_users_of_a_share_that_nobody_knows(tmp_path: Path) -> None:
-    """A typing error would lock somebody out in silence. Kerberos' users need not be listed."""
+    """A typing error would lock somebody out in silence. Principals without an account are named whole."""
     file = tmp_path / "some.toml"
     text = f"[[share]]\nname = 'a'\npath = '{tmp_path}'\nusers = ['alice', 'bbo']\n"
     text += "[[user]]\nname = 'Alice'\npassword = 'x'\n"
@@ -219,7 +219,10 @@ def test_users_of_a_share_that_nobody_knows(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="share a: users: there is no user bbo"):
         parse_arguments(["--config", str(file)])
     file.write_text(f"[server]\nkeytab = '/etc/krb5.keytab'\n{text}")
-    assert parse_arguments(["--config", str(file)]).shares[0].users == {"alice", "bbo"}
+    with pytest.raises(ConfigError, match="share a: users: there is no user bbo"):
+        parse_arguments(["--config", str(file)])
+    file.write_text(f"[server]\nkeytab = '/etc/krb5.keytab'\n{text.replace('bbo', 'bbo@EXAMPLE.COM')}")
+    assert parse_arguments(["--config", str(file)]).shares[0].users == {"alice", "bbo@example.com"}
 
 
 def test_messages_are_as_large_as_what_they_carry(tmp_path: Path) -> None:

@@ -9,12 +9,15 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from smb3server.auth.acceptor import Acceptor, kerberos_available
+from smb3server.auth.principals import Principals
 from smb3server.auth.users import UserDatabase
+from smb3server.backends.base import User
 from tests.witness.conftest import PASSWORD, USER, Running, settings
 
 REALM = "WITNESS.TEST"
@@ -92,7 +95,9 @@ def realm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def kerberized(realm: Path) -> Iterator[Running]:
-    server = Running(settings(), new_acceptor=lambda: Acceptor(UserDatabase(), "FILES", kerberos=True, service="host"))
+    everybody = Principals(UserDatabase(), [REALM], User(65534, 65534))
+    acceptor = partial(Acceptor, UserDatabase(), "FILES", kerberos=everybody, service="host")
+    server = Running(settings(), new_acceptor=acceptor)
     yield server
     server.stop()
 

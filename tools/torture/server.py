@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 USER, SECOND_USER, PASSWORD = "games", "news", "Passw0rd"
-SERVER_OPTIONS = {"test_fsctls": True, "anonymous": True}
+SERVER_OPTIONS = {"test_fsctls": True, "anonymous": True, "min_dialect": "2.0.2", "rdma_min_dialect": "2.0.2"}
 _START_SECONDS = 30
 _STOP_SECONDS = 10
 

@@ -56,7 +56,7 @@ class Lab:
 async def lab(root: Path, settings: Settings | None = None) -> AsyncIterator[Lab]:
     users = UserDatabase()
     users.add(Account("u", nt_hash("pw")))
-    server = Server(settings or Settings(), users)
+    server = Server(settings or Settings(min_dialect=0x0202, rdma_min_dialect=0x0202), users)
     for name in ("share", "other"):
         (root / name).mkdir()
         server.add_share(Share(name, backend=LocalBackend(root / name), path=str(root / name)))

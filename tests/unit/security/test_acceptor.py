@@ -95,7 +95,11 @@ def test_mechanism_lists(mechs: Sequence[str]) -> None:
 
 
 def test_what_belongs_to_whom() -> None:
-    alice = Identity("Alice", "REALM")
-    assert alice.same_user(Identity("alice", "elsewhere"))
-    assert not alice.same_user(Identity("Alice", "REALM", guest=True))
+    alice = Identity("Alice")
+    assert alice.same_user(Identity("alice"))
+    assert not alice.same_user(Identity("Alice", guest=True))
+    assert not alice.same_user(Identity("alice", "EVIL.TEST"))
+    assert not Identity("alice", "REALM").same_user(Identity("alice", "EVIL.TEST"))
+    assert not Identity("alice", "REALM").same_user(Identity("ALICE", "REALM"))
+    assert Identity("alice", "REALM").same_user(Identity("alice", "REALM"))
     assert not Identity("", anonymous=True).same_user(Identity("", guest=True))
