@@ -28,7 +28,8 @@ from tools.bench.figures import BUSY, ROUNDS_FOR_VERDICT, Sample
 from tools.bench.servers import ROOT, ours, samba, samba_version
 
 _SPARE = 64
-"""Megabytes that a run needs beside its two large files."""
+"""Megabytes that a run needs beside its large files."""
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -76,14 +77,17 @@ def workplace(folder: Path, megabytes: int) -> Iterator[Path]:
     """Make a folder for the run inside ``folder``; both are gone afterwards, but for what was there before."""
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if shutil.disk_usage(folder).free < megabytes << 20:
-            raise BenchError(f"{folder} has not the {megabytes} MiB that the run takes: --folder, or a smaller --size")
-        with tempfile.TemporaryDirectory(prefix="bench-", dir=folder) as name:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            free = shutil.disk_usage(folder).free >> 20
+            place = tempfile.TemporaryDirectory(prefix="bench-", dir=folder)
+        except OSError as error:
+            raise BenchError(f"--folder {folder}: {error.strerror}") from None
+        with place as name:
+            if free < megabytes:
+                raise BenchError(f"{folder} has {free} MiB, a run takes {megabytes}: --folder, or a smaller --size")
             Path(name).chmod(0o755)
             yield Path(name)
-    except OSError as error:
-        raise BenchError(f"--folder {folder}: {error}") from error
     finally:
         for path in made:
             with contextlib.suppress(OSError):  # Not empty: somebody else uses it by now.
@@ -145,23 +149,30 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, str], list[page.Row]
     return circumstances, rows
 
 
+def _interrupt(number: int, _frame: object) -> None:
+    """End the run, whose servers, addresses and folders go with it; further signals do not disturb that."""
+    for ignored in _ENDING:
+        signal.signal(ignored, signal.SIG_IGN)
+    print("bench: interrupted", file=sys.stderr)
+    raise SystemExit(128 + number)
+
+
 def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
-    # Servers, addresses and folders go with the run, also when it is told to end.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    before = {number: signal.signal(number, _interrupt) for number in _ENDING}
     try:
         if options.markdown:
             page.check_page(options.markdown)
         circumstances, rows = measure(options)
-    except BenchError as error:
+        text = page.document(circumstances, rows)
+        if options.markdown:
+            page.rewrite(options.markdown, text)
+    except (BenchError, OSError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("bench: interrupted", file=sys.stderr)
-        return 130
-    text = page.document(circumstances, rows)
-    if options.markdown:
-        page.rewrite(options.markdown, text)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
     print(json.dumps(page.as_json(circumstances, rows), indent=2) if options.json else text)
     return 0
 

@@ -58,8 +58,8 @@ def identify(python: str) -> Interpreter:
     try:
         ended = subprocess.run([python, "-c", _PROBE], capture_output=True, text=True, check=True)
         said = json.loads(ended.stdout)
-    except (OSError, subprocess.CalledProcessError, ValueError) as error:
-        raise BenchError(f"{python} is no Python that runs: {error}") from None
+    except (OSError, subprocess.CalledProcessError, ValueError):
+        raise BenchError(f"{python} is no Python that runs") from None
     built = classify(said["implementation"], said["prefix"], said["arguments"])
     return Interpreter(said["path"], said["version"], said["implementation"], built)
 
