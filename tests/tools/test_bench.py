@@ -92,7 +92,8 @@ def test_document() -> None:
     text = page.document({"Machine": "this one"}, [row(200, [0.0] * 5)])
     assert "- Machine: this one" in text
     assert "| echo q1 | per s | 200 (200–200) | 100 (100–100) | 2.00 (2.00–2.00) | ahead | 10 (10–10) | 20" in text
-    assert "ahead in 1 of 1 cases" in text
+    assert "- Throughput, of 1 cases: ahead in 1." in text
+    assert "- Processor time per operation, of 1 cases: ahead in 1." in text
     assert len({line.count("|") for line in text.splitlines() if line.startswith("|")}) == 1
 
 

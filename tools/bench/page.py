@@ -91,8 +91,8 @@ def document(circumstances: dict[str, str], rows: list[Row]) -> str:
     if rows and rows[0].theirs:
         found = [compare(row) for row in rows]
         rates, costs = [rate.verdict for rate, _ in found], [cost.verdict for _, cost in found]
-        lines += ["", f"Throughput, ours to Samba's: {_counted(rates)} of {len(rows)} cases.  "]
-        lines += [f"Processor time per operation: {_counted(costs)} of {len(rows)} cases."]
+        lines += ["", f"- Throughput, of {len(rows)} cases: {_counted(rates)}."]
+        lines += [f"- Processor time per operation, of {len(rows)} cases: {_counted(costs)}."]
     return "\n".join(lines)
 
 

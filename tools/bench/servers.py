@@ -106,11 +106,13 @@ def ours(root: Path, python: str, prefix: Sequence[str], megabytes: int) -> Iter
         watchdog = threading.Timer(_START_SECONDS, process.kill)
         watchdog.start()
         found = None
-        for line in process.stdout or ():
-            found = re.match(r"ready tcp [^ ]*:(\d+)", line)
-            if found:
-                break
-        watchdog.cancel()
+        try:
+            for line in process.stdout or ():
+                found = re.match(r"ready tcp [^ ]*:(\d+)", line)
+                if found:
+                    break
+        finally:
+            watchdog.cancel()
         if found is None:
             raise BenchError(f"our server does not start: {(root / 'log').read_text(errors='replace').strip()}")
         yield Target("smb3server", process.pid, "127.0.0.1", int(found[1]), folder)
