@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tools.flaky import record
 from tools.kernel_lab import __main__ as lab
 from tools.kernel_lab import judge as judge_module
 from tools.kernel_lab.cases import CASES, Case, select
@@ -219,6 +220,37 @@ def test_failed_case_runs_again(
     assert len(set(logs)) == len(logs) == runs, "each with a server of its own"
     assert (tmp_path / case.name).is_dir()
     assert len(list(tmp_path.glob(f"{case.name}-*"))) == runs - 1, "what failed is kept"
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "line", "recorded"),
+    [
+        ([[]], "", []),
+        ([["bad"], []], "", ["failed", "passed"]),
+        ([["bad"], ["worse"], ["worse"]], "", ["failed", "failed", "failed"]),
+        ([["bad"]] * 4, "drain", ["failed"] * 4 + ["skipped"]),
+    ],
+)
+def test_what_passes_only_when_repeated_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verdicts: list[list[str]], line: str, recorded: list[str]
+) -> None:
+    case = next(case for case in CASES if case.client_defect)._replace(client_defect="drain")
+    waiting = iter(verdicts)
+
+    def attempt(cases: list[Case], out: Path, *_: object) -> list[str]:
+        (out / cases[0].name).mkdir()
+        (out / cases[0].name / "dmesg.txt").write_text(line)
+        return []
+
+    monkeypatch.setattr(lab, "attempt", attempt)
+    monkeypatch.setattr(lab, "verdict", lambda *_: next(waiting))
+    monkeypatch.setenv(record.VARIABLE, str(tmp_path / "results"))
+    attempt([case], tmp_path)
+    lab.again(case, tmp_path, Namespace(retries=2))
+    entries, _ = record.read(tmp_path / "results")
+    assert [entry.result for entry in entries] == recorded
+    assert all(entry.name == case.name for entry in entries)
+    assert not entries or entries[0].text == "bad"
 
 
 PORT = next(case for case in CASES if case.name == "verbs-port-rxe")

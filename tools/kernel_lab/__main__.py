@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from tools.flaky.record import record
 from tools.kernel_lab import cluster, network
 from tools.kernel_lab.cases import CASES, Case, select
 from tools.kernel_lab.judge import judge, met_client_defect
@@ -32,6 +33,7 @@ SLIRP_HOST = "10.0.2.2"
 """The host's 127.0.0.1 as a guest on QEMU's user network sees it."""
 CONSOLE = "console.log"
 """As run.sh leaves it."""
+_SOURCE = "kernel lab"
 _SHOWN = ("=== ", "TIME ", "STALL ")
 
 
@@ -159,6 +161,7 @@ def again(case: Case, out: Path, options: argparse.Namespace) -> list[str]:
     found: list[str] = []
     spoilt = failed = 0
     while complaints := verdict(case, out, options):
+        record(_SOURCE, case.name, "failed", "\n".join(complaints))
         if met_client_defect(case, folder):
             spoilt += 1
             reason = f"the client met its known defect ({case.client_defect})"
@@ -172,6 +175,10 @@ def again(case: Case, out: Path, options: argparse.Namespace) -> list[str]:
         if folder.exists():
             folder.rename(out / f"{case.name}-{number}")
         found += attempt([case], out, out / f"server-{case.name}-{number}.log", options)
+    if complaints and met_client_defect(case, folder):
+        record(_SOURCE, case.name, "skipped")
+    elif not complaints and (spoilt or failed):
+        record(_SOURCE, case.name, "passed")
     return found
 
 

@@ -24,6 +24,7 @@ from tools.torture import outcome, report
 from tools.torture import variant as variants
 from tools.torture.cluster import running_cluster
 from tools.torture.plan import Plan, make_plan
+from tools.torture.repeat import repeat
 from tools.torture.runner import Runner
 from tools.torture.server import ServerError, configuration, running_server
 from tools.torture.variant import Variant
@@ -133,9 +134,9 @@ def _run(options: argparse.Namespace, variant: Variant) -> list[outcome.Outcome]
     with contextlib.ExitStack() as stack:
         runner = _start(stack, options, plan, variant)
         outcomes = runner.run_all(list(MAIN_SHARES))
-        for _ in range(options.retries):
-            outcomes = runner.repeat(outcomes, {row.test for row in report.regressions(outcomes, EXPECTED)})
-        return outcomes
+        source = " ".join(filter(None, ("smbtorture", variant.name)))
+        explained = variants.reasons(variant.name) if variant.name else {}
+        return repeat(runner, outcomes, options.retries, EXPECTED, source, explained)
 
 
 def _interrupt(number: int, frame: object) -> None:

@@ -1,0 +1,115 @@
+"""Who used the processors: the servers, the run, and everybody else, from /proc (proc(5))."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+_TICK = 1 / os.sysconf("SC_CLK_TCK")
+
+
+class Process(NamedTuple):
+    parent: int
+    session: int
+    seconds: float
+    """Of processor time, with those of children that have ended and been waited for."""
+
+
+def parse_stat(content: bytes) -> Process:
+    """Parse /proc/PID/stat; the name in it may hold anything, brackets too."""
+    fields = content.rpartition(b")")[2].split()
+    return Process(int(fields[1]), int(fields[3]), sum(map(int, fields[11:15])) * _TICK)
+
+
+def processes(proc: Path = Path("/proc")) -> dict[int, Process]:
+    """Return all processes that this one can see, by their ids."""
+    found = {}
+    for name in os.listdir(proc):
+        if name.isdigit():
+            try:
+                found[int(name)] = parse_stat((proc / name / "stat").read_bytes())
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # It ended meanwhile; its parent has its time.
+    return found
+
+
+def family(table: Mapping[int, Process], roots: Collection[int]) -> set[int]:
+    """Return ``roots``, whoever is in sessions they lead (daemons leave their parents), and all descendants."""
+    children: dict[int, list[int]] = {}
+    for number, process in table.items():
+        children.setdefault(process.parent, []).append(number)
+    members: set[int] = set()
+    waiting = [number for number, process in table.items() if number in roots or process.session in roots]
+    while waiting:
+        number = waiting.pop()
+        if number not in members:
+            members.add(number)
+            waiting += children.get(number, ())
+    return members
+
+
+def used(table: Mapping[int, Process], members: Collection[int]) -> float:
+    """Return the seconds of processor time that ``members`` have used."""
+    return sum(process.seconds for number, process in table.items() if number in members)
+
+
+def server_seconds(server: int, patience: float = 1.0) -> float:
+    """Return the processor time that a server with all its children, living and ended, has used.
+
+    A child that ends meanwhile is counted twice or not at all until its parent has waited for it, so this waits until
+    two readings agree, for ``patience`` seconds at most.
+    """
+    deadline = time.monotonic() + patience
+    last = -1.0
+    while True:
+        table = processes()
+        now = used(table, family(table, {server}))
+        if abs(now - last) < _TICK / 2 or time.monotonic() > deadline:
+            return now
+        last = now
+        time.sleep(0.05)
+
+
+class Reading(NamedTuple):
+    """The machine at one moment; everything in seconds of processor time but for ``at``."""
+
+    at: float
+    busy: float
+    """In user and kernel mode."""
+    stolen: float
+    """Taken by the host of a virtual machine."""
+    run: float
+    """Used by the bench, its servers and its clients."""
+    others: float
+    """Used by all other processes that can be seen."""
+
+
+def parse_machine(content: str) -> tuple[float, float]:
+    """Parse /proc/stat: seconds in user and kernel mode (without interrupts), and those stolen."""
+    fields = [int(field) * _TICK for field in content.splitlines()[0].split()[1:]]
+    return fields[0] + fields[1] + fields[2], fields[7]
+
+
+def read_machine(roots: Collection[int]) -> Reading:
+    """Read who has used what so far; ``roots`` are the processes that started the run."""
+    busy, stolen = parse_machine(Path("/proc/stat").read_text())
+    table = processes()
+    run = used(table, family(table, roots))
+    return Reading(time.monotonic(), busy, stolen, run, used(table, table) - run)
+
+
+def others_share(before: Reading, after: Reading, processors: int) -> float:
+    """Return what programs outside the run used between two readings, as a share of what the machine has.
+
+    It is counted in two ways, each of which can only find too little, and the larger counts: the processes that can be
+    seen are not those of other containers; what the machine was busy with lacks interrupts, which some kernels charge
+    to processes of the run.
+    """
+    seen = after.others - before.others
+    left = (after.busy - before.busy) - (after.run - before.run)
+    stolen = after.stolen - before.stolen
+    capacity = (after.at - before.at) * processors
+    return min(1.0, max(seen, left, 0.0) / capacity + stolen / capacity) if capacity > 0 else 0.0

@@ -1,0 +1,46 @@
+"""What is measured: names of cases and the options that make the client (tools/labgen.c) do them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+FILES = 2000
+"""In the folder that is listed and whose files are opened."""
+_PROTECTIONS = {"": (), "GMAC": ("-S", "gmac"), "CMAC": ("-S", "cmac"), "AES-128-GCM": ("-E", "gcm128")}
+
+
+class Case(NamedTuple):
+    name: str
+    options: tuple[str, ...]
+    unit: str = "per s"
+    """What its rate is counted in: MB/s or operations per s."""
+
+
+def _bulk(test: str, depth: int, protection: str) -> Case:
+    options = ("-t", test, "-b", "1048576", "-q", str(depth), *_PROTECTIONS[protection])
+    return Case(" ".join(filter(None, (f"{test} 1 MiB q{depth}", protection))), options, "MB/s")
+
+
+CASES: dict[str, Case] = {
+    case.name: case
+    for case in (
+        *(
+            _bulk(test, depth, protection)
+            for protection in _PROTECTIONS
+            for test in ("read", "write")
+            for depth in (1, 4)
+        ),
+        Case("4 KiB random read q1", ("-t", "randread", "-b", "4096", "-q", "1")),
+        Case("4 KiB random read q32", ("-t", "randread", "-b", "4096", "-q", "32")),
+        Case("echo q1", ("-t", "echo", "-q", "1")),
+        Case("echo q32", ("-t", "echo", "-q", "32")),
+        # -K: what is made stays, so that the server's time for removing it does not count as time for making it.
+        Case("create + close", ("-t", "create", "-K")),
+        Case("open + close", ("-t", "openclose", "-N", str(FILES))),
+        Case("stat, compound", ("-t", "stat", "-N", str(FILES))),
+        Case(f"list {FILES} entries", ("-t", "list", "-N", str(FILES))),
+        Case("connect + NTLM + tree", ("-t", "sess")),
+    )
+}
+CREATED = "c[0-9]*-[0-9]*-[0-9]*"
+"""Pattern of the files that "create + close" leaves in the share."""

@@ -1,0 +1,72 @@
+"""Medians of rounds, and what may be concluded from them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import NamedTuple
+
+ROUNDS_FOR_VERDICT = 5
+"""Of fewer rounds it happens too often by chance that all agree: one time in four with three rounds."""
+BUSY = 0.05
+"""Share of the machine's processor time; where other programs took more in half the rounds, nothing is concluded."""
+SAME = 1.02
+"""Ratios nearer to 1 than this are no difference: the kernel counts processor time in steps of 10 ms."""
+
+
+class Sample(NamedTuple):
+    """One server, one case, one round."""
+
+    rate: float
+    """In the unit of the case."""
+    cost: float
+    """The server's processor time per operation, in microseconds."""
+    others: float
+    """What programs outside the run took, as a share of the machine's processor time."""
+
+
+class Spread(NamedTuple):
+    low: float
+    lower_quartile: float
+    median: float
+    upper_quartile: float
+    high: float
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Return the five-number summary of at least one value."""
+    if len(values) == 1:
+        return Spread(*(values[0],) * 5)
+    lower, middle, upper = statistics.quantiles(values, n=4, method="inclusive")
+    return Spread(min(values), lower, middle, upper, max(values))
+
+
+def ratios(ours: Sequence[float], theirs: Sequence[float]) -> Spread | None:
+    """Return the spread of ours to theirs, round by round: both sides of a round saw the same machine.
+
+    None where a figure of theirs is 0, which short runs make of processor time.
+    """
+    if not all(theirs):
+        return None
+    return spread([one / other for one, other in zip(ours, theirs, strict=True)])
+
+
+def verdict(ratio: Spread | None, rounds: int, others: float, *, less_is_better: bool = False) -> str:
+    """Say whether ours is ahead or behind, or why the figures do not show it.
+
+    A verdict takes all rounds on the same side of 1, a median that differs from 1 by more than ``SAME``, and quartiles
+    whose quotient is smaller than that difference. ``others`` is the median over the rounds.
+    """
+    if ratio is None or ratio.low <= 0:
+        return "no verdict: too little processor time to count"
+    if others > BUSY:
+        return f"no verdict: others took {others:.0%}"
+    if rounds < ROUNDS_FOR_VERDICT:
+        return f"no verdict: {rounds} of {ROUNDS_FOR_VERDICT} rounds"
+    if ratio.low > 1 / SAME and ratio.high < SAME:
+        return "even"
+    difference = max(ratio.median, 1 / ratio.median)
+    agree = ratio.low > 1 or ratio.high < 1
+    if not agree or difference < SAME or ratio.upper_quartile / ratio.lower_quartile >= difference:
+        return f"no verdict: spread {ratio.low:.2f}–{ratio.high:.2f}"
+    return "ahead" if (ratio.median < 1) == less_is_better else "behind"
