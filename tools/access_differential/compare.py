@@ -72,7 +72,7 @@ def of_step(step: Step, ours: Outcome, theirs: Outcome) -> Difference | None:
     """Return how two outcomes of the step differ."""
     if ours.allowed and theirs.allowed:
         return _of_answers(step, ours.found, theirs.found)
-    at = "open" if SUCCESS != ours.open_status or SUCCESS != theirs.open_status else "action"
+    at = "open" if ours.open_status != SUCCESS or theirs.open_status != SUCCESS else "action"
     kind = Kind.ALLOWED if ours.allowed else Kind.DENIED if theirs.allowed else Kind.STATUS
     if kind == Kind.STATUS and ours.refusal == theirs.refusal:
         return None

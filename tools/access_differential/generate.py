@@ -87,8 +87,9 @@ def acl(random_: random.Random) -> tuple[Ace, ...]:
 def _access(random_: random.Random, do: Do) -> int:
     needed = NEEDED.get(do, 0)
     if random_.random() < 0.75 and needed:
-        return needed | random_.choice((0, 0, steps.READ_ATTRIBUTES, steps.SYNCHRONIZE, steps.MAXIMUM))
-    return random_.choice(
+        more: int = random_.choice((0, 0, steps.READ_ATTRIBUTES, steps.SYNCHRONIZE, steps.MAXIMUM))
+        return needed | more
+    chosen: int = random_.choice(
         (
             *(_READ, _WRITE, steps.ALL, steps.MAXIMUM, steps.MAXIMUM, steps.DELETE, steps.READ_ATTRIBUTES),
             *(steps.WRITE_DAC, steps.WRITE_OWNER, steps.MAXIMUM | steps.DELETE, steps.SYSTEM_SECURITY),
@@ -96,6 +97,7 @@ def _access(random_: random.Random, do: Do) -> int:
             *random_.choices(_SINGLE_BITS, k=4),
         )
     )
+    return chosen
 
 
 def _operation(random_: random.Random) -> Step:
@@ -111,7 +113,9 @@ def _operation(random_: random.Random) -> Step:
     if options & steps.DELETE_ON_CLOSE and random_.random() < 0.7:
         access |= random_.choice((steps.DELETE, steps.MAXIMUM))
     attributes = random_.choice((0,) * 9 + (steps.ATTRIBUTE_READONLY,))
-    target, replace, number, who, aces = "", False, 0, None, ()
+    target, replace, number = "", False, 0
+    who: Who | None = None
+    aces: tuple[Ace, ...] = ()
     if do in {Do.RENAME, Do.LINK}:
         target = random_.choice((*_NEW, *_FILES))
         replace = random_.random() < 0.6

@@ -76,7 +76,9 @@ class Player:
             client.close_session()
 
     def _ask_for_sids(self) -> dict[Who, str]:
-        """Return the SID of every principal. Those of users and their groups are what the server gives new files."""
+        """Return the SID of every principal. Those of users and their groups are what the server gives new files.
+
+        Raises ``RuntimeError`` if it gives both users the same."""
         sids = dict(descriptor.WELL_KNOWN)
         for user, (who, group) in enumerate(
             ((Who.ALICE, Who.ALICES_GROUP), (Who.BOB, Who.BOBS_GROUP)),
@@ -88,6 +90,8 @@ class Player:
             finally:
                 self._clients[user].close(self._trees[user], file)
             sids[who], sids[group] = descriptor.owner_and_group(packed)
+        if sids[Who.ALICE] == sids[Who.BOB]:
+            raise RuntimeError(f"the server takes both users for the same one, {sids[Who.BOB]}")
         return sids
 
     # A round
@@ -165,9 +169,11 @@ class Player:
                 self._set(user, file, _FULL_EA, struct.pack("<IBBH", 0, 0, 4, 3) + b"NAME\0" + b"val")
             case Do.OWNER | Do.GROUP:
                 assert step.who is not None
-                field = "owner" if step.do == Do.OWNER else "group"
-                packed = descriptor.pack(**{field: self.sids[step.who]})
-                self._set(user, file, 0, packed, _SECURITY, _OWNER if step.do == Do.OWNER else _GROUP)
+                sid = self.sids[step.who]
+                if step.do == Do.OWNER:
+                    self._set(user, file, 0, descriptor.pack(owner=sid), _SECURITY, _OWNER)
+                else:
+                    self._set(user, file, 0, descriptor.pack(group=sid), _SECURITY, _GROUP)
             case Do.DACL:
                 self._set(user, file, 0, descriptor.pack(dacl=step.aces, sids=self.sids), _SECURITY, _DACL)
             case Do.QUERY_SECURITY:
