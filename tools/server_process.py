@@ -146,3 +146,19 @@ def stop(process: subprocess.Popen[str]) -> int:
     if process.stdout is not None:
         process.stdout.close()
     return status
+
+
+def listening_ports(pid: int) -> set[int]:
+    """Return the TCP ports (IPv4) that the process listens on (proc(5): net/tcp, fd)."""
+    sockets = set()
+    for entry in os.scandir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):  # closed meanwhile
+            target = os.readlink(entry.path)
+            if target.startswith("socket:["):
+                sockets.add(target[8:-1])
+    found = set()
+    for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
+        columns = line.split()
+        if columns[3] == "0A" and columns[9] in sockets:
+            found.add(int(columns[1].rpartition(":")[2], 16))
+    return found
