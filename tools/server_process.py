@@ -97,23 +97,33 @@ def _on_processor(path: str) -> int:
 
 @contextlib.contextmanager
 def running(
-    folder: Path, config: str, options: Sequence[str] = (), environment: dict[str, str] | None = None
+    folder: Path, config: str, options: Sequence[str] = (), wrapper: Sequence[str] = ()
 ) -> Iterator[ServerProcess]:
     """Start the server with ``config`` (TOML) and stop it afterwards. Raises ``ServerFailed``.
 
     Configuration, state and log lie in ``folder``. Only their owner may read the configuration: it holds passwords.
+    ``wrapper``: a command that runs the server's (prlimit).
     """
     file, log = folder / "server.toml", folder / "server.log"
     file.touch(mode=0o600)
     file.write_text(config, encoding="utf-8")
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "smb3server", "--config", str(file), "--state", str(folder / "state"), *options],
+            [
+                *wrapper,
+                sys.executable,
+                "-m",
+                "smb3server",
+                "--config",
+                str(file),
+                "--state",
+                str(folder / "state"),
+                *options,
+            ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=output,
             text=True,
-            env=environment,
         )
     try:
         yield ServerProcess(process, log, _ready_line(process, log))

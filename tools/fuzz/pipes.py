@@ -13,7 +13,7 @@ from smb3server.client.negotiation import Offer
 from smb3server.status import StatusError
 from smbdirect.errors import ConnectionLost, DecodeError, ProtocolError
 from tools.fuzz.mutation import mutate
-from tools.fuzz.smb import Profile, Told, _connect
+from tools.fuzz.smb import Profile, Told, connect
 from tools.fuzz.watch import LOGINS, Failed, Watch
 from tools.server_process import listening_ports
 
@@ -25,8 +25,8 @@ _PIPES = {
     "samr": ("12345778-1234-ABCD-EF00-0123456789AC", 1, 0),
     "lsarpc": ("12345778-1234-ABCD-EF00-0123456789AB", 0, 0),
 }
-_WITNESS = ("ccd8c074-d0e5-4a40-92b4-d074faa6ba28", 1, 1)
-_MAPPER = ("E1AF8308-5D1F-11C9-91A4-08002B14A0FA", 3, 0)
+WITNESS = ("ccd8c074-d0e5-4a40-92b4-d074faa6ba28", 1, 1)
+MAPPER = ("E1AF8308-5D1F-11C9-91A4-08002B14A0FA", 3, 0)
 _NDR = uuid.UUID("8a885d04-1ceb-11c9-9fe8-08002b104860").bytes_le + struct.pack("<I", 2)
 _REQUEST, _BIND, _ALTER_CONTEXT = 0, 11, 14
 _TRANSCEIVE = 0x0011C017
@@ -112,19 +112,19 @@ def _stubs(name: str) -> list[tuple[int, bytes]]:
 def _tcp_stubs() -> list[tuple[tuple[str, int, int], int, bytes]]:
     name, address = _text("FILES"), _text("127.0.0.1")
     pointers = struct.pack("<IIIII", 0x20000, 0x20004, 0x20008, 0x2000C, 0x20010)
-    tower = struct.pack("<II", 75, 75) + b"\5\0\x13\0\r" + uuid.UUID(_WITNESS[0]).bytes_le + b"\1\0\2\0\1\0"
+    tower = struct.pack("<II", 75, 75) + b"\5\0\x13\0\r" + uuid.UUID(WITNESS[0]).bytes_le + b"\1\0\2\0\1\0"
     tower += b"\x13\0\r" + _NDR[:18] + b"\2\0\0\0" + b"\1\0\x0b\2\0\0\0\1\0\7\2\0\0\0\1\0\t\4\0\0\0\0\0\0"
     return [
-        (_WITNESS, 0, b""),
-        (_WITNESS, 1, struct.pack("<I", 0x10001) + pointers[:12] + name + address + name),
-        (_WITNESS, 4, struct.pack("<I", 0x20000) + pointers[:16] + struct.pack("<II", 0, 1) + name + address + name),
-        (_WITNESS, 2, bytes(20)),
-        (_WITNESS, 3, bytes(20)),
-        (_WITNESS, 5, bytes(20)),
-        (_MAPPER, 3, struct.pack("<II", 0, 1) + tower + bytes(20) + struct.pack("<I", 4)),
-        (_MAPPER, 3, bytes(28) + struct.pack("<I", 4)),
-        (_MAPPER, 2, bytes(40) + struct.pack("<I", 10)),
-        (_MAPPER, 4, bytes(20)),
+        (WITNESS, 0, b""),
+        (WITNESS, 1, struct.pack("<I", 0x10001) + pointers[:12] + name + address + name),
+        (WITNESS, 4, struct.pack("<I", 0x20000) + pointers[:16] + struct.pack("<II", 0, 1) + name + address + name),
+        (WITNESS, 2, bytes(20)),
+        (WITNESS, 3, bytes(20)),
+        (WITNESS, 5, bytes(20)),
+        (MAPPER, 3, struct.pack("<II", 0, 1) + tower + bytes(20) + struct.pack("<I", 4)),
+        (MAPPER, 3, bytes(28) + struct.pack("<I", 4)),
+        (MAPPER, 2, bytes(40) + struct.pack("<I", 10)),
+        (MAPPER, 4, bytes(20)),
     ]
 
 
@@ -192,7 +192,7 @@ class PipeRun:
 
     async def _pipe(self) -> None:
         chance = self._chance
-        client = await _connect(self._watch.server, Profile(0x0311, Offer(), sign=True), chance.randbytes(16))
+        client = await connect(self._watch.server, Profile(0x0311, Offer(), sign=True), chance.randbytes(16))
         try:
             session = await client.log_on(*chance.choice((*LOGINS, ("nobody-known", "x"))), sign=False)
             tree = await session.tree_connect("IPC$")
@@ -224,7 +224,7 @@ class PipeRun:
         chance, server = self._chance, self._watch.server
         ports = sorted(listening_ports(server.pid) - {server.port, server.ports.get("iwarp", 0)})
         every = _tcp_stubs()
-        interface = chance.choice((_WITNESS, _MAPPER))
+        interface = chance.choice((WITNESS, MAPPER))
         stubs = [(number, stub) for of, number, stub in every if of == interface]
         reader, writer = await asyncio.open_connection("127.0.0.1", chance.choice(ports))
         try:

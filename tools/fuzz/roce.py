@@ -49,8 +49,8 @@ class RoceRun:
 
     async def do(self) -> Told:
         """Send them, and remember the ids in what comes back."""
-        senders = [_sender(address) for address in _SOURCES]
-        inboxes = [_inbox(address) for address in _SOURCES]
+        senders = [sender(address) for address in _SOURCES]
+        inboxes = [inbox(address) for address in _SOURCES]
         try:
             for number in range(DATAGRAMS):
                 self.told.steps += 1
@@ -147,14 +147,14 @@ class RoceRun:
                     self._queue_pairs.append(int.from_bytes(data[56:59], "big"))
 
 
-def _sender(address: str) -> socket.socket:
+def sender(address: str) -> socket.socket:
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.setsockopt(socket.IPPROTO_IP, _NO_CHECKSUM, 2)
     sock.bind((address, 0))
     return sock
 
 
-def _inbox(address: str) -> socket.socket:
+def inbox(address: str) -> socket.socket:
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.bind((address, PORT))
     sock.setblocking(False)

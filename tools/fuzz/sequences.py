@@ -25,7 +25,7 @@ from smbdirect.errors import ConnectionLost, DecodeError
 from smbdirect.message_transport import RemoteBuffer
 from tools.fuzz.client import FuzzClient
 
-STEP_SECONDS = 5.0
+STEP_SECONDS = 0.3
 """How long a request may wait for its answer; what waits by its nature is cancelled then."""
 _NAMES = ("f0", "f1", "f2", "f3", "d0\\f4", "d0\\f5", "f0:s0", "f1:s1", "F0", "new", "d1\\new")
 _FOLDERS = ("", "d0", "d1", "d0\\d2")
@@ -199,11 +199,12 @@ class Actor:
         ]
         if chance.random() < 0.15 and len(elements) == 1:
             elements = [elements[0]._replace(flags=2)]
-            self._later(self._via(entry).lock(entry.file, elements))
+            waiting = self._via(entry)
+            self._later(lambda: waiting.lock(entry.file, elements))
             return
         await self._via(entry).lock(entry.file, elements, chance.choice((0, 0, 0x11, 0x12)))
 
-    def _later(self, waiting: Awaitable[Any]) -> None:
+    def _later(self, waiting: Callable[[], Awaitable[Any]]) -> None:
         """Let a request wait that may wait for ever; ``_cancel`` ends it."""
         task = asyncio.ensure_future(_quietly(waiting))
         self._waiting.append(task)
@@ -214,7 +215,7 @@ class Actor:
         if entry is not None and len(self._waiting) < 20:
             tree = self._via(entry)
             started = await tree.watch(entry.file, self.chance.choice((1, 3, 0x17, 0xFFF)), self.chance.random() < 0.5)
-            self._later(tree.changes(started))
+            self._later(lambda: tree.changes(started))
 
     async def _cancel(self) -> None:
         if self._waiting:
@@ -385,9 +386,9 @@ class Actor:
         await act(entry.file, chance.choice((0, 0, 100, 1 << 40)), remote, length, invalidate=False)
 
 
-async def _quietly(waiting: Awaitable[Any]) -> None:
+async def _quietly(waiting: Callable[[], Awaitable[Any]]) -> None:
     try:
-        await waiting
+        await waiting()
     except (StatusError, DecodeError, ConnectionLost, OSError):
         return
 

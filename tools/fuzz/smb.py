@@ -76,7 +76,8 @@ def profile(chance: random.Random, kind: str) -> Profile:
             return Profile(chance.choice((_SMB_2_1, _SMB_3_0, _SMB_3_0_2, _SMB_3_1_1)), offer)
 
 
-async def _connect(server: ServerProcess, chosen: Profile, guid: bytes) -> FuzzClient:
+async def connect(server: ServerProcess, chosen: Profile, guid: bytes) -> FuzzClient:
+    """Connect and negotiate as the profile says. Raises ``OSError``, ``ConnectionLost``, ``ProtocolError``."""
     if chosen.rdma:
         transport = await open_rdma(make_provider("iwarp"), "127.0.0.1", server.ports["iwarp"])
     else:
@@ -131,12 +132,12 @@ class SmbRun:
         return self.told
 
     async def _log_on(self, chosen: Profile, guid: bytes, user: str, password: str) -> tuple[ClientSession, list[Tree]]:
-        client = await _connect(self._watch.server, chosen, guid)
+        client = await connect(self._watch.server, chosen, guid)
         self._clients.append(client)
         session = await client.log_on(user, password, sign=chosen.sign, encrypt=chosen.encrypt)
         trees = [await session.tree_connect(share) for share in SHARES]
         if chosen.channels == 2:
-            more = await _connect(self._watch.server, chosen, guid)
+            more = await connect(self._watch.server, chosen, guid)
             self._clients.append(more)
             bound = await BoundSession.bind(session, more, user, password)
             trees += [Tree(bound, tree.tree_id, tree.path, tree.maximal_access) for tree in trees]
@@ -159,13 +160,13 @@ class SmbRun:
         file = await tree.create("durable", 0x12019F, 3, contexts=[wanted], oplock=9)
         for client in self._clients:
             client.transport.abort("the connection is lost")
-        again = await _connect(self._watch.server, chosen, guid)
+        again = await connect(self._watch.server, chosen, guid)
         self._clients.append(again)
         session = await again.log_on(
             user, password, sign=chosen.sign, encrypt=chosen.encrypt, previous_session_id=session.session_id
         )
         tree = await session.tree_connect("data")
         again.chance, again.rate = self._chance, self._rate / 2
-        known = contexts.DurableReconnectV2(*file.file_id, create_guid, 0)
+        known = contexts.DurableReconnectV2(file.file_id[0], file.file_id[1], create_guid)
         back = RawContext(contexts.DURABLE_RECONNECT_V2, contexts.DURABLE_RECONNECT_V2_CODEC.pack(known))
         await tree.close(await tree.create("durable", 0x12019F, 3, contexts=[back], oplock=9))
