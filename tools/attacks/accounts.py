@@ -30,7 +30,7 @@ def _eas(count: int, value: bytes = b"v", same: bool = False) -> bytes:
     """A list of FILE_FULL_EA_INFORMATION (MS-FSCC 2.4.16)."""
     entries = []
     for index in range(count):
-        name = b"A" if same else b"%06d" % index
+        name = b"A" if same else b"%05d" % index
         body = struct.pack("<BBH", 0, len(name), len(value)) + name + b"\0" + value
         padding = -(4 + len(body)) % 4
         last = index == count - 1
