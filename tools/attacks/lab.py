@@ -17,6 +17,7 @@ from pathlib import Path
 
 from smb3server.client import Client, open_tcp
 from smb3server.client.files import Tree
+from smbdirect.message_transport import MessageTransport
 from tools import server_process
 from tools.innocent import PASSWORD, USER
 from tools.server_process import ServerProcess
@@ -44,6 +45,7 @@ class Target:
     seconds: float = SECONDS
     failures: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    _clients: list[Client] = field(default_factory=list)
 
     @property
     def port(self) -> int:
@@ -52,9 +54,20 @@ class Target:
 
     async def log_on(self, user: str, share: str = "data") -> Tree:
         """Connect with the project's client. Raises ``ServerError``, ``ConnectionLost``, ``OSError``."""
-        client = await Client.connect(await open_tcp("127.0.0.1", self.port))
-        session = await client.log_on(user, password(user))
+        session = await (await self.connect()).log_on(user, password(user))
         return await session.tree_connect(share)
+
+    async def connect(self, transport: MessageTransport | None = None) -> Client:
+        """Connect by TCP, or over ``transport``. ``disconnect`` ends what was made here."""
+        client = await Client.connect(transport or await open_tcp("127.0.0.1", self.port))
+        self._clients.append(client)
+        return client
+
+    async def disconnect(self) -> None:
+        """End all connections of ``connect``."""
+        for client in self._clients:
+            client.transport.abort("the attack ends")
+        await asyncio.sleep(0)
 
     def fail(self, text: str) -> None:
         """Note that the attack got what it must not get."""
@@ -173,6 +186,7 @@ async def _attack(chosen: Case, target: Target) -> Verdict:
     except TimeoutError:
         verdict.failures.append(f"the attack has not come to its end after {TIME_LIMIT:.0f} s")
     finally:
+        await target.disconnect()
         try:
             async with asyncio.timeout(TIME_LIMIT):
                 output, _ = await innocent.communicate(b"\n")

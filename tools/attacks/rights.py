@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from smb3server.client import Client, open_rdma, open_tcp
+from smb3server.client import open_rdma
 from smb3server.client.connection import ServerError
 from smb3server.client.files import Tree
 from smb3server.fabrics import make_provider
@@ -197,7 +197,7 @@ async def stolen_ids(target: Target) -> None:
         dave.session.session_id = number
         await _refused(target, "a stolen SessionId", dave.create("diary", 0x120089))
     dave.session.session_id = own
-    client = await Client.connect(await open_tcp("127.0.0.1", target.port))
+    client = await target.connect()
     session = await client.log_on("dave", password("dave"), previous_session_id=carol.session.session_id)
     await session.tree_connect("data")
     if await carol.read(file, 0, 100) != _SECRET:
@@ -208,7 +208,7 @@ async def stolen_ids(target: Target) -> None:
 async def rdma_in_the_clear(target: Target) -> None:
     """READ and WRITE by RDMA in an encrypted session: their data would cross the wire as it is."""
     transport: Any = await open_rdma(make_provider("iwarp"), "127.0.0.1", target.server.ports["iwarp"])
-    client = await Client.connect(transport)
+    client = await target.connect(transport)
     session = await client.log_on("carol", password("carol"), encrypt=True)
     tree = await session.tree_connect("data")
     await _put(tree, "secret", _SECRET)
@@ -231,13 +231,12 @@ async def rdma_in_the_clear(target: Target) -> None:
         target.fail("the content came by RDMA")
     await _refused(target, "WRITE by RDMA on an encrypted session", tree.write_from(file, 0, region.descriptors, 4096))
     region.deregister()
-    transport.abort("done")
 
 
 @case()
 async def guests_beyond_their_share(target: Target) -> None:
     """A guest's tree connects to shares that are not for guests, and what a guest's file belongs to on disk."""
-    client = await Client.connect(await open_tcp("127.0.0.1", target.port))
+    client = await target.connect()
     session = await client.log_on("nobody-there", "x")
     for share in ("data", "readonly"):
         await _refused(target, f"a guest on {share}", session.tree_connect(share))
