@@ -1,0 +1,56 @@
+"""Attacks on a server process while an innocent client waits for its ECHOs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+from tools.attacks import accounts, lab, rights, strangers
+from tools.attacks.lab import CASES, MOST_LOG, MOST_PROCESSOR, MOST_RESIDENT, Verdict
+
+MODULES = (strangers, accounts, rights)
+"""Whose import registers the cases. RoCE's need a network namespace: ``python -m tools.attacks`` makes one."""
+QUICK = ("which_accounts_exist", "stolen_ids", "escapes", "forged_log_lines")
+"""Cases that take about a second each."""
+
+
+def _run(name: str) -> None:
+    wrapper = CASES[name].wrapper
+    if wrapper and shutil.which(wrapper[0]) is None:
+        pytest.skip(f"{wrapper[0]} is not installed")
+    verdict = lab.run(CASES[name], seconds=3)
+    assert not verdict.judge(), f"{verdict}\n" + "\n".join([*verdict.judge(), *verdict.notes])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [name for name, found in CASES.items() if "roce" not in found.config])
+def test_the_innocent_are_served_and_nothing_is_taken(name: str) -> None:
+    """Every case of ``python -m tools.attacks`` but RoCE's, against the limits of ``tools.attacks.lab``."""
+    _run(name)
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes root: accounts act as users of the host, the share is a tmpfs")
+@pytest.mark.parametrize("name", QUICK)
+def test_quick_attacks(name: str) -> None:
+    _run(name)
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        ({"processor": MOST_PROCESSOR * 1.1}, "processor time"),
+        ({"resident": MOST_RESIDENT + (1 << 20)}, "held"),
+        ({"log": MOST_LOG + 1}, "log grew"),
+        ({"tracebacks": 1}, "tracebacks"),
+        ({"echoes": 0}, "no answer"),
+        ({"failures": ["read through '..'"]}, "read through"),
+    ],
+)
+def test_each_limit_is_judged(broken: dict[str, object], says: str) -> None:
+    good = {"name": "case", "processor": MOST_PROCESSOR, "resident": MOST_RESIDENT, "log": MOST_LOG, "echoes": 1}
+    assert not Verdict(**good).judge()  # type: ignore[arg-type]
+    (found,) = Verdict(**{**good, **broken}).judge()  # type: ignore[arg-type]
+    assert says in found

@@ -1,0 +1,1 @@
+"""This server and Samba, judged by the same operations: who allows what."""

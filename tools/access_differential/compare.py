@@ -1,0 +1,189 @@
+"""What differs between two servers' answers, and which differences are known and explained."""
+
+from __future__ import annotations
+
+import enum
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from smb3server.status import NtStatus
+from tools.access_differential import steps
+from tools.access_differential.player import SUCCESS, Outcome, Player
+from tools.access_differential.steps import Do, Step
+
+EXPLAINED = Path(__file__).with_name("explained.toml")
+
+
+class Kind(enum.StrEnum):
+    """How answers differ."""
+
+    ALLOWED = "allowed"
+    """This server does what Samba refuses, or grants more."""
+    DENIED = "denied"
+    """This server refuses what Samba does, or grants less."""
+    STATUS = "status"
+    """Both refuse, with different statuses."""
+    DESCRIPTOR = "descriptor"
+    """Both show a descriptor, not the same."""
+    CONTENT = "content"
+    """Both tell something else (data, names)."""
+    TREE = "tree"
+    """All answers are alike, and what is on disk differs."""
+
+
+FAILING = frozenset({Kind.ALLOWED, Kind.TREE})
+"""What must be explained."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One step that both servers did not answer alike."""
+
+    kind: Kind
+    step: Step
+    ours: str
+    theirs: str
+    at: str
+    """"open", "action" or "end"."""
+    extra: int = 0
+    """For a granted access: the bits that one has and the other has not."""
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.step}\n    here {self.ours}; Samba {self.theirs} (at {self.at})"
+
+    @property
+    def ends_round(self) -> bool:
+        """Whether the two trees may differ from now on."""
+        return self.kind in {Kind.ALLOWED, Kind.DENIED} and not self.step.harmless()
+
+
+def name_of(status: int) -> str:
+    """Return a status's name."""
+    try:
+        return NtStatus(status).name
+    except ValueError:
+        return f"{status:#010x}"
+
+
+def of_step(step: Step, ours: Outcome, theirs: Outcome) -> Difference | None:
+    """Return how two outcomes of the step differ."""
+    if ours.allowed and theirs.allowed:
+        return _of_answers(step, ours.found, theirs.found)
+    at = "open" if ours.open_status != SUCCESS or theirs.open_status != SUCCESS else "action"
+    kind = Kind.ALLOWED if ours.allowed else Kind.DENIED if theirs.allowed else Kind.STATUS
+    if kind == Kind.STATUS and ours.refusal == theirs.refusal:
+        return None
+    return Difference(kind, step, name_of(ours.refusal), name_of(theirs.refusal), at)
+
+
+def _of_answers(step: Step, ours: Any, theirs: Any) -> Difference | None:
+    if ours == theirs:
+        return None
+    if step.do == Do.QUERY_ACCESS:
+        more, less = ours & ~theirs, theirs & ~ours
+        kind = Kind.ALLOWED if more else Kind.DENIED
+        return Difference(kind, step, f"{ours:#x}", f"{theirs:#x}", "action", more or less)
+    kind = Kind.DESCRIPTOR if step.do == Do.QUERY_SECURITY else Kind.CONTENT
+    return Difference(kind, step, str(ours), str(theirs), "action")
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A known difference. Every key that is given must hold."""
+
+    reason: str
+    section: str
+    kind: Kind
+    ours: str = ""
+    theirs: str = ""
+    at: str = ""
+    do: tuple[Do, ...] = ()
+    disposition: tuple[int, ...] = ()
+    options: int = 0
+    """Bits of which one at least is set."""
+    access: int = 0
+    """Bits of which one at least is asked for."""
+    only_access: int = 0
+    """Bits besides which none is asked for."""
+    extra: int = 0
+    """For a granted access: bits besides which nothing differs."""
+    stream: bool | None = None
+    attributes: int = 0
+    number: int = 0
+    """Bits of the step's number of which one at least is set."""
+    replace: bool | None = None
+    seen: list[Difference] = field(default_factory=list, compare=False)
+
+    def holds(self, found: Difference) -> bool:
+        """Say whether it explains ``found``."""
+        step = found.step
+        return (
+            self.kind == found.kind
+            and self.ours in {"", found.ours}
+            and self.theirs in {"", found.theirs}
+            and self.at in {"", found.at}
+            and (not self.do or step.do in self.do)
+            and (not self.disposition or step.disposition in self.disposition)
+            and (not self.options or bool(step.options & self.options))
+            and (not self.access or bool(step.access & self.access))
+            and (not self.only_access or not step.access & ~self.only_access)
+            and (not self.extra or (found.extra != 0 and not found.extra & ~self.extra))
+            and (self.stream is None or self.stream == (":" in step.path))
+            and (not self.attributes or bool(step.attributes & self.attributes))
+            and (not self.number or bool(step.number & self.number))
+            and (self.replace is None or self.replace == step.replace)
+        )
+
+
+_NARROWING = 3
+"""Keys besides kind, reason and section that an explanation of more access must give."""
+
+
+def load(path: Path = EXPLAINED) -> list[Explanation]:
+    """Read the table of explanations. Raises ``ValueError`` for one that is not narrow, or gives no section."""
+    found = []
+    for entry in tomllib.loads(path.read_text(encoding="utf-8"))["explained"]:
+        given = dict(entry)
+        given["kind"] = Kind(given["kind"])
+        if "do" in given:
+            given["do"] = tuple(Do(value) for value in given["do"])
+        if "disposition" in given:
+            given["disposition"] = tuple(getattr(steps, value) for value in given["disposition"])
+        explanation = Explanation(**given)
+        if not explanation.reason or not explanation.section:
+            raise ValueError(f"an explanation needs a reason and a section: {entry}")
+        if explanation.kind in FAILING and len(entry) < 3 + _NARROWING:
+            raise ValueError(f"an explanation of more access needs {_NARROWING} conditions: {entry}")
+        found.append(explanation)
+    return found
+
+
+def explain(found: Difference, explanations: Sequence[Explanation]) -> Explanation | None:
+    """Return the first explanation that holds, and note in it what was seen."""
+    for explanation in explanations:
+        if explanation.holds(found):
+            explanation.seen.append(found)
+            return explanation
+    return None
+
+
+def play_both(round_: list[Step], ours: Player, theirs: Player) -> list[Difference]:
+    """Do a round on both servers and return what differed, up to the step after which the trees may differ."""
+    answers, found = list(zip(ours.play(round_), theirs.play(round_), strict=True)), []
+    for step, (mine, other) in zip(round_, answers, strict=True):
+        difference = of_step(step, mine, other)
+        if difference is not None:
+            found.append(difference)
+            if difference.ends_round:
+                return found
+    mine_left, other_left = ours.tree(), theirs.tree()
+    if mine_left != other_left:
+        shown = [
+            (str({name: value for name, value in left.items() if right.get(name) != value}))
+            for left, right in ((mine_left, other_left), (other_left, mine_left))
+        ]
+        found.append(Difference(Kind.TREE, round_[-1], shown[0], shown[1], "end"))
+    return found

@@ -1,0 +1,230 @@
+"""Does the steps to one server, through impacket's client."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tools.access_differential import descriptor, steps
+from tools.access_differential.steps import Do, Step, Who
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from impacket import smb3, smb3structs
+
+SUCCESS = 0
+BAD_ANSWER = -1
+"""In place of a status: the answer was none that the client understands."""
+_SHARE_ALL = 7
+_FILE, _SECURITY = 1, 3
+_BASIC, _ACCESS, _RENAME, _LINK, _DISPOSITION, _FULL_EA, _END_OF_FILE = 4, 8, 10, 11, 13, 15, 20
+_OWNER, _GROUP, _DACL = 1, 2, 4
+_NAMES = 12
+_NO_CHANGE = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a step."""
+
+    open_status: int
+    status: int = SUCCESS
+    """Of the action; meaningless unless the open succeeded."""
+    found: Any = None
+    """What the action told: the access, the descriptor, the data, the names."""
+
+    @property
+    def allowed(self) -> bool:
+        """Whether everything was done."""
+        return self.open_status == SUCCESS and self.status == SUCCESS
+
+    @property
+    def refusal(self) -> int:
+        """The first status that was no success, or SUCCESS."""
+        return self.open_status or self.status
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """An account of the server."""
+
+    name: str
+    password: str
+
+
+class Player:
+    """Two users logged on to one server. Use as a context manager."""
+
+    def __init__(self, port: int, logins: tuple[Login, Login], share: str, root: Path) -> None:
+        self.root = root
+        """The share's folder on this machine."""
+        self._clients = [_log_on(port, login) for login in logins]
+        self._trees = [client.connectTree(share) for client in self._clients]
+        self._rounds = 0
+        self.sids = self._ask_for_sids()
+
+    def __enter__(self) -> Player:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for client in self._clients:
+            client.close_session()
+
+    def _ask_for_sids(self) -> dict[Who, str]:
+        """Return the SID of every principal. Those of users and their groups are what the server gives new files.
+
+        Raises ``RuntimeError`` if it gives both users the same."""
+        sids = dict(descriptor.WELL_KNOWN)
+        for user, (who, group) in enumerate(
+            ((Who.ALICE, Who.ALICES_GROUP), (Who.BOB, Who.BOBS_GROUP)),
+        ):
+            name = f"whose-{user}"
+            file = self._create(user, Step(user, name, steps.ALL, steps.OPEN_IF), name)
+            try:
+                packed = self._query(user, file, 0, _SECURITY, _OWNER | _GROUP)
+            finally:
+                self._clients[user].close(self._trees[user], file)
+            sids[who], sids[group] = descriptor.owner_and_group(packed)
+        if sids[Who.ALICE] == sids[Who.BOB]:
+            raise RuntimeError(f"the server takes both users for the same one, {sids[Who.BOB]}")
+        return sids
+
+    # A round
+
+    def play(self, round_: list[Step]) -> list[Outcome]:
+        """Do all steps in a folder that was not used before; ``tree`` then looks at it."""
+        self._rounds += 1
+        return [self._step(step) for step in round_]
+
+    @property
+    def folder(self) -> str:
+        """The folder of the last round, from the share's root."""
+        return f"r{self._rounds}"
+
+    def tree(self) -> dict[str, tuple[Any, ...]]:
+        """Return what is on disk after the round: kind, names of the file, and a digest of its content."""
+        found: dict[str, tuple[Any, ...]] = {}
+        top = self.root / self.folder
+        for place, folders, files in os.walk(top):
+            for name in folders:
+                found[os.path.relpath(os.path.join(place, name), top)] = ("folder",)
+            for name in files:
+                path = Path(place, name)
+                digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+                found[str(path.relative_to(top))] = ("file", path.stat().st_nlink, digest)
+        return found
+
+    def _step(self, step: Step) -> Outcome:
+        path = self._path(step.path)
+        client, tree = self._clients[step.user], self._trees[step.user]
+        try:
+            file = self._create(step.user, step, path)
+        except smb3.SessionError as error:
+            return Outcome(_status(error))
+        try:
+            return Outcome(SUCCESS, SUCCESS, self._act(step, file))
+        except smb3.SessionError as error:
+            return Outcome(SUCCESS, _status(error))
+        finally:
+            try:
+                client.close(tree, file)
+            except smb3.SessionError as error:
+                raise RuntimeError(f"CLOSE answered {_status(error):#x} after: {step}") from error
+
+    def _path(self, path: str) -> str:
+        return f"{self.folder}\\{path}" if path else self.folder
+
+    def _create(self, user: int, step: Step, path: str) -> Any:
+        return self._clients[user].create(
+            self._trees[user], path, step.access, _SHARE_ALL, step.options, step.disposition, step.attributes
+        )
+
+    def _act(self, step: Step, file: Any) -> Any:
+        user, client, tree = step.user, self._clients[step.user], self._trees[step.user]
+        match step.do:
+            case Do.NOTHING:
+                return None
+            case Do.READ:
+                return _read(client, tree, file)
+            case Do.WRITE:
+                return client.write(tree, file, b"written", 0, 7)
+            case Do.LIST:
+                return _names(client, tree, file)
+            case Do.RENAME | Do.LINK:
+                name = self._path(step.target).encode("utf-16-le")
+                data = struct.pack("<B7xQI", step.replace, 0, len(name)) + name
+                self._set(user, file, _RENAME if step.do == Do.RENAME else _LINK, data)
+            case Do.DISPOSE:
+                self._set(user, file, _DISPOSITION, b"\1")
+            case Do.BASIC:
+                self._set(user, file, _BASIC, struct.pack("<QQQQII", *(_NO_CHANGE,) * 4, step.number, 0))
+            case Do.END_OF_FILE:
+                self._set(user, file, _END_OF_FILE, struct.pack("<Q", step.number))
+            case Do.EA:
+                self._set(user, file, _FULL_EA, struct.pack("<IBBH", 0, 0, 4, 3) + b"NAME\0" + b"val")
+            case Do.OWNER | Do.GROUP:
+                assert step.who is not None
+                sid = self.sids[step.who]
+                if step.do == Do.OWNER:
+                    self._set(user, file, 0, descriptor.pack(owner=sid), _SECURITY, _OWNER)
+                else:
+                    self._set(user, file, 0, descriptor.pack(group=sid), _SECURITY, _GROUP)
+            case Do.DACL:
+                self._set(user, file, 0, descriptor.pack(dacl=step.aces, sids=self.sids), _SECURITY, _DACL)
+            case Do.QUERY_SECURITY:
+                return descriptor.describe(self._query(user, file, 0, _SECURITY, step.number), self.sids)
+            case Do.QUERY_ACCESS:
+                return int.from_bytes(self._query(user, file, _ACCESS, _FILE)[:4], "little")
+        return None
+
+    def _set(self, user: int, file: Any, level: int, data: bytes, kind: int = _FILE, additional: int = 0) -> None:
+        self._clients[user].setInfo(self._trees[user], file, data, kind, level, additional)
+
+    def _query(self, user: int, file: Any, level: int, kind: int, additional: int = 0) -> bytes:
+        return bytes(self._clients[user].queryInfo(self._trees[user], file, b"", kind, level, additional))
+
+
+def _log_on(port: int, login: Login) -> Any:
+    client = smb3.SMB3(
+        "127.0.0.1", "127.0.0.1", sess_port=port, preferredDialect=smb3structs.SMB2_DIALECT_302, timeout=60
+    )
+    client.login(login.name, login.password)
+    return client
+
+
+def _status(error: Any) -> int:
+    return int(error.get_error_code()) & 0xFFFFFFFF
+
+
+def _read(client: Any, tree: Any, file: Any) -> bytes:
+    try:
+        return bytes(client.read(tree, file, 0, 100))
+    except smb3.SessionError as error:
+        if _status(error) == 0xC0000011:  # END_OF_FILE: reading was allowed
+            return b""
+        raise
+
+
+def _names(client: Any, tree: Any, file: Any) -> list[str]:
+    """Names in a folder; those with a dot in front are left out, ``.`` and ``..`` among them."""
+    found: list[str] = []
+    try:
+        data = bytes(client.queryDirectory(tree, file, "*", informationClass=_NAMES))
+    except smb3.SessionError as error:
+        if _status(error) in {0x80000006, 0xC000000F}:  # NO_MORE_FILES, NO_SUCH_FILE
+            return found
+        raise
+    at = 0
+    while True:
+        step, _, length = struct.unpack_from("<III", data, at)
+        name = data[at + 12 : at + 12 + length].decode("utf-16-le")
+        if not name.startswith("."):
+            found.append(name)
+        if not step:
+            return sorted(found)
+        at += step

@@ -1,0 +1,133 @@
+"""What is done to both servers: a round is a list of steps, each an open by one of two users and perhaps one action.
+
+Everything is plain data, named without reference to a server, so that a round can be stored, replayed and shortened.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import asdict, dataclass
+from typing import Any
+
+READ_DATA, WRITE_DATA, APPEND_DATA, READ_EA, WRITE_EA, EXECUTE, DELETE_CHILD = 1, 2, 4, 8, 0x10, 0x20, 0x40
+READ_ATTRIBUTES, WRITE_ATTRIBUTES, DELETE, READ_CONTROL = 0x80, 0x100, 0x10000, 0x20000
+WRITE_DAC, WRITE_OWNER, SYNCHRONIZE = 0x40000, 0x80000, 0x100000
+SYSTEM_SECURITY, MAXIMUM = 0x1000000, 0x2000000
+GENERIC_ALL, GENERIC_EXECUTE, GENERIC_WRITE, GENERIC_READ = 0x10000000, 0x20000000, 0x40000000, 0x80000000
+ALL = 0x1F01FF
+"""FILE_ALL_ACCESS."""
+SUPERSEDE, OPEN, CREATE, OPEN_IF, OVERWRITE, OVERWRITE_IF = range(6)
+DIRECTORY_FILE, NON_DIRECTORY_FILE, DELETE_ON_CLOSE, BACKUP_INTENT = 0x1, 0x40, 0x1000, 0x4000
+ATTRIBUTE_READONLY, ATTRIBUTE_HIDDEN, ATTRIBUTE_NORMAL = 0x1, 0x2, 0x80
+OBJECT_INHERIT, CONTAINER_INHERIT, NO_PROPAGATE, INHERIT_ONLY = 1, 2, 4, 8
+
+
+class Who(enum.StrEnum):
+    """Principals, as both servers know them by SIDs of their own."""
+
+    ALICE = "alice"
+    BOB = "bob"
+    ALICES_GROUP = "alice's group"
+    BOBS_GROUP = "bob's group"
+    EVERYONE = "everyone"
+    AUTHENTICATED = "authenticated users"
+    CREATOR_OWNER = "creator owner"
+    OWNER_RIGHTS = "owner rights"
+    STRANGER = "stranger"
+    ADMINISTRATORS = "administrators"
+
+
+@dataclass(frozen=True, slots=True)
+class Ace:
+    """An access control entry (MS-DTYP 2.4.4)."""
+
+    who: Who
+    mask: int
+    deny: bool = False
+    flags: int = 0
+
+
+class Do(enum.StrEnum):
+    """What is done with an open."""
+
+    NOTHING = "nothing"
+    READ = "read"
+    WRITE = "write"
+    LIST = "list"
+    RENAME = "rename"
+    LINK = "link"
+    DISPOSE = "dispose"
+    BASIC = "basic"
+    END_OF_FILE = "end of file"
+    EA = "ea"
+    OWNER = "owner"
+    GROUP = "group"
+    DACL = "dacl"
+    QUERY_SECURITY = "query security"
+    QUERY_ACCESS = "query access"
+
+
+HARMLESS = frozenset({Do.NOTHING, Do.READ, Do.LIST, Do.QUERY_SECURITY, Do.QUERY_ACCESS})
+"""Actions that change nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One CREATE, one action on the open, one CLOSE."""
+
+    user: int
+    """0: alice, 1: bob."""
+    path: str
+    """From the round's own folder; "" is that folder."""
+    access: int
+    disposition: int = OPEN
+    options: int = 0
+    attributes: int = 0
+    do: Do = Do.NOTHING
+    target: str = ""
+    """RENAME, LINK: the new path."""
+    replace: bool = False
+    """RENAME, LINK: whether an existing target goes."""
+    number: int = 0
+    """BASIC: attributes; END_OF_FILE: bytes; QUERY_SECURITY: SECURITY_INFORMATION."""
+    who: Who | None = None
+    """OWNER, GROUP: whom to set."""
+    aces: tuple[Ace, ...] = ()
+    """DACL: the entries."""
+
+    def harmless(self) -> bool:
+        """Say whether the step leaves both trees as they are, whatever the answers."""
+        return self.do in HARMLESS and self.disposition == OPEN and not self.options & DELETE_ON_CLOSE
+
+    def __str__(self) -> str:
+        parts = [("alice", "bob")[self.user], f"opens {self.path or '(top)'!s} for {self.access:#x}"]
+        if self.disposition != OPEN:
+            parts.append(("SUPERSEDE", "OPEN", "CREATE", "OPEN_IF", "OVERWRITE", "OVERWRITE_IF")[self.disposition])
+        parts += [f"options {self.options:#x}"] if self.options else []
+        parts += [f"attributes {self.attributes:#x}"] if self.attributes else []
+        if self.do != Do.NOTHING:
+            parts.append(f"and does {self.do}")
+            parts += [f"to {self.target}{' (replace)' if self.replace else ''}"] if self.target else []
+            parts += [f"{self.number:#x}"] if self.number else []
+            parts += [str(self.who)] if self.who else []
+            parts += [
+                f"[{'deny' if ace.deny else 'allow'} {ace.who} {ace.mask:#x} flags {ace.flags:#x}]" for ace in self.aces
+            ]
+        return " ".join(parts)
+
+
+def to_json(step: Step) -> dict[str, Any]:
+    """Return the step as JSON's types."""
+    return asdict(step)
+
+
+def from_json(data: dict[str, Any]) -> Step:
+    """Return the step that ``to_json`` made ``data`` of."""
+    return Step(
+        **{
+            **data,
+            "do": Do(data["do"]),
+            "who": Who(data["who"]) if data["who"] else None,
+            "aces": tuple(Ace(**{**ace, "who": Who(ace["who"])}) for ace in data["aces"]),
+        }
+    )

@@ -1,0 +1,74 @@
+"""``python -m tools.attacks [CASE...]``: attacks on a server of this machine, while an innocent client waits.
+
+Each case starts a server and shows what an innocent client's slowest ECHO cost, by the clock and in the server's
+processor time, the server's memory, and how its log grew. Exit status 1 if a limit is broken or an attack got what it
+must not get. As root it runs in a network namespace of its own; without root RoCE is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+
+from tools.attacks import accounts, lab, rights, roce, strangers
+from tools.attacks.lab import CASES, Case
+
+MODULES = (strangers, accounts, rights, roce)
+"""Whose import registers the cases."""
+_NAMESPACE = "TOOLS_ATTACKS_NAMESPACE"
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tools.attacks", description=__doc__)
+    parser.add_argument("cases", nargs="*", metavar="CASE", help="default: all")
+    parser.add_argument("--seconds", type=float, default=lab.SECONDS, help="for attacks that go on")
+    parser.add_argument("--list", action="store_true", help="say what there is")
+    return parser.parse_args()
+
+
+def possible(chosen: Case) -> bool:
+    """Say whether the case can run here."""
+    return "roce" not in chosen.config or os.geteuid() == 0
+
+
+def _in_own_namespace() -> int:
+    """Run this command again in a network namespace of its own: RoCE has one UDP port per host."""
+    alone = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
+    command = [*alone, sys.executable, "-m", "tools.attacks", *sys.argv[1:]]
+    return subprocess.run(command, env={**os.environ, _NAMESPACE: "1"}, check=False).returncode
+
+
+def main() -> int:
+    """Run and report."""
+    options = _arguments()
+    if options.list:
+        for chosen in CASES.values():
+            print(f"{chosen.name:24} {chosen.says}")
+        return 0
+    unknown = set(options.cases) - set(CASES)
+    if unknown:
+        print(f"no such case: {', '.join(sorted(unknown))}")
+        return 2
+    if os.geteuid() == 0 and _NAMESPACE not in os.environ:
+        return _in_own_namespace()
+    begun, failed = time.monotonic(), []
+    for name in options.cases or CASES:
+        if not possible(CASES[name]):
+            print(f"{name:24} left out: needs root")
+            continue
+        verdict = lab.run(CASES[name], options.seconds)
+        print(verdict, flush=True)
+        for text in verdict.notes:
+            print(f"    {text}")
+        for text in verdict.judge():
+            print(f"    FAILED: {text}", flush=True)
+            failed.append(name)
+    print(f"{time.monotonic() - begun:.0f} s; failed: {', '.join(dict.fromkeys(failed)) or 'none'}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,258 @@
+"""Attacks without a password."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import struct
+import time
+
+from smb3server.client import open_rdma
+from smb3server.fabrics import make_provider
+from smbdirect.errors import ConnectionLost, ProtocolError
+from tools.attacks import raw
+from tools.attacks.lab import Target, case
+from tools.attacks.raw import Stranger
+from tools.fuzz.pipes import MAPPER, WITNESS, bind, pdu, request
+from tools.innocent import Innocent, Lost
+from tools.server_process import listening_ports
+
+_GONE = (OSError, EOFError)
+_NEWCOMER = "127.0.0.201"
+_GUESSES_PER_SECOND = 40
+"""Wrong passwords against one account, from one address, that may be answered per second."""
+_KERBEROS = bytes.fromhex("06092a864886f712010202")
+
+
+async def _repeat(target: Target, token: bytes) -> None:
+    """One stranger sends the token again and again."""
+    end, count = target.until(), 0
+    while time.monotonic() < end:
+        try:
+            stranger = await Stranger.connect(target.port)
+            while time.monotonic() < end:
+                await stranger.setup(token)
+                count += 1
+        except _GONE:
+            count += 1
+            await asyncio.sleep(0.01)
+    target.note(f"{count} tokens of {len(token)} bytes")
+
+
+@case()
+async def long_mechanism(target: Target) -> None:
+    """A SPNEGO token whose only mechanism is an OID of 60,000 bytes, again and again."""
+    await _repeat(target, raw.spnego(raw.der(6, b"\x81" * 60000 + b"\x01")))
+
+
+@case()
+async def many_mechanisms(target: Target) -> None:
+    """A SPNEGO token with 5,900 mechanisms, again and again."""
+    await _repeat(target, raw.spnego(_KERBEROS * 5900))
+
+
+@case()
+async def nested_tokens(target: Target) -> None:
+    """A token of thousands of sequences in each other, again and again."""
+    nested = b""
+    while len(nested) < 60000:
+        nested = b"\x30\x84" + len(nested).to_bytes(4, "big") + nested
+    await _repeat(target, nested)
+
+
+async def _newcomer(target: Target) -> None:
+    """Somebody from an address that did nothing must get in."""
+
+    def try_it() -> str:
+        try:
+            client = Innocent(target.port, address=_NEWCOMER, timeout=10)
+            client.echo()
+            client.close()
+        except (OSError, Lost) as error:
+            return repr(error)
+        return ""
+
+    error = await asyncio.to_thread(try_it)
+    if error:
+        target.fail(f"a newcomer does not get in: {error}")
+
+
+def _many_descriptors() -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 20000), most))
+
+
+async def _crowd(target: Target, count: int, addresses: int, first: bytes) -> list[Stranger]:
+    """Many connections that send the same bytes and then nothing."""
+    _many_descriptors()
+    found = []
+    for index in range(count):
+        try:
+            one = await Stranger.connect(target.port, f"127.0.1.{index % addresses + 1}", negotiated=False)
+        except OSError:
+            continue
+        one.send(first)
+        found.append(one)
+    return found
+
+
+@case()
+async def idle_strangers(target: Target) -> None:
+    """4,608 connections from 9 addresses that negotiate and then say nothing: others must still get in."""
+    crowd = await _crowd(target, 4608, 9, raw.negotiate())
+    await asyncio.sleep(0.5)
+    await _newcomer(target)
+    for one in crowd:
+        one.close()
+
+
+@case()
+async def half_open_iwarp(target: Target) -> None:
+    """1,024 iWARP connections that send one byte of the MPA request: an SMB Direct client must still get in."""
+    _many_descriptors()
+    port = target.server.ports["iwarp"]
+    crowd = []
+    for _ in range(1024):
+        try:
+            one = await Stranger.connect(port, "127.0.1.1", negotiated=False)
+        except OSError:
+            continue
+        one.send(b"M")
+        crowd.append(one)
+    await asyncio.sleep(0.3)
+    try:
+        transport = await open_rdma(make_provider("iwarp"), "127.0.0.1", port, timeout=5)
+        transport.abort("it got in")
+    except (OSError, TimeoutError, ConnectionLost, ProtocolError) as error:
+        target.fail(f"an SMB Direct client does not get in: {error!r}")
+    for one in crowd:
+        one.close()
+
+
+@case()
+async def unfinished_messages(target: Target) -> None:
+    """70 connections that send all but the end of a 64 KiB message: large tokens must still be heard."""
+    crowd = []
+    for _ in range(70):
+        one = await Stranger.connect(target.port)
+        one.send(raw.session_setup(1, os.urandom(64000))[:62000])
+        crowd.append(one)
+    await asyncio.sleep(0.5)
+    try:
+        async with asyncio.timeout(5):
+            honest = await Stranger.connect(target.port, _NEWCOMER)
+            await honest.setup(raw.NTLM_NEGOTIATE + bytes(7900))
+            honest.close()
+    except (*_GONE, TimeoutError) as error:
+        target.fail(f"a logon with a large token is not answered: {error!r}")
+    await _newcomer(target)
+    for one in crowd:
+        one.close()
+
+
+@case()
+async def which_accounts_exist(target: Target) -> None:
+    """Well-formed and malformed NTLMv2 responses for accounts there are and others: the answers must be the same."""
+    endless = os.urandom(16) + bytes(28) + b"\2\0\xff\xff"
+    for kind, response in (("endless AvPairs", endless), ("short", bytes(20)), ("random", os.urandom(64))):
+        found: dict[str, int] = {}
+        for user in ("carol", "alice", "nobody-there"):
+            stranger = await Stranger.connect(target.port, "127.0.0.30")
+            challenge = await stranger.setup(raw.NTLM_NEGOTIATE)
+            try:
+                async with asyncio.timeout(20):
+                    answer = await stranger.setup(raw.ntlm_authenticate(user, response), raw.session_of(challenge))
+                found[user] = raw.status(answer)
+            except _GONE:
+                found[user] = -1
+            stranger.close()
+        # Unknown users are let in as guests here, with whatever they send, unless the message is malformed.
+        if found["carol"] != found["alice"]:
+            target.fail(f"{kind}: {found} tells accounts from each other")
+        target.note(f"{kind}: " + ", ".join(f"{user} {status:#x}" for user, status in found.items()))
+
+
+@case()
+async def guessing(target: Target) -> None:
+    """Wrong passwords for one account on 32 connections of one address at once."""
+    answered = 0
+    end = target.until()
+
+    async def guess() -> None:
+        nonlocal answered
+        while time.monotonic() < end:
+            try:
+                stranger = await Stranger.connect(target.port, "127.0.0.31")
+                while time.monotonic() < end:
+                    async with asyncio.timeout_at(asyncio.get_running_loop().time() + target.seconds):
+                        if await stranger.guess("carol") == raw.LOGON_FAILURE:
+                            answered += 1
+            except (*_GONE, TimeoutError, ValueError):
+                await asyncio.sleep(0.05)
+
+    await asyncio.gather(*(guess() for _ in range(32)))
+    rate = answered / target.seconds
+    target.note(f"{rate:.0f} guesses a second were answered")
+    if rate > _GUESSES_PER_SECOND:
+        target.fail(f"{rate:.0f} wrong passwords a second are answered")
+    await _newcomer(target)
+
+
+@case()
+async def guessing_by_rpc(target: Target) -> None:
+    """Wrong passwords for one account through binds of the Witness service."""
+    port = target.server.ports["witness"]
+    answered, end = 0, target.until()
+    body = bind(WITNESS)
+    while time.monotonic() < end:
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.32", 0))
+            async with asyncio.timeout(target.seconds):
+                writer.write(pdu(11, body, auth=raw.NTLM_NEGOTIATE))
+                challenge = await reader.read(4096)
+                writer.write(pdu(14, body, auth=raw.wrong_password("carol", challenge)))
+                if (await reader.read(4096))[2:3] in {b"\x0d", b"\x03"}:
+                    answered += 1
+            writer.close()
+        except (*_GONE, TimeoutError, ValueError, struct.error):
+            await asyncio.sleep(0.02)
+    rate = answered / target.seconds
+    target.note(f"{rate:.0f} guesses a second were answered")
+    if rate > _GUESSES_PER_SECOND:
+        target.fail(f"{rate:.0f} wrong passwords a second are answered")
+
+
+@case()
+async def null_towers(target: Target) -> None:
+    """ept_map calls without a tower: faults, and few lines of log."""
+    for port in sorted(listening_ports(target.server.pid) - set(target.server.ports.values())):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(pdu(11, bind(MAPPER)))
+        await reader.read(4096)
+        for _ in range(200):
+            writer.write(pdu(0, request(3, bytes(28) + struct.pack("<I", 4))))
+            if not await reader.read(4096):
+                break
+        writer.close()
+
+
+@case()
+async def forged_log_lines(target: Target) -> None:
+    """Names with line ends and escape sequences: they must not make lines of the log, nor reach a terminal."""
+    before = target.server.log_size()
+    name = "x\r\n2099-01-01 00:00:00,000 CRITICAL root: forged \x1b[31m"
+    for index in range(60):
+        stranger = await Stranger.connect(target.port, "127.0.0.33")
+        try:
+            async with asyncio.timeout(2):
+                challenge = await stranger.setup(raw.NTLM_NEGOTIATE)
+                token = raw.ntlm_authenticate(f"{name}{index}", os.urandom(64))
+                await stranger.setup(token, raw.session_of(challenge))
+        except (*_GONE, TimeoutError):
+            continue
+        finally:
+            stranger.close()
+    text = target.server.log_text(before)
+    if "\x1b" in text or any(line.startswith("2099-") for line in text.splitlines()):
+        target.fail("a name made a line of the log, or an escape sequence in it")

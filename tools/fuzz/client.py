@@ -1,0 +1,138 @@
+"""The project's client with a spoiler between building a request and signing or encrypting it."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from smb3server.client import Client
+from smb3server.client.connection import NO_MESSAGE_ID, Call, Reply
+from smb3server.security.encryption import TAG_SIZE, TRANSFORM_SIZE
+from smb3server.status import NtStatus
+from smb3server.wire.header import HEADER, SIGNATURE_OFFSET, Command, Header, HeaderFlags
+from tools.fuzz.mutation import mutate
+
+if TYPE_CHECKING:
+    from smb3server.client.session import ClientSession
+    from smbdirect.codec import Buffer
+
+KEPT = 40
+"""Messages that are remembered for a report."""
+_HEADER_CHANCE, _FLAG_CHANCE = 0.03, 0.04
+_RELATED, _SIGNED = int(HeaderFlags.RELATED_OPERATIONS), int(HeaderFlags.SIGNED)
+_FLAGS = (0x20000000, 0x20000000, 0x10000000, 0x4, 0x8, 0x2, 0x70)
+
+
+class FuzzClient(Client):
+    """A client that spoils part of what it sends, once ``rate`` is above 0."""
+
+    def __init__(self, transport: Any, credits_wanted: int = 512) -> None:
+        super().__init__(transport, credits_wanted)
+        self.chance = random.Random(0)
+        self.rate = 0.0
+        """The part of requests that is changed."""
+        self.sent: deque[bytes] = deque(maxlen=KEPT)
+        """The last messages, as they were before signing and encryption."""
+        self.count = 0
+        self.statuses: Counter[int] = Counter()
+        self.internal_errors: list[int] = []
+        """Commands that were answered with INTERNAL_ERROR."""
+
+    def _spoil(self, header: Header, body: Sequence[Buffer]) -> tuple[Header, list[Buffer]]:
+        chance = self.chance
+        if chance.random() < _FLAG_CHANCE:
+            header = header._replace(flags=header.flags ^ chance.choice(_FLAGS))
+        if chance.random() < _HEADER_CHANCE:
+            header = chance.choice(
+                (
+                    header._replace(tree_id=chance.choice((0, 1, 0xFFFFFFFF, chance.getrandbits(32)))),
+                    header._replace(session_id=header.session_id ^ 1 << chance.randrange(64)),
+                    header._replace(credit_charge=chance.choice((0, 2, 16, 0xFFFF))),
+                    header._replace(status=chance.choice((1, 2, 0xFFFF))),
+                    header._replace(command=chance.randrange(20)),
+                    header._replace(next_command=chance.choice((8, 64, 72, 0xFFFFFFF8))),
+                    header._replace(structure_size=chance.choice((0, 63, 65))),
+                    header._replace(message_id=header.message_id + chance.choice((1, 100, 1 << 63)) & (1 << 64) - 1),
+                )
+            )
+            return header, list(body)
+        return header, [mutate(chance, b"".join(body))]
+
+    def _transmit(
+        self,
+        header: Header,
+        body: Sequence[Buffer],
+        session: ClientSession | None,
+        signed: bool,
+        encrypt: bool,
+        on_encoded: Callable[[Sequence[Buffer]], None] | None = None,
+    ) -> None:
+        self.count += 1
+        if self.rate and self.chance.random() < self.rate:
+            header, body = self._spoil(header, body)
+        self.sent.append(b"".join((HEADER.pack(header), *body)))
+        super()._transmit(header, body, session, signed, encrypt, on_encoded)
+
+    async def chain(self, parts: Sequence[tuple[int, bytes, bool]], session: ClientSession, tree_id: int) -> list[Call]:
+        """Send requests (command, body, related) as one compound (3.2.4.1.4). Return the calls under way."""
+        calls: list[Call] = []
+        messages: list[bytearray] = []
+        encrypt = session.encrypts(tree_id)
+        signed = not encrypt and session.signer is not None and session.sign
+        for index, (command, body, related) in enumerate(parts):
+            self.credits -= 1
+            flags = (_RELATED if related else 0) | (_SIGNED if signed else 0)
+            header = Header(
+                credit_charge=1,
+                command=command,
+                credits=max(1, self.credits_wanted - self.credits),
+                flags=flags,
+                message_id=self._next_message_id,
+                tree_id=tree_id,
+                session_id=session.session_id,
+            )
+            self._next_message_id += 1
+            call = Call(header, 1, session, signed)
+            self._calls[header.message_id] = call
+            calls.append(call)
+            if self.chance.random() < self.rate:
+                body = mutate(self.chance, body)
+            message = bytearray(HEADER.pack(header) + body)
+            if index < len(parts) - 1:
+                message += bytes(-len(message) % 8)
+                step = len(message) if self.chance.random() > self.rate / 20 else self.chance.choice((8, 0xFFFFFFF8))
+                message[20:24] = step.to_bytes(4, "little")
+            if signed and session.signer is not None:
+                message[SIGNATURE_OFFSET : SIGNATURE_OFFSET + 16] = session.signer.expect(memoryview(message))
+            messages.append(message)
+        self.count += len(messages)
+        self.sent.append(b"".join(messages))
+        if not encrypt or session.cipher is None:
+            self.transport.send(messages)
+            return calls
+        length = sum(map(len, messages))
+        buffer = self.transport.acquire(TRANSFORM_SIZE + length + TAG_SIZE)
+        session.cipher.encrypt(messages, length, buffer.view)
+        self.transport.send((buffer.view[: TRANSFORM_SIZE + length],), None, buffer.release)
+        return calls
+
+    def _take_one(self, reply: Reply, encrypted: bool) -> None:
+        header = reply.header
+        if header.message_id != NO_MESSAGE_ID:
+            self.statuses[header.status] += 1
+            # In the middle of a compound CHANGE_NOTIFY cannot wait: the server says INTERNAL_ERROR there, as Windows.
+            if header.status == NtStatus.INTERNAL_ERROR and header.command != Command.CHANGE_NOTIFY:
+                self.internal_errors.append(header.command)
+            if header.message_id not in self._calls:
+                # The answer to a spoiled MessageId.
+                self._grant(header.credits)
+                reply.release()
+                return
+        super()._take_one(reply, encrypted)
+
+    def _verify(self, reply: Reply, started: Call, encrypted: bool) -> None:
+        """Leave the checks of honest clients out: spoiled requests are answered unsigned, rightly."""
+        if not self.rate:
+            super()._verify(reply, started, encrypted)

@@ -1,0 +1,176 @@
+"""The server under the fuzzer, and what must hold of it all the time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tools import server_process
+from tools.innocent import PASSWORD, USER, Innocent, Lost
+from tools.server_process import ServerProcess
+
+LOGINS = (("carol", "carol-pw"), ("dave", "dave-pw"))
+MOST_RESIDENT = 400 << 20
+"""Bytes of memory that the server may come to have."""
+DESCRIPTORS_LEFT = 80
+"""Open files that may be left once all clients are gone: durable opens whose timeout a mutation made long."""
+SLOWEST_ECHO = 5.0
+"""Seconds an innocent client may wait, by the clock of a busy machine."""
+_SETTLE_SECONDS = 15.0
+_SHARE_BYTES = 64 << 20
+
+_CONFIG = """\
+[server]
+listen = ["127.0.0.1"]
+port = 0
+guest = true
+anonymous = true
+rdma = "{rdma}"
+{rdma_port}
+log_level = "info"
+[[share]]
+name = "data"
+path = "{share}/data"
+guest = true
+[[share]]
+name = "ca"
+path = "{share}/ca"
+continuous_availability = true
+posix_locks = true
+access_based_enumeration = true
+hide_dot_files = true
+[witness]
+endpoint_mapper_port = 0
+names = ["FILES"]
+addresses = ["127.0.0.1"]
+[limits]
+failed_logon_delay = 0.01
+"""
+
+
+class Failed(Exception):
+    """Something that must not be."""
+
+
+@dataclass
+class Watch:
+    """Looks at the server between runs."""
+
+    server: ServerProcess
+    share: Path
+    slowest: float = 0.0
+    _read: int = 0
+    _innocent: Innocent | None = None
+    base_descriptors: int = 0
+    base_resident: int = 0
+    commands: list[int] = field(default_factory=list)
+
+    def begin(self) -> None:
+        """Note how the server is before anything was done to it."""
+        self._echo()
+        self.base_descriptors = self.server.descriptors()
+        self.base_resident = self.server.resident()
+
+    def look(self) -> None:
+        """Raise ``Failed`` if the log holds a traceback, the innocent client waits, or memory is out of bounds."""
+        if not self.server.alive():
+            raise Failed(f"the server has ended:\n{self.server.log_text(self._read)[-4000:]}")
+        new = self.server.log_text(self._read)
+        # A line may be half written: it is read again next time.
+        whole = new[: new.rfind("\n") + 1]
+        self._read += len(whole.encode())
+        if "Traceback" in new:
+            raise Failed(f"traceback in the log:\n{new[-6000:]}")
+        for line in whole.splitlines():
+            if " ERROR " in line or " CRITICAL " in line:
+                raise Failed(f"in the log: {line[:500]}")
+        self._echo()
+        if self.server.resident() > MOST_RESIDENT:
+            raise Failed(f"the server holds {self.server.resident() >> 20} MiB")
+        self._make_room()
+
+    def _echo(self) -> None:
+        begun = time.monotonic()
+        try:
+            if self._innocent is None:
+                self._innocent = Innocent(self.server.port)
+            self._innocent.echo()
+        except (OSError, Lost) as error:
+            self._innocent = None
+            raise Failed(f"the innocent client: {error!r}") from error
+        took = time.monotonic() - begun
+        self.slowest = max(self.slowest, took)
+        if took > SLOWEST_ECHO:
+            raise Failed(f"the innocent client waited {took:.1f} s")
+
+    def _make_room(self) -> None:
+        """Empty the share once it is almost full: a full disk hides what comes after its check."""
+        room = os.statvfs(self.share)
+        if room.f_bavail * room.f_frsize > _SHARE_BYTES // 4 and room.f_favail > 1000:
+            return
+        for place, _, files in os.walk(self.share):
+            for name in files:
+                with contextlib.suppress(OSError):
+                    os.truncate(os.path.join(place, name), 0)
+
+    def settle(self) -> None:
+        """Raise ``Failed`` unless, with all clients gone, descriptors come back within some seconds."""
+        deadline = time.monotonic() + _SETTLE_SECONDS
+        while self.server.descriptors() > self.base_descriptors + DESCRIPTORS_LEFT:
+            if time.monotonic() > deadline:
+                raise Failed(f"descriptors: {self.base_descriptors} before, {self.server.descriptors()} after")
+            time.sleep(0.5)
+        self.look()
+
+    def summary(self) -> str:
+        """Return a line about the server as it is now."""
+        return (
+            f"innocent ECHO at most {self.slowest * 1e3:.0f} ms; memory {self.base_resident >> 20} -> "
+            f"{self.server.resident() >> 20} MiB; descriptors {self.base_descriptors} -> {self.server.descriptors()}; "
+            f"log {self.server.log_size()} bytes"
+        )
+
+
+@contextlib.contextmanager
+def watched(rdma: str = "iwarp", extra: str = "") -> Iterator[Watch]:
+    """Start a server on a share of limited size. ``extra``: lines for its [limits]."""
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fuzz-")))
+        folder.chmod(0o755)
+        share = folder / "shares"
+        share.mkdir()
+        if os.geteuid() == 0:
+            stack.enter_context(_small_file_system(share))
+        for name in ("data", "ca"):
+            (share / name).mkdir()
+            (share / name).chmod(0o777)
+            if os.geteuid() == 0:
+                # A server that runs as root acts for users without one of the host as the folder's owner.
+                shutil.chown(share / name, "nobody", "nogroup")
+        port = "" if rdma == "roce" else "rdma_port = 0"
+        config = _CONFIG.format(rdma=rdma, rdma_port=port, share=share) + extra + "\n"
+        for name, password in (*LOGINS, (USER, PASSWORD)):
+            config += f'[[user]]\nname = "{name}"\npassword = "{password}"\n'
+        server = stack.enter_context(server_process.running(folder, config))
+        watch = Watch(server, share)
+        watch.begin()
+        yield watch
+
+
+@contextlib.contextmanager
+def _small_file_system(path: Path) -> Iterator[None]:
+    """Mount a tmpfs: what the fuzzer writes takes this much memory at most, and no disk."""
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={_SHARE_BYTES},nr_inodes=20000", "none", str(path)], check=True
+    )
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(path)], check=True)
