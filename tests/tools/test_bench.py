@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -63,6 +65,17 @@ def test_ratios_are_of_the_same_round() -> None:
 )
 def test_verdict(found: list[float], expected: str) -> None:
     assert verdict(spread(found), len(found), others=0.0) == expected
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.1, 0.3])
+def test_equal_servers_seldom_get_a_verdict(noise: float) -> None:
+    """However noisy the machine is: ``noise`` is the standard deviation of a round, as a share."""
+    random = Random(1)
+    wrong = 0
+    for _ in range(1000):
+        ours, theirs = ([math.exp(random.gauss(0, noise)) for _ in range(5)] for _ in range(2))
+        wrong += verdict(ratios(ours, theirs), 5, 0.0) in ("ahead", "behind")
+    assert wrong < 70
 
 
 def test_verdict_where_less_is_better() -> None:
