@@ -69,7 +69,7 @@ def test_verdict(found: list[float], expected: str) -> None:
 
 @pytest.mark.parametrize("noise", [0.02, 0.1, 0.3])
 def test_equal_servers_seldom_get_a_verdict(noise: float) -> None:
-    """However noisy the machine: the rounds of two equal servers differ by ``noise`` (standard deviation, as a share)."""
+    """However noisy the machine is: ``noise`` is the standard deviation of a round, as a share."""
     random = Random(1)
     wrong = 0
     for _ in range(1000):
