@@ -98,7 +98,7 @@ def main() -> int:
     with running_pair(act_as_users=options.as_users) as (ours, theirs):
         run = Run(ours, theirs, explanations)
         if options.replay:
-            _show_replay(run, [from_json(step) for step in json.loads(options.replay.read_text())], ours, theirs)
+            _show_replay([from_json(step) for step in json.loads(options.replay.read_text())], ours, theirs)
             return 0
         print(f"seed {seed}", flush=True)
         for number in range(options.rounds):
@@ -141,9 +141,11 @@ def _show_failure(found: Difference, round_: list[Step]) -> None:
     sys.stdout.flush()
 
 
-def _show_replay(run: Run, round_: list[Step], ours: Player, theirs: Player) -> None:
-    for step, mine, other in zip(round_, ours.play(round_), theirs.play(round_), strict=True):
-        print(f"{step}\n    here  {mine}\n    Samba {other}")
+def _show_replay(round_: list[Step], ours: Player, theirs: Player) -> None:
+    ours.begin()
+    theirs.begin()
+    for step in round_:
+        print(f"{step}\n    here  {ours.do(step)}\n    Samba {theirs.do(step)}")
     print(f"here  {ours.tree()}\nSamba {theirs.tree()}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,14 +50,26 @@ class Difference:
     """"open", "action" or "end"."""
     extra: int = 0
     """For a granted access: the bits that one has and the other has not."""
+    path_access: int | None = None
+    """ALLOWED: what Samba would grant this user on the path; None: it is not there."""
+    target_access: int | None = None
+    """The same of the target of a rename or link."""
 
     def __str__(self) -> str:
-        return f"{self.kind}: {self.step}\n    here {self.ours}; Samba {self.theirs} (at {self.at})"
+        text = f"{self.kind}: {self.step}\n    here {self.ours}; Samba {self.theirs} (at {self.at})"
+        if self.kind == Kind.ALLOWED:
+            text += f"; Samba grants {_shown(self.path_access)} on the path"
+            text += f", {_shown(self.target_access)} on the target" if self.step.target else ""
+        return text
 
     @property
     def ends_round(self) -> bool:
         """Whether the two trees may differ from now on."""
         return self.kind in {Kind.ALLOWED, Kind.DENIED} and not self.step.harmless()
+
+
+def _shown(access: int | None) -> str:
+    return "nothing, since it is not there," if access is None else f"{access:#x}"
 
 
 def name_of(status: int) -> str:
@@ -115,6 +127,12 @@ class Explanation:
     number: int = 0
     """Bits of the step's number of which one at least is set."""
     replace: bool | None = None
+    path_access: int = 0
+    """Bits that Samba would grant this user on the path, all of them."""
+    path_absent: bool = False
+    """Whether the path was not there."""
+    target_access: int = 0
+    """Bits that Samba would grant this user on the target, all of them."""
     seen: list[Difference] = field(default_factory=list, compare=False)
 
     def holds(self, found: Difference) -> bool:
@@ -135,6 +153,9 @@ class Explanation:
             and (not self.attributes or bool(step.attributes & self.attributes))
             and (not self.number or bool(step.number & self.number))
             and (self.replace is None or self.replace == step.replace)
+            and (not self.path_access or not self.path_access & ~(found.path_access or 0))
+            and (not self.path_absent or found.path_access is None)
+            and (not self.target_access or not self.target_access & ~(found.target_access or 0))
         )
 
 
@@ -172,10 +193,16 @@ def explain(found: Difference, explanations: Sequence[Explanation]) -> Explanati
 
 def play_both(round_: list[Step], ours: Player, theirs: Player) -> list[Difference]:
     """Do a round on both servers and return what differed, up to the step after which the trees may differ."""
-    answers, found = list(zip(ours.play(round_), theirs.play(round_), strict=True)), []
-    for step, (mine, other) in zip(round_, answers, strict=True):
-        difference = of_step(step, mine, other)
+    found = []
+    ours.begin()
+    theirs.begin()
+    for step in round_:
+        difference = of_step(step, ours.do(step), theirs.do(step))
         if difference is not None:
+            if difference.kind == Kind.ALLOWED:
+                target = theirs.probe(step.user, step.target) if step.target else None
+                path = theirs.probe(step.user, step.path)
+                difference = replace(difference, path_access=path, target_access=target)
             found.append(difference)
             if difference.ends_round:
                 return found
