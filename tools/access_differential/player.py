@@ -135,15 +135,17 @@ class Player:
             file = self._create(step.user, step, path)
         except smb3.SessionError as error:
             return Outcome(_status(error))
+        status, found = SUCCESS, None
         try:
-            return Outcome(SUCCESS, SUCCESS, self._act(step, file))
+            found = self._act(step, file)
         except smb3.SessionError as error:
-            return Outcome(SUCCESS, _status(error))
-        finally:
-            try:
-                client.close(tree, file)
-            except smb3.SessionError as error:
-                raise RuntimeError(f"CLOSE answered {_status(error):#x} after: {step}") from error
+            status = _status(error)
+        try:
+            client.close(tree, file)
+        except smb3.SessionError as error:
+            # Samba sometimes says only here that the action failed.
+            status = status or _status(error)
+        return Outcome(SUCCESS, status, found)
 
     def _path(self, path: str) -> str:
         return f"{self.folder}\\{path}" if path else self.folder
