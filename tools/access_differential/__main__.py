@@ -68,22 +68,13 @@ class Run:
     def shorten(self, round_: list[Step], found: Difference) -> list[Step]:
         """Return the shortest round that shows the same difference at its last step."""
         last = found.step
-        before = round_ if found.kind == Kind.TREE else round_[: round_.index(last)]
+        before = round_[: round_.index(last)]
 
         def shows(steps: list[Step]) -> bool:
-            whole = steps if found.kind == Kind.TREE else [*steps, last]
-            if not whole:
-                return False
-            try:
-                differences = compare.play_both(whole, self._ours, self._theirs)
-            except RuntimeError:
-                return False
-            return any(
-                other.kind == found.kind and (other.kind == Kind.TREE or other.step == last) for other in differences
-            )
+            differences = compare.play_both([*steps, last], self._ours, self._theirs)
+            return any(other.kind == found.kind and other.step == last for other in differences)
 
-        short = shrink(before, shows)
-        return short if found.kind == Kind.TREE else [*short, last]
+        return [*shrink(before, shows), last]
 
 
 def main() -> int:
