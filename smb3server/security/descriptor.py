@@ -241,7 +241,7 @@ def _unpack_acl(data: memoryview, offset: int) -> Acl:
     if offset + _ACL.size > len(data):
         raise ValueError("ACL cut short")
     revision, _, size, count, _ = _ACL.unpack_from(data, offset)
-    if revision not in (2, 4):
+    if revision not in (2, 3, 4):
         raise ValueError("unknown ACL revision")
     end = offset + size
     if size < _ACL.size or end > len(data) or count > (size - _ACL.size) // _ACE.size:
@@ -251,7 +251,9 @@ def _unpack_acl(data: memoryview, offset: int) -> Acl:
     for _ in range(count):
         ace, position = _unpack_ace(data, position, end)
         aces.append(ace)
-    return Acl(tuple(aces), revision)
+    # MS-DTYP 2.4.5 names 2 and 4; Windows takes all from MIN_ACL_REVISION (2) to MAX_ACL_REVISION (4), and smbcacls
+    # sends 3 when it replaces an ACL. Such an ACL holds nothing that one of revision 2 may not hold.
+    return Acl(tuple(aces), 2 if revision == 3 else revision)
 
 
 def unpack(data: bytes | bytearray | memoryview) -> SecurityDescriptor:

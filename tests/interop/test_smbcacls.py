@@ -53,7 +53,7 @@ class Share:
         return _run(["smbcacls", f"//{HOST}/data", name, "-U", f"{user}%{PASSWORDS[user]}", *verb], ok)
 
     def set(self, name: str, acl: str) -> None:
-        """Replace a file's DACL by carol; smbcacls wants owner and group to be named, too, and sets them as they are."""
+        """Replace a file's DACL by carol. smbcacls wants owner and group to be named, too: it sets them as they are."""
         shown = self.acl(name)
         owner, group = (re.findall(rf"^{part}:(.*)$", shown, re.MULTILINE)[0] for part in ("OWNER", "GROUP"))
         self.acl(name, "--set", f"REVISION:1,OWNER:{owner},GROUP:{group},{acl}")
@@ -129,7 +129,7 @@ def test_accounts_have_sids_and_names_of_their_own(share: Share) -> None:
 @pytest.mark.parametrize("owner", ["alice", "carol"])
 def test_the_owner_is_shown_by_name(share: Share, owner: str) -> None:
     share.make(f"owned-{owner}", owner)
-    shown = share.set(f"owned-{owner}", user=owner)
+    shown = share.acl(f"owned-{owner}", user=owner)
     host_user = {"alice": "(?:alice|games)"}.get(owner, owner)
     assert re.search(rf"^OWNER:(?:[^\\]*\\)?{host_user}$", shown, re.MULTILINE), shown
 
@@ -138,7 +138,7 @@ def test_the_owner_is_shown_by_name(share: Share, owner: str) -> None:
 def test_deny_for_one_account_holds_for_it_alone(share: Share, user: str) -> None:
     name = f"denied-{user}"
     share.make(name)
-    share.acl(name, f"ACL:{user}:DENIED/0x0/FULL,ACL:carol:ALLOWED/0x0/FULL,ACL:Everyone:ALLOWED/0x0/CHANGE")
+    share.set(name, f"ACL:{user}:DENIED/0x0/FULL,ACL:carol:ALLOWED/0x0/FULL,ACL:Everyone:ALLOWED/0x0/CHANGE")
     assert not share.can(user, name)
     assert share.can("carol", name)
     assert share.can("dave" if user == "alice" else "alice", name)
@@ -158,7 +158,7 @@ def test_verbs(share: Share) -> None:
     """add, modify, delete, set."""
     share.make("verbs")
     share.set("verbs", "ACL:carol:ALLOWED/0x0/FULL")
-    share.set("verbs", "--add", "ACL:dave:ALLOWED/0x0/READ")
+    share.acl("verbs", "--add", "ACL:dave:ALLOWED/0x0/READ")
     shown = share.acl("verbs")
     assert len(entries(shown)) == 2
     assert who(shown, "dave") and "READ" in who(shown, "dave")[0]
@@ -171,8 +171,8 @@ def test_verbs(share: Share) -> None:
 
 def test_only_who_may_changes_a_dacl(share: Share) -> None:
     share.make("guarded")
-    share.acl("guarded", "ACL:carol:ALLOWED/0x0/FULL,ACL:dave:ALLOWED/0x0/CHANGE")
-    before = share.set("guarded")
+    share.set("guarded", "ACL:carol:ALLOWED/0x0/FULL,ACL:dave:ALLOWED/0x0/CHANGE")
+    before = share.acl("guarded")
     for user in ("dave", "alice"):
         text = share.acl("guarded", "--add", f"ACL:{user}:ALLOWED/0x0/FULL", user=user, ok=False)
         assert "NT_STATUS_ACCESS_DENIED" in text
@@ -193,16 +193,16 @@ def test_nobody_gives_files_away(share: Share, new: str) -> None:
 def test_whoever_may_takes_ownership_for_himself(share: Share) -> None:
     """WRITE_OWNER is the right to take, not to give."""
     share.make("taken")
-    share.acl("taken", "ACL:carol:ALLOWED/0x0/FULL,ACL:dave:ALLOWED/0x0/0x001a0089")
-    share.set("taken", "--chown", "dave", user="dave")
+    share.set("taken", "ACL:carol:ALLOWED/0x0/FULL,ACL:dave:ALLOWED/0x0/0x001a0089")
+    share.acl("taken", "--chown", "dave", user="dave")
     assert re.search(r"^OWNER:(?:[^\\]*\\)?dave$", share.acl("taken", user="dave"), re.MULTILINE)
 
 
 def test_inheritance_reaches_new_files(share: Share) -> None:
     share.client("mkdir tree")
-    share.acl("tree", "ACL:carol:ALLOWED/OI|CI/FULL,ACL:dave:ALLOWED/OI|CI/READ")
+    share.set("tree", "ACL:carol:ALLOWED/OI|CI/FULL,ACL:dave:ALLOWED/OI|CI/READ")
     share.client("mkdir tree\\sub; put /etc/hostname tree\\sub\\file")
-    shown = share.set("tree\\sub\\file")
+    shown = share.acl("tree\\sub\\file")
     (entry,) = who(shown, "dave")
     assert "/I/" in entry, shown
     assert share.can("dave", "tree\\sub\\file")
@@ -210,26 +210,28 @@ def test_inheritance_reaches_new_files(share: Share) -> None:
     assert not share.can("alice", "tree\\sub\\file")
 
 
-def test_inheritance_is_propagated_and_blocked(share: Share) -> None:
-    """smbcacls --inheritance: a child takes its folder's entries, or keeps them as its own."""
-    share.client("mkdir old; put /etc/hostname old\\file")
-    share.acl("old\\file", "ACL:carol:ALLOWED/0x0/FULL")
+def test_inheritance_is_blocked_and_let_through_again(share: Share) -> None:
+    """smbcacls --inherit: a file makes its folder's entries its own, takes them back, and drops them."""
+    share.client("mkdir old")
     share.set("old", "ACL:carol:ALLOWED/OI|CI/FULL,ACL:dave:ALLOWED/OI|CI/READ")
-    assert not share.can("dave", "old\\file")
-    share.set("old\\file", "--inherit", "allow")
-    assert share.can("dave", "old\\file")
+    share.make("old\\file")
+    share.acl("old\\file", "--add", "ACL:carol:ALLOWED/0x0/FULL")
     share.acl("old\\file", "--inherit", "copy")
     (entry,) = who(share.acl("old\\file"), "dave")
     assert "/I/" not in entry
     share.acl("old\\file", "--inherit", "allow")
+    assert any("/I/" in entry for entry in who(share.acl("old\\file"), "dave"))
+    share.acl("old\\file", "--delete", "ACL:dave:ALLOWED/0x0/READ")
     share.acl("old\\file", "--inherit", "remove")
     assert not who(share.acl("old\\file"), "dave")
+    assert not share.can("dave", "old\\file")
+    assert share.can("carol", "old\\file")
 
 
 def test_entries_propagate_to_what_is_below(share: Share) -> None:
     share.client("mkdir top; mkdir top\\mid; put /etc/hostname top\\mid\\file")
-    share.acl("top", "ACL:carol:ALLOWED/OI|CI/FULL")
-    share.set("top", "--propagate-inheritance", "--add", "ACL:dave:ALLOWED/OI|CI/READ")
+    share.set("top", "ACL:carol:ALLOWED/OI|CI/FULL")
+    share.acl("top", "--propagate-inheritance", "--add", "ACL:dave:ALLOWED/OI|CI/READ")
     assert who(share.acl("top\\mid\\file"), "dave")
     assert share.can("dave", "top\\mid\\file")
 
@@ -238,7 +240,7 @@ def test_deleting_takes_the_right(share: Share) -> None:
     """DELETE on the file, or DELETE_CHILD on its folder (MS-FSA 2.1.5.1.2)."""
     share.client("mkdir box; put /etc/hostname box\\one; put /etc/hostname box\\two")
     for name in ("box\\one", "box\\two"):
-        share.acl(name, "ACL:carol:ALLOWED/0x0/FULL,ACL:dave:ALLOWED/0x0/0x0012019f")
+        share.set(name, "ACL:carol:ALLOWED/0x0/FULL,ACL:dave:ALLOWED/0x0/0x0012019f")
     share.set("box", "ACL:carol:ALLOWED/0x0/FULL,ACL:dave:ALLOWED/0x0/0x001200a9")
     assert not share.can("dave", "box\\one", "delete")
     share.set("box", "ACL:carol:ALLOWED/0x0/FULL,ACL:dave:ALLOWED/0x0/0x001200e9")

@@ -68,22 +68,13 @@ class Run:
     def shorten(self, round_: list[Step], found: Difference) -> list[Step]:
         """Return the shortest round that shows the same difference at its last step."""
         last = found.step
-        before = round_ if found.kind == Kind.TREE else round_[: round_.index(last)]
+        before = round_[: round_.index(last)]
 
         def shows(steps: list[Step]) -> bool:
-            whole = steps if found.kind == Kind.TREE else [*steps, last]
-            if not whole:
-                return False
-            try:
-                differences = compare.play_both(whole, self._ours, self._theirs)
-            except RuntimeError:
-                return False
-            return any(
-                other.kind == found.kind and (other.kind == Kind.TREE or other.step == last) for other in differences
-            )
+            differences = compare.play_both([*steps, last], self._ours, self._theirs)
+            return any(other.kind == found.kind and other.step == last for other in differences)
 
-        short = shrink(before, shows)
-        return short if found.kind == Kind.TREE else [*short, last]
+        return [*shrink(before, shows), last]
 
 
 def main() -> int:
@@ -98,7 +89,7 @@ def main() -> int:
     with running_pair(act_as_users=options.as_users) as (ours, theirs):
         run = Run(ours, theirs, explanations)
         if options.replay:
-            _show_replay(run, [from_json(step) for step in json.loads(options.replay.read_text())], ours, theirs)
+            _show_replay([from_json(step) for step in json.loads(options.replay.read_text())], ours, theirs)
             return 0
         print(f"seed {seed}", flush=True)
         for number in range(options.rounds):
@@ -141,9 +132,11 @@ def _show_failure(found: Difference, round_: list[Step]) -> None:
     sys.stdout.flush()
 
 
-def _show_replay(run: Run, round_: list[Step], ours: Player, theirs: Player) -> None:
-    for step, mine, other in zip(round_, ours.play(round_), theirs.play(round_), strict=True):
-        print(f"{step}\n    here  {mine}\n    Samba {other}")
+def _show_replay(round_: list[Step], ours: Player, theirs: Player) -> None:
+    ours.begin()
+    theirs.begin()
+    for step in round_:
+        print(f"{step}\n    here  {ours.do(step)}\n    Samba {theirs.do(step)}")
     print(f"here  {ours.tree()}\nSamba {theirs.tree()}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from tools.access_differential import steps
 from tools.access_differential.player import SUCCESS, Outcome, Player
 from tools.access_differential.steps import Do, Step
 
+Tree = dict[str, tuple[Any, ...]]
 EXPLAINED = Path(__file__).with_name("explained.toml")
 
 
@@ -31,7 +32,7 @@ class Kind(enum.StrEnum):
     CONTENT = "content"
     """Both tell something else (data, names)."""
     TREE = "tree"
-    """All answers are alike, and what is on disk differs."""
+    """The answers to the step are alike, or it is refused with different statuses, and what is on disk differs."""
 
 
 FAILING = frozenset({Kind.ALLOWED, Kind.TREE})
@@ -50,14 +51,26 @@ class Difference:
     """"open", "action" or "end"."""
     extra: int = 0
     """For a granted access: the bits that one has and the other has not."""
+    path_access: int | None = None
+    """ALLOWED: what Samba would grant this user on the path; None: it is not there."""
+    target_access: int | None = None
+    """The same of the target of a rename or link."""
 
     def __str__(self) -> str:
-        return f"{self.kind}: {self.step}\n    here {self.ours}; Samba {self.theirs} (at {self.at})"
+        text = f"{self.kind}: {self.step}\n    here {self.ours}; Samba {self.theirs} (at {self.at})"
+        if self.kind == Kind.ALLOWED:
+            text += f"; Samba grants {_shown(self.path_access)} on the path"
+            text += f", {_shown(self.target_access)} on the target" if self.step.target else ""
+        return text
 
     @property
     def ends_round(self) -> bool:
         """Whether the two trees may differ from now on."""
         return self.kind in {Kind.ALLOWED, Kind.DENIED} and not self.step.harmless()
+
+
+def _shown(access: int | None) -> str:
+    return "nothing, since it is not there," if access is None else f"{access:#x}"
 
 
 def name_of(status: int) -> str:
@@ -115,6 +128,15 @@ class Explanation:
     number: int = 0
     """Bits of the step's number of which one at least is set."""
     replace: bool | None = None
+    path_access: int = 0
+    """Bits that Samba would grant this user on the path, all of them."""
+    path_absent: bool = False
+    """Whether the path was not there."""
+    asked_is_granted: bool = False
+    """Whether Samba would grant all bits that were asked for, one by one."""
+    target_access: int = 0
+    """Bits that Samba would grant this user on the target, all of them."""
+    who: tuple[str, ...] = ()
     seen: list[Difference] = field(default_factory=list, compare=False)
 
     def holds(self, found: Difference) -> bool:
@@ -135,6 +157,11 @@ class Explanation:
             and (not self.attributes or bool(step.attributes & self.attributes))
             and (not self.number or bool(step.number & self.number))
             and (self.replace is None or self.replace == step.replace)
+            and (not self.path_access or not self.path_access & ~(found.path_access or 0))
+            and (not self.path_absent or found.path_access is None)
+            and (not self.asked_is_granted or not step.access & ~steps.MAXIMUM & ~(found.path_access or 0))
+            and (not self.who or step.who in self.who)
+            and (not self.target_access or not self.target_access & ~(found.target_access or 0))
         )
 
 
@@ -148,6 +175,8 @@ def load(path: Path = EXPLAINED) -> list[Explanation]:
     for entry in tomllib.loads(path.read_text(encoding="utf-8"))["explained"]:
         given = dict(entry)
         given["kind"] = Kind(given["kind"])
+        if "who" in given:
+            given["who"] = tuple(given["who"])
         if "do" in given:
             given["do"] = tuple(Do(value) for value in given["do"])
         if "disposition" in given:
@@ -171,19 +200,32 @@ def explain(found: Difference, explanations: Sequence[Explanation]) -> Explanati
 
 
 def play_both(round_: list[Step], ours: Player, theirs: Player) -> list[Difference]:
-    """Do a round on both servers and return what differed, up to the step after which the trees may differ."""
-    answers, found = list(zip(ours.play(round_), theirs.play(round_), strict=True)), []
-    for step, (mine, other) in zip(round_, answers, strict=True):
-        difference = of_step(step, mine, other)
+    """Do a round on both servers and return what differed, up to the step after which the trees differ, or may."""
+    found = []
+    ours.begin()
+    theirs.begin()
+    for step in round_:
+        difference = of_step(step, ours.do(step), theirs.do(step))
         if difference is not None:
+            if difference.kind == Kind.ALLOWED:
+                target = theirs.probe(step.user, step.target) if step.target else None
+                path = theirs.probe(step.user, step.path)
+                difference = replace(difference, path_access=path, target_access=target)
             found.append(difference)
             if difference.ends_round:
                 return found
-    mine_left, other_left = ours.tree(), theirs.tree()
-    if mine_left != other_left:
-        shown = [
-            (str({name: value for name, value in left.items() if right.get(name) != value}))
-            for left, right in ((mine_left, other_left), (other_left, mine_left))
-        ]
-        found.append(Difference(Kind.TREE, round_[-1], shown[0], shown[1], "end"))
+        if not step.harmless():
+            difference = _of_trees(step, ours.tree(), theirs.tree())
+            if difference is not None:
+                return [*found, difference]
     return found
+
+
+def _of_trees(step: Step, ours: Tree, theirs: Tree) -> Difference | None:
+    if ours == theirs:
+        return None
+    more, less = (
+        str({name: value for name, value in left.items() if right.get(name) != value})
+        for left, right in ((ours, theirs), (theirs, ours))
+    )
+    return Difference(Kind.TREE, step, more, less, "end")

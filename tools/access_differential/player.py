@@ -26,6 +26,8 @@ _BASIC, _ACCESS, _RENAME, _LINK, _DISPOSITION, _FULL_EA, _END_OF_FILE = 4, 8, 10
 _OWNER, _GROUP, _DACL = 1, 2, 4
 _NAMES = 12
 _NO_CHANGE = 0
+_NOTHING_THERE = frozenset({0xC0000034, 0xC000003A})
+"""OBJECT_NAME_NOT_FOUND, OBJECT_PATH_NOT_FOUND."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +98,16 @@ class Player:
 
     # A round
 
-    def play(self, round_: list[Step]) -> list[Outcome]:
-        """Do all steps in a folder that was not used before; ``tree`` then looks at it."""
+    def begin(self) -> None:
+        """Begin a round, in a folder that was not used before."""
         self._rounds += 1
-        return [self._step(step) for step in round_]
+
+    def probe(self, user: int, path: str) -> int | None:
+        """Return the access that the user could have to what is there; None if there is nothing, 0 if it is refused."""
+        outcome = self.do(Step(user, path, steps.MAXIMUM, do=Do.QUERY_ACCESS))
+        if outcome.open_status in _NOTHING_THERE:
+            return None
+        return int(outcome.found) if outcome.allowed else 0
 
     @property
     def folder(self) -> str:
@@ -119,22 +127,25 @@ class Player:
                 found[str(path.relative_to(top))] = ("file", path.stat().st_nlink, digest)
         return found
 
-    def _step(self, step: Step) -> Outcome:
+    def do(self, step: Step) -> Outcome:
+        """Do one step of the round."""
         path = self._path(step.path)
         client, tree = self._clients[step.user], self._trees[step.user]
         try:
             file = self._create(step.user, step, path)
         except smb3.SessionError as error:
             return Outcome(_status(error))
+        status, found = SUCCESS, None
         try:
-            return Outcome(SUCCESS, SUCCESS, self._act(step, file))
+            found = self._act(step, file)
         except smb3.SessionError as error:
-            return Outcome(SUCCESS, _status(error))
-        finally:
-            try:
-                client.close(tree, file)
-            except smb3.SessionError as error:
-                raise RuntimeError(f"CLOSE answered {_status(error):#x} after: {step}") from error
+            status = _status(error)
+        try:
+            client.close(tree, file)
+        except smb3.SessionError as error:
+            # Samba sometimes says only here that the action failed.
+            status = status or _status(error)
+        return Outcome(SUCCESS, status, found)
 
     def _path(self, path: str) -> str:
         return f"{self.folder}\\{path}" if path else self.folder

@@ -312,3 +312,16 @@ def test_ids() -> None:
     assert ids.uid(Sid.parse("S-1-22-1-77")) == 77
     assert ids.gid(Sid.parse("S-1-22-1-77")) is None
     assert ids.uid(BOB) is None
+
+
+@pytest.mark.parametrize(("sent", "kept"), [(2, 2), (3, 2), (4, 4)])
+def test_acl_revisions_that_clients_send(sent: int, kept: int) -> None:
+    """MS-DTYP 2.4.5 names 2 and 4; smbcacls sends 3."""
+    packed = SecurityDescriptor(dacl=Acl((allow(sd.EVERYONE, 1),), sent)).pack()
+    assert sd.unpack(packed).dacl == Acl((allow(sd.EVERYONE, 1),), kept)
+
+
+@pytest.mark.parametrize("revision", [0, 1, 5, 255])
+def test_other_acl_revisions_are_malformed(revision: int) -> None:
+    with pytest.raises(ValueError, match="revision"):
+        sd.unpack(SecurityDescriptor(dacl=Acl((), revision)).pack())
