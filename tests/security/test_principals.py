@@ -84,3 +84,11 @@ def test_nobody_is_taken_for_somebody_of_another_realm() -> None:
             assert one.same_user(other) == (one is other), (one, other)
     assert len({identity.owner for identity in IDENTITIES}) == len(IDENTITIES)
     assert Identity("Alice").same_user(Identity("aLICE"))
+
+
+def test_guests_write_nothing_into_logs_and_terminals_by_their_names() -> None:
+    shown = str(Identity("x\n2099-01-01 CRITICAL root: forged \x1b[31m\u202e", "D\r\n\x9b", guest=True))
+    assert shown.isprintable()
+    assert shown == "D\\x0d\\x0a\\x9b\\x\\x0a2099-01-01 CRITICAL root: forged \\x1b[31m\\x202e"
+    assert len(str(Identity("y" * 30000, guest=True))) < 300
+    assert str(Identity("Jürgen", "EXAMPLE.COM")) == "EXAMPLE.COM\\Jürgen"
