@@ -176,6 +176,10 @@ class Opening:
 
     def _ask_parent(self) -> None:
         """May something be created there, and which descriptor does it inherit (MS-FSA 2.1.5.1.1)?"""
+        tree = self.request.tree
+        if tree is None or (not tree.share.read_only and not tree.maximal_access & access.WRITES_DATA):
+            # A share that nobody writes says so in its own words.
+            raise StatusError(self._collision() if not self.stream and self._exists() else NtStatus.ACCESS_DENIED)
         if not self.path or (self.stream and self._exists()):
             return
         try:

@@ -26,6 +26,10 @@ class SessionState(enum.Enum):
     EXPIRED = "expired"
 
 
+_MAX_SHOWN = 256
+"""Characters: more than names of accounts and domains have (MS-SAMR 3.1.1.6)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Who a session acts for."""
@@ -59,7 +63,11 @@ class Identity:
         return (f"{self.name}@{self.domain}" if self.domain else self.name).casefold()
 
     def __str__(self) -> str:
-        return f"{self.domain}\\{self.name}" if self.domain else self.name or "ANONYMOUS"
+        """For people: logs and status. Guests call themselves what they like, be it a line of a log or the codes of a
+        terminal, as long as they like."""
+        text = f"{self.domain}\\{self.name}" if self.domain else self.name or "ANONYMOUS"
+        shown = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text[:_MAX_SHOWN])
+        return shown if len(text) <= _MAX_SHOWN else f"{shown}..."
 
 
 CHANNEL_SILENCE = 15.0

@@ -19,7 +19,7 @@ class Settings:
     min_dialect: int = 0x0210
     """Over TCP."""
     rdma_min_dialect: int = 0x0300
-    """Over SMB Direct, which came with 3.0 (MS-SMBD 1.5)."""
+    """Over SMB Direct, which is for 3.0 and later (MS-SMB2 2.1)."""
     max_dialect: int = 0x0311
     require_signing: bool = False
     require_encryption: bool = False

@@ -43,11 +43,11 @@ def _sids_on_host(user: User) -> set[Sid]:
 
 @functools.lru_cache(maxsize=1024)
 def _token(account: Sid, own: User | None, acting: User, guest: bool, anonymous: bool) -> Token:
-    # Everybody without an account is the same to descriptors: who shares a user of the host is told apart by account.
+    # Who shares a user of the host is told apart by account.
     user = account if acting.shared else _IDS.user_sid(acting.uid)
     sids = {account, EVERYONE, NETWORK} | _sids_on_host(acting) | (_sids_on_host(own) if own is not None else set())
     if guest:
-        # Guests have proved nothing: no Authenticated Users.
+        # No Authenticated Users: they have proved nothing (MS-DTYP 2.4.2.4).
         sids.add(BUILTIN_GUESTS)
     elif not anonymous:
         sids |= {AUTHENTICATED_USERS, BUILTIN_USERS}

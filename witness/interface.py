@@ -70,7 +70,7 @@ class WitnessInterface:
         caller, group = association.caller, association.group
         if caller is None or caller.identity is None or group is None:
             raise Fault(FAULT_ACCESS_DENIED)
-        return group.number, str(caller.identity).casefold()
+        return group.number, caller.identity.owner
 
     def _register(self, association: Association, request: Any) -> Any:
         """3.1.4.2."""

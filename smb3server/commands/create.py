@@ -191,6 +191,8 @@ def _prepare(request: Request, record: CreateRequest, name: str, found: dict[byt
         raise StatusError(NtStatus.PRIVILEGE_NOT_HELD)
     if desired & ~int(Access.MAXIMUM_ALLOWED) & ~tree.maximal_access:
         raise StatusError(NtStatus.ACCESS_DENIED)
+    if record.create_options & CreateOptions.DELETE_ON_CLOSE and not tree.maximal_access & Access.DELETE:
+        raise StatusError(NtStatus.ACCESS_DENIED)
     user = tree.user
     if request.connection.dialect < 0x0210:
         found.pop(contexts.REQUEST_LEASE, None)

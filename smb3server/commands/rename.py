@@ -209,6 +209,8 @@ class Link(_NameChange):
     def attempt(self) -> File | None:
         """MS-FSA 2.1.5.15.7."""
         opened, handle = self.opened, self.handle
+        if not opened.tree.maximal_access & Access.WRITE_DATA:
+            raise StatusError(NtStatus.ACCESS_DENIED)
         if opened.is_directory:
             raise StatusError(NtStatus.FILE_IS_A_DIRECTORY)
         if handle.stream:

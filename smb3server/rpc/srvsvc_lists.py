@@ -52,9 +52,9 @@ class Lists:
         return not (self._session.is_guest or self._session.is_anonymous)
 
     def _own_sessions(self) -> Iterator[Session]:
-        own = str(self._session.identity).casefold()
+        own = self._session.identity.owner if self._session.identity is not None else None
         for session in self._server.global_session_table.values():
-            if str(session.identity).casefold() == own:
+            if session.identity is not None and session.identity.owner == own:
                 yield session
 
     def session_enum(self, request: Any) -> Any:

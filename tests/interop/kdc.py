@@ -31,6 +31,22 @@ _CLIENT = """[libdefaults]
 [domain_realm]
  {host} = {realm}
 """
+_FOREIGN_CLIENT = """[realms]
+ {foreign} = {{
+  kdc = 127.0.0.1:{port}
+ }}
+[capaths]
+ {foreign} = {{
+  {realm} = .
+ }}
+"""
+_FOREIGN_SERVER = """[realms]
+ {foreign} = {{
+  database_name = {folder}/foreign-principal
+  key_stash_file = {folder}/foreign-stash
+  acl_file = {folder}/acl
+ }}
+"""
 _SERVER = """[kdcdefaults]
  kdc_listen = 127.0.0.1:{port}
  kdc_tcp_listen = 127.0.0.1:{port}
@@ -54,14 +70,17 @@ def missing_programs() -> list[str]:
 class Kdc:
     """Started when made; ``stop`` it."""
 
-    def __init__(self, folder: Path, enctypes: str = "aes256-cts aes128-cts") -> None:
+    def __init__(self, folder: Path, enctypes: str = "aes256-cts aes128-cts", foreign: str = "") -> None:
+        """``foreign``: one more realm, whose principals get tickets of this one's services by a cross-realm key."""
         self.folder = folder
         self.port = _free_port()
         self.keytab = folder / "server.keytab"
         self.cache = folder / "cache"
         values = {"realm": REALM, "host": HOST, "port": self.port, "folder": folder, "enctypes": enctypes}
-        (folder / "krb5.conf").write_text(_CLIENT.format(**values))
-        (folder / "kdc.conf").write_text(_SERVER.format(**values))
+        values["foreign"] = foreign
+        more = (_FOREIGN_CLIENT, _FOREIGN_SERVER) if foreign else ("", "")
+        (folder / "krb5.conf").write_text((_CLIENT + more[0]).format(**values))
+        (folder / "kdc.conf").write_text((_SERVER + more[1]).format(**values))
         self.environment = {
             "KRB5_CONFIG": str(folder / "krb5.conf"),
             "KRB5_KDC_PROFILE": str(folder / "kdc.conf"),
@@ -74,8 +93,14 @@ class Kdc:
         self.administer(f"addprinc -randkey host/{HOST}@{REALM}")
         self.administer(f"ktadd -k {self.keytab} cifs/{HOST}@{REALM}")
         self.administer(f"ktadd -k {folder}/host.keytab host/{HOST}@{REALM}")
+        realms = [REALM]
+        if foreign:
+            realms.append(foreign)
+            self.run("kdb5_util", "create", "-s", "-r", foreign, "-P", "master")
+            for where in realms:
+                self.administer(f"addprinc -pw cross krbtgt/{REALM}@{foreign}", where)
         self._process = subprocess.Popen(
-            ["krb5kdc", "-n", "-r", REALM],
+            ["krb5kdc", "-n", *(option for realm in realms for option in ("-r", realm))],
             env={**os.environ, **self.environment, "PATH": _PATH},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -107,8 +132,8 @@ class Kdc:
             check=True,
         ).stdout
 
-    def administer(self, query: str) -> None:
-        self.run("kadmin.local", "-r", REALM, "-q", query)
+    def administer(self, query: str, realm: str = REALM) -> None:
+        self.run("kadmin.local", "-r", realm, "-q", query)
 
     def log_on(self, lifetime: str = "10m") -> None:
         """A ticket-granting ticket and one for the service in the cache."""
