@@ -85,6 +85,7 @@ from typing import Any
 
 from smb3server.auth.users import Account, nt_hash, parse_hash
 from smb3server.backends.base import User
+from smb3server.backends.impersonate import may_act
 from smb3server.config_checks import LOG_LEVELS, MESSAGE_OVERHEAD, ConfigError, check, check_share, once
 from smb3server.ha.address import parse as parse_virtual_address
 from smb3server.ha.cluster import ClusterConfig
@@ -428,15 +429,15 @@ def _read_share(table: _Table, config: Config) -> None:
 
 
 def unix_user(what: str, name: str | None) -> User | None:
-    """Credentials of a user of the host. Only root can act as somebody else."""
+    """Credentials of a user of the host. Acting as somebody else takes capabilities (``impersonate.may_act``)."""
     if name is None:
         return None
     try:
         entry = pwd.getpwnam(name)
     except KeyError:
         raise ConfigError(f"{what}: this machine has no user {name}") from None
-    if os.geteuid() not in (0, entry.pw_uid):
-        raise ConfigError(f"{what}: the server has to run as root to act as {name}")
+    if not may_act() and os.geteuid() != entry.pw_uid:
+        raise ConfigError(f"{what}: the server has to run as root, or with CAP_SETUID and CAP_SETGID, to act as {name}")
     return User(entry.pw_uid, entry.pw_gid, tuple(os.getgrouplist(name, entry.pw_gid)))
 
 
