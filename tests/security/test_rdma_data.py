@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,7 @@ async def transfers(
         sink = rdma.register(memoryview(memory), writable=True)  # type: ignore[attr-defined]
         source = rdma.register(memoryview(bytearray(OTHER)), readable=True)  # type: ignore[attr-defined]
         read = tree.read_into(file, 0, sink.descriptors, len(SECRET), invalidate=invalidate)
-        write = lambda: tree.write_from(file, 0, source.descriptors, len(OTHER), invalidate=invalidate)  # noqa: E731
+        write = partial(tree.write_from, file, 0, source.descriptors, len(OTHER), invalidate=invalidate)
         if share or session or client_wants:
             with pytest.raises(ServerError) as caught:
                 await read

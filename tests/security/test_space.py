@@ -131,7 +131,12 @@ def test_writing_takes_set_id_bits_away(tmp_path: Path) -> None:
     file = tmp_path / "program"
     file.write_bytes(b"old")
     backend = LocalBackend(tmp_path)
-    for change in (lambda h: h.write_from([b"new"], 0), lambda h: h.truncate(1), lambda h: h.truncate(0)):
+    changes: tuple[Callable[[Handle], object], ...] = (
+        lambda handle: handle.write_from([b"new"], 0),
+        lambda handle: handle.truncate(1),
+        lambda handle: handle.truncate(0),
+    )
+    for change in changes:
         file.write_bytes(b"old")
         file.chmod(0o6777)
         handle = opened(backend, "program", Disposition.OPEN)
