@@ -9,4 +9,5 @@ This folder is shared by smb3server (make serve). What you put here, clients see
 TEXT
 password=${DEMO_PASSWORD:-$(.venv/bin/python -c 'import secrets; print(secrets.token_hex(5))')}
 echo "Sharing $PWD/demo-share as \"demo\" for user \"demo\", password \"$password\". Ctrl-C stops."
-SMB3SERVER_PASSWORD=$password exec .venv/bin/smb3server --share "demo=$PWD/demo-share" --user demo --rdma "$@"
+export SMB3SERVER_PASSWORD="$password"
+exec .venv/bin/smb3server --share "demo=$PWD/demo-share" --user demo --rdma "$@"
