@@ -23,6 +23,7 @@ _COMMANDS = {
     "doctor": "smb3server.doctor",
     "witness": "witness.cli",
     "cluster": "smb3server.ha.admin",
+    "hash": "smb3server.password_hash",
 }
 EXIT_USAGE, EXIT_FAILED = 2, 1
 

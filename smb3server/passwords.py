@@ -42,7 +42,7 @@ def read_password(path: Path) -> str:
 
 
 def find_password(name: str, file: Path | None) -> str:
-    """Find the password of a user of whom the command line has the name alone: in ``file``, in systemd's credential
+    """Find the password of a user whom the command line gives by name alone: in ``file``, in systemd's credential
     ``smb3server.NAME``, in the variable SMB3SERVER_PASSWORD, or ask the terminal. Raises ``ConfigError``."""
     if file is not None:
         return read_password(file)
@@ -55,7 +55,7 @@ def find_password(name: str, file: Path | None) -> str:
         return password
     if not sys.stdin.isatty():
         raise ConfigError(
-            f"--user {name}: no password: give --password-file FILE, the credential {CREDENTIAL}{name} or "
+            f"user {name}: no password: give --password-file FILE, the credential {CREDENTIAL}{name} or "
             f"{PASSWORD_VARIABLE}"
         )
     return getpass.getpass(f"Password of {name}: ")
