@@ -245,3 +245,63 @@ def test_namespaces_of_attributes_are_known(tmp_path: Path) -> None:
     file.write_text('[server]\nxattrs = "system"\n')
     with pytest.raises(ConfigError, match="xattrs: system is not one of auto, trusted, user"):
         read_file(file, Config())
+
+
+ORDINARY = """
+import os, sys
+from smb3server.backends.base import Disposition, OpenRequest
+from smb3server.backends.local import LocalBackend
+from smb3server.config import Config
+from smb3server.privileges import Privileges, in_force
+os.setgroups([])
+os.setresgid(54321, 54321, 54321)
+os.setresuid(54321, 54321, 54321)
+Privileges(Config()).restrict()
+assert in_force()["dumpable"] is False and in_force()["capabilities"] == [] and not in_force()["acts_as_users"]
+backend = LocalBackend(sys.argv[1])
+for stream in ("", "stream"):
+    handle = backend.open(OpenRequest(("f",), stream, Disposition.OPEN_IF, read=True, write=True))
+    handle.write_from([b"content"], 0)
+    handle.flush()
+    handle.close()
+handle = backend.open(OpenRequest(("f",)))
+handle.truncate(3)
+handle.set_attributes(2)
+handle.flush()
+handle.link(("second",), False)
+handle.rename(("first",), False)
+assert handle.path == ("first",) and handle.info().attributes & 2
+assert [entry.name for entry in handle.streams()] == ["", "stream"]
+handle.unlink()
+handle.close()
+handle = backend.open(OpenRequest((), directory=True))
+assert "second" in [entry.name for entry in handle.scan()]
+handle.close()
+print("served")
+"""
+
+
+@root_only
+def test_files_are_reached_by_an_ordinary_user_that_is_not_dumpable(tmp_path: Path) -> None:
+    """/proc/self belongs to root then; what is opened without data access is reached through /proc/self/fd."""
+    open_up(tmp_path)
+    tmp_path.chmod(0o777)
+    done = subprocess.run(
+        [sys.executable, "-c", ORDINARY, tmp_path],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        cwd=ROOT,
+        check=False,
+    )
+    assert done.stdout == "served\n", done.stderr
+
+
+@root_only
+def test_who_owns_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
+    """Though the owner gave up as much, and is not dumpable."""
+    file = configured(tmp_path)
+    with served(tmp_path, "--config", str(file)) as server:
+        ended = run("--config", str(file), "--listen", "127.0.0.1", "--port", str(server.port))
+        assert ended.returncode == 1
+        assert f"({server.process.pid})" in ended.stderr or f" {server.process.pid}" in ended.stderr
