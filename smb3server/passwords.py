@@ -74,7 +74,7 @@ def read_users(path: Path) -> Iterator[tuple[str, str, str | None]]:
 
 
 def hide_arguments(given: Sequence[str]) -> None:
-    """Overwrite the passwords of ``NAME:PASSWORD`` arguments where everybody reads them: in the memory behind
+    """Overwrite the passwords of arguments that are ``NAME:PASSWORD`` where everybody reads them: in the memory behind
     /proc/PID/cmdline."""
     with open("/proc/self/stat", "rb") as file:
         # The second field, the program's name, may have blanks and parentheses.
@@ -82,7 +82,9 @@ def hide_arguments(given: Sequence[str]) -> None:
     start, end = int(fields[_ARGUMENT_START - 2]), int(fields[_ARGUMENT_END - 2])
     memory = ctypes.string_at(start, end - start)
     for text in given:
-        name, _, password = text.partition(":")
+        name, separator, password = text.partition(":")
+        if not separator:
+            continue
         whole, length = os.fsencode(text) + b"\0", len(os.fsencode(password))
         at = memory.find(whole)
         while at >= 0:

@@ -223,6 +223,36 @@ def test_the_command_line_does_not_keep_a_password(tmp_path: Path, form: tuple[s
     assert PASSWORD not in (tmp_path / "log").read_text()
 
 
+CLIENT = """
+import sys
+from pathlib import Path
+{importing}
+main(sys.argv[1:])
+print(Path("/proc/self/cmdline").read_bytes().replace(b"\\0", b" ").decode(), sys.argv)
+"""
+
+
+@pytest.mark.parametrize(
+    ("importing", "arguments"),
+    [
+        ("from smb3server.doctor import main", ("//127.0.0.1:9/x", "--fabrics=iwarp")),
+        ("from witness.cli import main", ("list", "//127.0.0.1", "--port=9")),
+    ],
+)
+def test_commands_do_not_keep_one_either(importing: str, arguments: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CLIENT.format(importing=importing), *arguments, "--user", f"u:{PASSWORD}"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        cwd=ROOT,
+        check=False,
+        timeout=60,
+    )
+    assert "u:*****" in done.stdout, done.stderr
+    assert PASSWORD not in done.stdout + done.stderr
+
+
 # The admin socket's directory
 
 
