@@ -111,6 +111,17 @@ def test_what_is_not_needed_is_given_up(tmp_path: Path) -> None:
         assert report["capabilities"] == names(ALWAYS | Capability.SYS_ADMIN)
         assert report["no_new_privs"] is True and report["dumpable"] is False and report["core_limit"] == 0
         assert report["user"] == "root" and report["sandbox"] is False
+        shown = subprocess.run(
+            [sys.executable, "-m", "smb3server", "status", "--state", server.state],
+            capture_output=True,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "500"},
+            cwd=ROOT,
+            check=True,
+        )
+        assert (
+            f"process: runs as root; acts as users; {', '.join(names(ALWAYS | Capability.SYS_ADMIN))};" in shown.stdout
+        )
 
 
 def started_as_root(folder: Path) -> tuple[list[str], list[str]]:
