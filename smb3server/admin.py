@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import socket
+import stat
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -31,10 +32,17 @@ _CREDENTIALS = struct.Struct("=iII")
 Command = Callable[[dict[str, Any]], dict[str, Any]]
 
 
+ROOTS_RUNTIME_DIRECTORY = Path("/run/smb3server")
+RUNTIME_VARIABLE = "RUNTIME_DIRECTORY"
+"""Set by systemd (systemd.exec(5))."""
+
+
 def runtime_directory() -> Path:
     """Where servers without a state directory have their sockets."""
     if os.geteuid() == 0:
-        return Path("/run/smb3server")
+        return ROOTS_RUNTIME_DIRECTORY
+    if given := os.environ.get(RUNTIME_VARIABLE):
+        return Path(given.split(":")[0])
     base = os.environ.get("XDG_RUNTIME_DIR")
     return Path(base) / "smb3server" if base else Path(f"/tmp/smb3server-{os.geteuid()}")
 
@@ -48,11 +56,30 @@ class _Place:
     """A directory, opened so that names in it fit sun_path (108 bytes) however deep it is."""
 
     def __init__(self, path: Path) -> None:
-        self.descriptor = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        # Where everybody may make names, a name may lead anywhere.
+        flags = os.O_NOFOLLOW if _is_shared(path.parent.parent) else 0
+        self.descriptor = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | flags)
         self.name = f"/proc/self/fd/{self.descriptor}/{path.name}"
+
+    def check_owner(self) -> None:
+        """Raise ``PermissionError`` unless the directory is this user's, and his alone to change."""
+        status = os.fstat(self.descriptor)
+        if status.st_uid != os.geteuid():
+            raise PermissionError(errno.EACCES, "directory belongs to somebody else")
+        if status.st_mode & 0o022:
+            raise PermissionError(errno.EACCES, "others may write to its directory")
 
     def close(self) -> None:
         os.close(self.descriptor)
+
+
+def _is_own(directory: Path) -> bool:
+    status = os.lstat(directory)
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+
+
+def _is_shared(directory: Path) -> bool:
+    return bool(os.stat(directory).st_mode & stat.S_ISVTX)
 
 
 class AdminSocket:
@@ -68,12 +95,10 @@ class AdminSocket:
     async def start(self) -> None:
         """Raises ``OSError``: EADDRINUSE if another server serves there."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        stat = os.stat(self.path.parent)
-        if stat.st_uid != os.geteuid():
-            raise PermissionError(errno.EACCES, "directory belongs to somebody else", str(self.path.parent))
         place = _Place(self.path)
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
+            place.check_owner()
             self._remove_stale(place.name)
             # The mode of a bound socket is 0777 less the umask: narrow from its first moment on.
             mask = os.umask(0o177)
@@ -181,6 +206,9 @@ def running(directory: Path | None = None) -> list[Path]:
     """Sockets in the runtime directory that somebody answers."""
     found: list[Path] = []
     folder = directory or runtime_directory()
+    if folder.is_dir() and _is_shared(folder.parent) and not _is_own(folder):
+        log.warning("%s belongs to somebody else, whose answers could be anything", folder)
+        return found
     for path in sorted(folder.glob("*.sock")) if folder.is_dir() else ():
         try:
             ask(path, "ping", 1.0)

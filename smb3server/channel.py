@@ -9,7 +9,7 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from smb3server.request import Response
+from smb3server.request import Request, Response
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire.read_write import Channel, ReadRequest, WriteRequest, descriptors
 from smbdirect.message_transport import RdmaOperations, RemoteBuffer
@@ -53,12 +53,14 @@ class RemoteMemory(NamedTuple):
         return Response([ERROR_BODY], status=error.status, invalidate=self.invalidate)
 
 
-def remote_buffers(
-    connection: Connection, message: memoryview, record: ReadRequest | WriteRequest, length: int
-) -> RemoteMemory | None:
+def remote_buffers(request: Request, record: ReadRequest | WriteRequest, length: int) -> RemoteMemory | None:
     """None for data in the message. MS-SMB2 3.3.5.12, 3.3.5.13: Channel counts from dialect 3.0 on; an unknown value,
     one that needs RDMA on a connection without, or descriptors that are malformed or cover less than ``length`` bytes
-    fail with INVALID_PARAMETER."""
+    fail with INVALID_PARAMETER.
+
+    So do descriptors where data is to be encrypted: without the transforms of 2.2.43, which this server does not
+    negotiate, what goes by RDMA goes in the clear. Clients do not ask for it there (3.2.4.6, 3.2.4.7)."""
+    connection, message = request.connection, request.message
     if record.channel == Channel.NONE or connection.dialect < DIALECT_3_0:
         return None
     rdma = connection.transport.rdma
@@ -66,6 +68,9 @@ def remote_buffers(
         raise StatusError(NtStatus.INVALID_PARAMETER)
     invalidate = record.channel == Channel.RDMA_V1_INVALIDATE and connection.dialect >= DIALECT_3_0_2
     if record.channel != Channel.RDMA_V1 and not invalidate:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    session, tree = request.session, request.tree
+    if request.encrypted or (session is not None and session.encrypt_data) or (tree is not None and tree.encrypt_data):
         raise StatusError(NtStatus.INVALID_PARAMETER)
     buffers = descriptors(message, record.channel_info_offset, record.channel_info_length)
     if sum(buffer.length for buffer in buffers) < length:

@@ -13,6 +13,8 @@ from urllib.parse import quote as url_quote
 
 from smb3server import collector
 from smb3server.config import Config, ConfigError, parse_arguments
+from smb3server.passwords import hide_arguments, read_text
+from smb3server.privileges import Privileges
 from smb3server.service import DEFAULT_PORT, Service
 from smbdirect.errors import ProviderError
 
@@ -21,6 +23,7 @@ _COMMANDS = {
     "doctor": "smb3server.doctor",
     "witness": "witness.cli",
     "cluster": "smb3server.ha.admin",
+    "hash": "smb3server.password_hash",
 }
 EXIT_USAGE, EXIT_FAILED = 2, 1
 
@@ -65,9 +68,14 @@ def _windows_quote(text: str) -> str:
     return f'"{text}"' if " " in text else text
 
 
-async def serve(config: Config) -> int:
+async def serve(config: Config, privileges: Privileges) -> int:
     """Run until SIGTERM, SIGINT or SIGHUP (its terminal went away). Exit status."""
-    service = Service(config)
+    service = Service(config, privileges)
+    if config.command_line_passwords:
+        service.notes.append(
+            "a password was on the command line, where other users of this host may have seen it; --user NAME asks for "
+            "it, --password-file reads it"
+        )
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -100,6 +108,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(importlib.import_module(_COMMANDS[given[0]]).main(given[1:]))
     try:
         config = parse_arguments(arguments)
+        hide_arguments(config.command_line_passwords)
+        for path in config.secret_files:
+            read_text(path)
+        privileges = Privileges(config)
+        privileges.restrict()
     except ConfigError as error:
         print(f"smb3server: {error}", file=sys.stderr)
         return EXIT_USAGE
@@ -113,5 +126,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         import uvloop
     except ImportError:
-        return asyncio.run(serve(config))
-    return int(uvloop.run(serve(config)))
+        return asyncio.run(serve(config, privileges))
+    return int(uvloop.run(serve(config, privileges)))

@@ -7,6 +7,10 @@ port = 445
 rdma = "auto"                      # auto, off, or fabrics: "iwarp,roce", "verbs"
 rdma_port = 5445
 state = "/var/lib/smb3server"
+run_as = "smb3server"              # give up being root once started; default: stay who started it
+sandbox = false                    # refuse system calls that a file server never makes
+xattrs = "auto"                    # where metadata lies: auto, trusted, user
+users_file = "/etc/smb3server/users"   # lines NAME:NT_HASH or NAME:NT_HASH:UNIX_USER
 guest = false
 require_signing = false
 require_encryption = false
@@ -63,7 +67,7 @@ nodes = ["a", "b"]                 # that may have it, best first; default: any
 
 [[user]]
 name = "alice"
-password = "..."                   # or nt_hash = "32 hexadecimal digits"
+password = "..."                   # or nt_hash = "32 hexadecimal digits", or password_file = "FILE"
 principal = "alice@EXAMPLE.COM"    # the Kerberos principal whose account it is; default: the name in a trusted realm
 unix_user = "alice"                # act with this user's uid, gid and groups; as root only (default: see security.md)
 
@@ -98,6 +102,7 @@ from typing import Any
 from smb3server.auth.principals import parse as parse_principal
 from smb3server.auth.users import Account, nt_hash, parse_hash
 from smb3server.backends.base import User
+from smb3server.backends.impersonate import may_act
 from smb3server.config_checks import LOG_LEVELS, MESSAGE_OVERHEAD, ConfigError, check, check_share, once
 from smb3server.ha.address import parse as parse_virtual_address
 from smb3server.ha.cluster import ClusterConfig
@@ -105,11 +110,13 @@ from smb3server.ha.service_owner import ServiceConfig
 from smb3server.ha.store_url import parse_url
 from smb3server.host_lists import EVERYBODY, HostLists, Network
 from smb3server.host_lists import parse as parse_hosts
+from smb3server.passwords import find_password, read_password, read_users
 from smb3server.security.algorithms import Cipher, SigningAlgorithm
 from smb3server.settings import Settings
 
 __all__ = ["Config", "ConfigError", "parse_arguments", "read_file"]
 
+XATTR_CHOICES = ("auto", "trusted", "user")
 RDMA_CHOICES = ("auto", "off", "iwarp", "roce", "verbs")
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 DIALECTS = {"2.0.2": 0x0202, "2.1": 0x0210, "3.0": 0x0300, "3.0.2": 0x0302, "3.1.1": 0x0311}
@@ -131,6 +138,8 @@ LIMITS = tuple(
     and entry.name != "max_dialect"
 )
 """Numbers of ``Settings`` that the section [limits] sets under the same names."""
+_SECRETS = ("password", "nt_hash")
+"""Keys whose values are not shown."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,63}")
 
 
@@ -199,6 +208,15 @@ class Config:
     rdma_port: int | None = None
     """None: 5445."""
     state: Path | None = None
+    run_as: str = ""
+    """Name of the host's user that the server becomes; empty: it stays who started it."""
+    sandbox: bool = False
+    xattrs: str = "auto"
+    """Namespace of extended attributes, as ``LocalOptions.xattrs``."""
+    secret_files: list[Path] = field(default_factory=list)
+    """Configuration files with passwords or hashes in them."""
+    command_line_passwords: list[str] = field(default_factory=list, repr=False)
+    """``NAME:PASSWORD`` as given."""
     log_level: str = "info"
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     witness: WitnessConfig | None = None
@@ -233,12 +251,12 @@ def parse_rdma(text: str) -> str:
     return ",".join(names)
 
 
-def parse_user(text: str) -> Account:
-    """``NAME:PASSWORD``."""
+def parse_user(text: str, password_file: Path | None = None) -> Account:
+    """``NAME:PASSWORD``, or ``NAME`` whose password comes from elsewhere (``passwords.find_password``)."""
     name, separator, password = text.partition(":")
-    if not separator or not name:
-        raise ConfigError(f"--user {name}: write NAME:PASSWORD")
-    return Account(name, nt_hash(password))
+    if not name:
+        raise ConfigError("--user: write NAME or NAME:PASSWORD")
+    return Account(name, nt_hash(password if separator else find_password(name, password_file)))
 
 
 class _Table:
@@ -253,7 +271,8 @@ class _Table:
             return default
         value = self._values.pop(key)
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise ConfigError(f"{self._where}: {key} must be of type {kind.__name__}, not {value!r}")
+            found = type(value).__name__ if key in _SECRETS else repr(value)
+            raise ConfigError(f"{self._where}: {key} must be of type {kind.__name__}, not {found}")
         return value
 
     def has(self, key: str) -> bool:
@@ -289,6 +308,8 @@ def read_file(path: Path, config: Config) -> None:
     for entry in _tables(path, document, "share"):
         _read_share(_Table(f"{path}: [[share]]", entry), config)
     for entry in _tables(path, document, "user"):
+        if path not in config.secret_files and any(key in entry for key in _SECRETS):
+            config.secret_files.append(path)
         _read_user(_Table(f"{path}: [[user]]", entry), config)
     _read_cluster(_Table(f"{path}: [cluster]", _table(path, document, "cluster")), config.cluster)
     for entry in _tables(path, document, "service"):
@@ -347,7 +368,19 @@ def _read_server(table: _Table, config: Config) -> None:
     state = table.take("state", str)
     config.state = Path(state) if state else config.state
     config.log_level = table.take("log_level", str, config.log_level)
+    config.run_as = table.take("run_as", str, config.run_as)
+    config.sandbox = table.take("sandbox", bool, config.sandbox)
+    config.xattrs = table.take("xattrs", str, config.xattrs)
+    if config.xattrs not in XATTR_CHOICES:
+        raise ConfigError(f"xattrs: {config.xattrs} is not one of {', '.join(XATTR_CHOICES)}")
+    users = table.take("users_file", str)
     table.finish()
+    for name, digest, unix_name in read_users(Path(users)) if users else ():
+        user = unix_user(f"{users}: {name}", unix_name)
+        try:
+            config.accounts.append(Account(name, parse_hash(digest), user))
+        except ValueError as error:
+            raise ConfigError(f"{users}: {name}: {error}") from error
 
 
 def _unknown_principals(text: str) -> User | None:
@@ -495,25 +528,29 @@ def _read_share(table: _Table, config: Config) -> None:
 
 
 def unix_user(what: str, name: str | None, shared: bool = False) -> User | None:
-    """Credentials of a user of the host; ``shared`` by several users. Only root can act as somebody else."""
+    """Credentials of a user of the host; ``shared`` by several users. Acting as somebody else takes capabilities
+    (``impersonate.may_act``)."""
     if name is None:
         return None
     try:
         entry = pwd.getpwnam(name)
     except KeyError:
         raise ConfigError(f"{what}: this machine has no user {name}") from None
-    if os.geteuid() not in (0, entry.pw_uid):
-        raise ConfigError(f"{what}: the server has to run as root to act as {name}")
+    if not may_act() and os.geteuid() != entry.pw_uid:
+        raise ConfigError(f"{what}: the server has to run as root, or with CAP_SETUID and CAP_SETGID, to act as {name}")
     return User(entry.pw_uid, entry.pw_gid, tuple(os.getgrouplist(name, entry.pw_gid)), shared)
 
 
 def _read_user(table: _Table, config: Config) -> None:
     name, password, digest = table.take("name", str), table.take("password", str), table.take("nt_hash", str)
+    file = table.take("password_file", str)
     user = unix_user(f"user {name}: unix_user", table.take("unix_user", str))
     principal = table.take("principal", str, "")
     table.finish()
-    if not name or (password is None) == (digest is None):
-        raise ConfigError("[[user]]: name and either password or nt_hash are needed")
+    if not name or [password, digest, file].count(None) != 2:
+        raise ConfigError("[[user]]: name and one of password, nt_hash and password_file are needed")
+    if file is not None:
+        password = read_password(Path(file))
     try:
         if principal:
             parse_principal(principal)
@@ -568,7 +605,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--share", action="append", default=[], metavar="NAME=PATH[,user=USER][,ro]", help="share a directory"
     )
-    parser.add_argument("--user", action="append", default=[], metavar="NAME:PASSWORD", help="add a user")
+    parser.add_argument(
+        "--user",
+        action="append",
+        default=[],
+        metavar="NAME[:PASSWORD]",
+        help="add a user; without a password: that of --password-file, of $SMB3SERVER_PASSWORD, or asked for",
+    )
+    parser.add_argument("--password-file", type=Path, metavar="FILE", help="its first line is the users' password")
     parser.add_argument("--guest", action="store_true", help="let unknown users in as guests, without signing")
     parser.add_argument(
         "--rdma",
@@ -601,7 +645,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Config:
     once("--share", (share.name for share in named))
     by_name.update({share.name.casefold(): share for share in named})
     config.shares = list(by_name.values())
-    added = [parse_user(text) for text in options.user]
+    added = [parse_user(text, options.password_file) for text in options.user]
+    config.command_line_passwords = [text for text in options.user if ":" in text]
     once("--user", (account.name for account in added))
     config.accounts += added
     if options.guest:
@@ -613,7 +658,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Config:
         raise ConfigError("nothing to share: give --share NAME=PATH or a configuration file with [[share]]")
     _check_cluster(config)
     if not config.accounts and not config.settings.allow_guest and not config.settings.keytab:
-        raise ConfigError("nobody could log on: give --user NAME:PASSWORD, --guest or a keytab")
+        raise ConfigError("nobody could log on: give --user NAME, --guest or a keytab")
     check(config)
     return config
 

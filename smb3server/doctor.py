@@ -41,6 +41,7 @@ from smb3server.host import (
     rdma_devices,
 )
 from smb3server.multichannel import Interface, rdma_capable, read_interfaces
+from smb3server.passwords import hide_arguments
 from smbdirect.errors import ProviderError
 
 EXIT_RDMA, EXIT_NO_RDMA, EXIT_USAGE, EXIT_UNREACHABLE = 0, 1, 2, 3
@@ -279,6 +280,7 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> int:
     """Entry point; exit status as ``--help`` says."""
     options = _parser().parse_args(arguments)
+    hide_arguments([options.user or ""])
     if options.target is None:
         return _examine_host(options.json)
     matched = _TARGET.fullmatch(options.target)

@@ -28,6 +28,7 @@ from smb3server.ha.store import Store, StoreError
 from smb3server.ha.store_url import parse_url
 from smb3server.host import ROOT, machine_id, overlapping, port_owners
 from smb3server.presentation import hider
+from smb3server.privileges import Privileges, in_force
 from smb3server.report import collect
 from smb3server.server import Server
 from smb3server.transports.listener import TcpListener
@@ -51,8 +52,10 @@ _STORE_FILE = "handles.db"
 class Service:
     """``start`` it, then ``stop`` it, once."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, privileges: Privileges | None = None) -> None:
+        """``privileges`` of the process, if it is this service's own; None: they stay as they are."""
         self.config = config
+        self._privileges = privileges
         users = UserDatabase()
         for account in config.accounts:
             users.add(account)
@@ -92,6 +95,8 @@ class Service:
             await self.cluster.start()
         if self.config.witness is not None:
             await self._start_witness(self.config.witness, hosts)
+        if self._privileges is not None:
+            self._privileges.settle()
         await self._open_admin()
 
     async def _start_witness(self, config: WitnessConfig, hosts: list[str]) -> None:
@@ -147,7 +152,7 @@ class Service:
         """A server that nobody can ask still serves."""
         path = socket_path(self.config.state)
         commands: dict[str, Command] = {
-            "status": lambda _: collect(self.server, self.addresses()),
+            "status": lambda _: {**collect(self.server, self.addresses()), "process": in_force()},
             "ping": lambda _: {"pid": os.getpid()},
         }
         if self.witness is not None:
@@ -200,7 +205,9 @@ class Service:
                     sidecar.parent.mkdir(mode=0o700, exist_ok=True)
                 except OSError as error:
                     raise ConfigError(f"state directory {self.config.state}: {error}") from error
-            options = LocalOptions(read_only=share.never_written, sidecar=str(sidecar) if sidecar else None)
+            options = LocalOptions(
+                read_only=share.never_written, sidecar=str(sidecar) if sidecar else None, xattrs=self.config.xattrs
+            )
             try:
                 if sidecar is not None:
                     sidecar.parent.mkdir(mode=0o700, exist_ok=True)

@@ -65,6 +65,19 @@ def _head(server: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _process(process: dict[str, Any]) -> str:
+    """Who the server runs as, and what it may still do."""
+    parts = [f"runs as {process['user']}"]
+    if process["acts_as_users"]:
+        parts.append("acts as users")
+    parts.append(", ".join(process["capabilities"]) or "no capabilities")
+    parts.append("no_new_privs" if process["no_new_privs"] else "may gain privileges")
+    parts.append("dumpable" if process["dumpable"] else "not dumpable")
+    parts.append("no core" if process["core_limit"] == 0 else "may dump core")
+    parts.append("sandbox" if process["sandbox"] else "no sandbox")
+    return escape("process: " + "; ".join(parts))
+
+
 def _sessions(report: dict[str, Any]) -> Table:
     table = _table("Sessions", ("session", "user", "client", "shares", "channels", "opens", "protection", "since"))
     now = report["server"]["now"]
@@ -146,6 +159,8 @@ def _opens(report: dict[str, Any]) -> Table:
 def render(report: dict[str, Any]) -> RenderableType:
     """The whole report, for a terminal."""
     parts: list[RenderableType] = [_head(report["server"])]
+    if "process" in report:
+        parts.append(_process(report["process"]))
     if report["sessions"]:
         parts += [_sessions(report)]
     if report["channels"]:

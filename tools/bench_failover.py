@@ -101,6 +101,7 @@ class Setup:
                 time.sleep(0.05)
         for number, port in enumerate(self.ports):
             config = self.folder / f"node{number}.toml"
+            config.touch(0o600)
             config.write_text(
                 f'[server]\nlisten = ["127.0.0.1"]\nport = {port}\nstate = "{self.folder / f"node{number}"}"\n'
                 f'log_level = "info"\n[limits]\nmax_connections = {self.connections}\n[cluster]\nttl = {self.ttl}\n'
@@ -307,6 +308,7 @@ def _until(last: Step, clients: int, folder: Path) -> float:
     share.mkdir(parents=True)
     (port,) = free_ports(1)
     config = folder / "smb.toml"
+    config.touch(0o600)
     config.write_text(
         f'[server]\nlisten = ["127.0.0.1"]\nport = {port}\nstate = "{folder / "state"}"\nlog_level = "warning"\n'
         f'[limits]\nmax_connections = 50000\n[[share]]\nname = "data"\npath = "{share}"\n{own_user.LINE}'

@@ -11,4 +11,5 @@ TEXT
 if [ "$(id -u)" = 0 ] && [ "$(stat -c %u demo-share)" = 0 ]; then chown -hR nobody: demo-share; fi
 password=${DEMO_PASSWORD:-$(.venv/bin/python -c 'import secrets; print(secrets.token_hex(5))')}
 echo "Sharing $PWD/demo-share as \"demo\" for user \"demo\", password \"$password\". Ctrl-C stops."
-exec .venv/bin/smb3server --share "demo=$PWD/demo-share" --user "demo:$password" --rdma "$@"
+export SMB3SERVER_PASSWORD="$password"
+exec .venv/bin/smb3server --share "demo=$PWD/demo-share" --user demo --rdma "$@"

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from smb3server.admin import ask
+from smb3server.passwords import hide_arguments
 from smb3server.status_view import find_socket
 from witness.client import Registered, WitnessClient, WitnessClientError, choose_witness
 from witness.ndr import V1, InterfaceInfo, InterfaceState
@@ -181,6 +182,7 @@ def _show(answer: dict[str, Any]) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Entry point; exit status as ``--help`` says."""
     options = _parser().parse_args(arguments)
+    hide_arguments([getattr(options, "user", "")])
     if options.command in ("notify", "status"):
         return _ask_running(options)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import struct
 import time
@@ -23,7 +24,7 @@ from smb3server.backends.base import (
     StreamInfo,
     User,
 )
-from smb3server.backends.impersonate import ActAs
+from smb3server.backends.impersonate import ActAs, SpaceOf
 from smb3server.backends.metadata import Blob, Metadata, file_info
 from smb3server.backends.syscalls import Statx
 
@@ -50,6 +51,7 @@ class LocalHandle(Handle):
         "_fd",
         "_name_synced",
         "_ref",
+        "_space",
         "_user",
         "_writable",
         "created",
@@ -78,6 +80,7 @@ class LocalHandle(Handle):
         self._data = data
         self._writable = writable
         self._user = user
+        self._space = SpaceOf(user)
         self._name_synced = not created
         self.key = FileKey(stat.dev, stat.ino)
         self.kind = kind
@@ -116,7 +119,8 @@ class LocalHandle(Handle):
         return file_io.read_into(self._data_descriptor(), buffers, offset)
 
     def write_from(self, buffers: Sequence[Buffer], offset: int) -> int:
-        return file_io.write_from(self._data_descriptor(), buffers, offset)
+        with self._space:
+            return file_io.write_from(self._data_descriptor(), buffers, offset)
 
     def flush(self) -> None:
         if self._data is not None:
@@ -162,19 +166,23 @@ class LocalHandle(Handle):
         if size >= stat.st_size or not release.is_large(stat, size):
             return None
         self._changing()
-        return lambda: file_io.truncate(descriptor, size)
+        return functools.partial(self._truncate, descriptor, size)
+
+    def _truncate(self, descriptor: int, size: int) -> None:
+        with self._space:
+            file_io.truncate(descriptor, size)
 
     def truncate(self, size: int) -> None:
         with self._for_writing() as descriptor:
-            file_io.truncate(descriptor, size)
+            self._truncate(descriptor, size)
 
     def allocate(self, size: int) -> None:
-        with self._for_writing() as descriptor:
+        with self._for_writing() as descriptor, self._space:
             file_io.allocate(descriptor, size)
 
     def zero_range(self, offset: int, length: int) -> None:
         sparse = bool(self.info().attributes & attr.SPARSE)
-        with self._for_writing() as descriptor:
+        with self._for_writing() as descriptor, self._space:
             file_io.zero_range(descriptor, offset, length, sparse)
 
     def allocated_ranges(self, offset: int, length: int) -> list[tuple[int, int]]:
@@ -184,13 +192,15 @@ class LocalHandle(Handle):
         origin = source.fileno()
         if origin is None:
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
-        return file_io.copy_range(origin, source_offset, self._data_descriptor(), offset, length)
+        with self._space:
+            return file_io.copy_range(origin, source_offset, self._data_descriptor(), offset, length)
 
     def clone_range(self, source: Handle, source_offset: int, offset: int, length: int) -> None:
         origin = source.fileno()
         if origin is None:
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
-        file_io.clone_range(origin, source_offset, self._data_descriptor(), offset, length)
+        with self._space:
+            file_io.clone_range(origin, source_offset, self._data_descriptor(), offset, length)
 
     def set_compressed(self, compressed: bool) -> None:
         self._changing()

@@ -24,8 +24,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from smb3server.backends import attributes as attr
-from smb3server.backends import filetime, syscalls
+from smb3server.backends import capabilities, filetime, syscalls
 from smb3server.backends.base import FileInfo, FileKey, Kind
+from smb3server.backends.capabilities import Capability
 from smb3server.backends.sidecar import SideCar
 from smb3server.backends.syscalls import Statx
 
@@ -40,7 +41,6 @@ _NO_KEY = bytes(16)
 _MAX_BLOB = 1 << 17
 _UNSUPPORTED = frozenset((errno.EOPNOTSUPP, errno.ENOSYS))
 _NO_ROOM = frozenset((errno.ENOSPC, errno.E2BIG, errno.ERANGE, errno.EFBIG, errno.EDQUOT))
-_CAP_SYS_ADMIN = 1 << 21
 
 
 class Blob(enum.IntEnum):
@@ -124,9 +124,9 @@ def unpack(raw: bytes | None, inode: int) -> Metadata:
 
 def may_use_trusted() -> bool:
     """CAP_SYS_ADMIN in the initial user namespace, which trusted.* attributes take."""
-    with open("/proc/self/status") as status, open("/proc/self/uid_map") as uid_map:
-        effective = next((int(line.split()[1], 16) for line in status if line.startswith("CapEff:")), 0)
-        return bool(effective & _CAP_SYS_ADMIN) and uid_map.read().split() == ["0", "0", "4294967295"]
+    with open("/proc/self/uid_map") as uid_map:
+        first = uid_map.read().split() == ["0", "0", "4294967295"]
+    return first and bool(capabilities.get().effective & Capability.SYS_ADMIN)
 
 
 def _set_on_unwritable(reference: Reference, name: str, value: bytes) -> None:

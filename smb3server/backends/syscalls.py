@@ -313,6 +313,11 @@ _have_getxattrat = _probe_getxattrat()
 # Credentials of this thread alone: the C library's setgroups() would change every thread's.
 
 
+def switch_fsuid(uid: int) -> int:
+    """The uid that was in force. Whether ``uid`` is now, the next call tells."""
+    return int(_setfsuid(uid))
+
+
 def set_fsuid(uid: int) -> None:
     _setfsuid(uid)
     if _setfsuid(0xFFFFFFFF) != uid:

@@ -32,7 +32,7 @@ def read(request: Request) -> Response | Pending:
     found = find_open(request, (record.persistent, record.volatile))
     if found.pipe is not None:
         return _read_pipe(found, record)
-    remote = remote_buffers(connection, request.message, record, record.length)
+    remote = remote_buffers(request, record, record.length)
     if remote is None:
         return _read_file(request, record, found, None)
     try:

@@ -35,7 +35,7 @@ def write(request: Request) -> Response | Pending:
     connection = request.connection
     if record.length > connection.max_write_size:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    remote = remote_buffers(connection, request.message, record, record.remaining_bytes)
+    remote = remote_buffers(request, record, record.remaining_bytes)
     if remote is None:
         if record.data_offset > 0x100:
             raise StatusError(NtStatus.INVALID_PARAMETER)

@@ -27,6 +27,7 @@ class ServerProcess:
         self.share.mkdir(exist_ok=True)
         (self.port,) = free_ports(1)
         self.config = folder / "server.toml"
+        self.config.touch(0o600)
         self.config.write_text(
             f'[server]\nname = "T"\nlisten = ["127.0.0.1"]\nport = {self.port}\nstate = "{state or folder / "state"}"\n'
             f'[[share]]\nname = "ca"\npath = "{self.share}"\n{own_user.LINE}continuous_availability = true\n'

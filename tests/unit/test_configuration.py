@@ -38,11 +38,15 @@ def rows(title: str) -> dict[str, list[str]]:
 def example(tmp_path: Path) -> str:
     data = tmp_path / "data"
     data.mkdir()
+    for name, text in (("users", "dora:878d8014606cda29677a44efa1353fc7\n"), ("carol", "secret\n")):
+        (tmp_path / name).touch(0o600)
+        (tmp_path / name).write_text(text)
     return (
         section("Everything at once")
         .split("```toml\n")[1]
         .split("```")[0]
         .replace("/srv/data", str(data))
+        .replace("/etc/smb3server", str(tmp_path))
         .replace("www-data", pwd.getpwuid(os.geteuid()).pw_name)
     )
 
@@ -81,7 +85,7 @@ def test_the_example_has_every_key_and_is_read(tmp_path: Path, taken: dict[str, 
     assert (settings.max_connections, settings.interim_delay) == (500, 0.5)
     assert (read.listen, read.rdma, read.rdma_port) == (["0.0.0.0", "::"], "iwarp,roce", 5445)
     assert read.shares[0].users == {"alice", "bob", "carol@example.com"} and read.shares[0].encrypt
-    assert [account.name for account in read.accounts] == ["alice", "bob"]
+    assert [account.name for account in read.accounts] == ["dora", "alice", "bob", "carol"]
     for title in ("[server]", "[[share]]", "[[user]]", "[cluster]", "[[service]]", "[witness]", "[limits]"):
         sections = {"node"} if title == "[witness]" else set()
         assert taken[title] == set(rows(f"`{title}`")) - sections, title
@@ -97,11 +101,12 @@ def test_defaults_of_limits() -> None:
 
 
 def test_defaults_of_flags() -> None:
-    settings = Settings()
+    config, settings = Config(), Settings()
     attributes = {"guest": "allow_guest", "anonymous": "allow_anonymous"}
     for name, cells in rows("`[server]`").items():
         if cells[0] in ("`true`", "`false`"):
-            assert cells[0] == f"`{str(getattr(settings, attributes.get(name, name))).lower()}`", name
+            holder = config if hasattr(config, name) else settings
+            assert cells[0] == f"`{str(getattr(holder, attributes.get(name, name))).lower()}`", name
 
 
 def test_every_option_is_documented() -> None:
@@ -131,8 +136,8 @@ def test_every_option_is_documented() -> None:
         ("[[share]]\nname = 'a/b'\npath = '/'", "not a valid share name"),
         ("[[share]]\nname = 'IPC$'\npath = '/'", "the name is taken"),
         ("[[share]]\nname = 'a'\npath = '/nowhere/at/all'", "not a directory"),
-        ("[[user]]\nname = 'a'", "either password or nt_hash"),
-        ("[[user]]\nname = 'a'\npassword = 'b'\nnt_hash = 'c'", "either password or nt_hash"),
+        ("[[user]]\nname = 'a'", "one of password, nt_hash and password_file"),
+        ("[[user]]\nname = 'a'\npassword = 'b'\nnt_hash = 'c'", "one of password, nt_hash and password_file"),
         ("[[user]]\nname = 'a'\nnt_hash = 'c'", "32 hexadecimal digits"),
         ("[server]\nname = 'SIXTEENCHARACTER'", "not a NetBIOS name"),
         ("[server]\nname = ''", "not a NetBIOS name"),
@@ -188,7 +193,7 @@ def test_the_command_line_wins(tmp_path: Path) -> None:
         ("DATA", tmp_path, True, True)
     ]
     assert (read.rdma, read.port, read.rdma_port, read.settings.allow_guest) == ("off", 0, 5445, True)
-    assert [account.name for account in read.accounts] == ["alice", "bob", "c"]
+    assert [account.name for account in read.accounts] == ["dora", "alice", "bob", "carol", "c"]
 
 
 @pytest.mark.parametrize(
@@ -197,7 +202,7 @@ def test_the_command_line_wins(tmp_path: Path) -> None:
         ([], "nothing to share"),
         (["--share", "a=/"], "nobody could log on"),
         (["--share", "a"], "write NAME=PATH"),
-        (["--share", "a=/", "--user", "b"], "write NAME:PASSWORD"),
+        (["--share", "a=/", "--user", ":b"], "write NAME or NAME:PASSWORD"),
         (["--share", "a=/", "--guest", "--rdma=iwarp,iwarp"], "a fabric is named once"),
         (["--share", "a=/", "--share", "A=/usr", "--guest"], "--share A: given twice"),
         (["--share", "a=/", "--user", "u:1", "--user", "U:2"], "--user U: given twice"),

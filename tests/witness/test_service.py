@@ -196,6 +196,7 @@ def configured(tmp_path: Path) -> Iterator[tuple[Path, int]]:
     """A whole server: its state directory and the port of its Witness service."""
     (tmp_path / "share").mkdir()
     path = tmp_path / "server.toml"
+    path.touch(0o600)
     path.write_text(CONFIGURATION.format(state=tmp_path / "state", share=tmp_path / "share"))
     command = [sys.executable, "-m", "smb3server", "--config", str(path)]
     root = Path(__file__).parents[2]

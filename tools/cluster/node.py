@@ -44,6 +44,7 @@ class Node:
         self.prefix = list(prefix)
         self.program = list(program)
         self.config = folder / f"{name}.toml"
+        self.config.touch(0o600)
         self.config.write_text(
             f'[server]\nname = "CLU"\nlisten = {json.dumps(list(listen))}\nport = {port}\n'
             f'state = "{folder / name}"\nlog_level = "info"\n{options}\n'

@@ -169,6 +169,7 @@ class Node(Server):
         self.log = folder / f"server-{name}.log"
         self.state = folder / f"state-{name}"
         path = folder / f"{name}.toml"
+        path.touch(0o600)
         path.write_text(configuration)
         self._command = [*prefix, sys.executable, "-c", "import sys; from smb3server.cli import main; sys.exit(main())"]
         self._command += ["--config", str(path), "--state", str(self.state)]

@@ -56,6 +56,7 @@ def running_server(folder: Path, config: str, fabric: str | None = None) -> Iter
     other connection is one over TCP, the rest iWARP. What it writes is in ``folder``/server.log. Raises
     ``ServerError``."""
     file, log = folder / "server.toml", folder / "server.log"
+    file.touch(0o600)
     file.write_text(config, encoding="utf-8")
     options = ["--config", str(file), "--state", str(folder / "state")]
     if fabric is None:

@@ -27,6 +27,7 @@ service = "files"
 name = "u"
 password = "pw"
 END
+chmod 600 /tmp/clock.toml
 chroot /host /usr/bin/etcd --name m --data-dir /tmp/etcd > $CASE_OUT/etcd.log 2>&1 & ETCD=$!
 start() {
   chroot /host /bin/sh -c "cd $TREE && exec env PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 $PYTHON -m smb3server --config /tmp/clock.toml --state /tmp/state" \

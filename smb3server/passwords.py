@@ -1,0 +1,94 @@
+"""Where passwords come from that are not in the configuration file, and how they leave the command line."""
+
+from __future__ import annotations
+
+import ctypes
+import getpass
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from smb3server.config_checks import ConfigError
+from smb3server.secret_files import read_secret
+
+PASSWORD_VARIABLE = "SMB3SERVER_PASSWORD"
+CREDENTIALS_VARIABLE = "CREDENTIALS_DIRECTORY"
+"""Set by systemd: the directory of the unit's credentials (systemd.exec(5))."""
+CREDENTIAL = "smb3server."
+"""Before the user's name: the credential with its password."""
+_ARGUMENT_START, _ARGUMENT_END = 47, 48
+"""Fields arg_start and arg_end of /proc/self/stat (proc(5)), counted from 0."""
+
+
+def read_text(path: Path) -> str:
+    """Read a file with secrets. Raises ``ConfigError``."""
+    try:
+        return read_secret(path).decode()
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not UTF-8") from None
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+
+
+def read_password(path: Path) -> str:
+    """Read the first line of a file with secrets. Raises ``ConfigError``."""
+    lines = read_text(path).splitlines()
+    if not lines or not lines[0]:
+        raise ConfigError(f"{path}: its first line has to be the password")
+    return lines[0]
+
+
+def find_password(name: str, file: Path | None) -> str:
+    """Find the password of a user whom the command line gives by name alone: in ``file``, in systemd's credential
+    ``smb3server.NAME``, in the variable SMB3SERVER_PASSWORD, or ask the terminal. Raises ``ConfigError``."""
+    if file is not None:
+        return read_password(file)
+    directory = os.environ.get(CREDENTIALS_VARIABLE)
+    if directory and "/" not in name:
+        credential = Path(directory) / f"{CREDENTIAL}{name}"
+        if credential.exists():
+            return read_password(credential)
+    if password := os.environ.get(PASSWORD_VARIABLE):
+        return password
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            f"user {name}: no password: give --password-file FILE, the credential {CREDENTIAL}{name} or "
+            f"{PASSWORD_VARIABLE}"
+        )
+    return getpass.getpass(f"Password of {name}: ")
+
+
+def read_users(path: Path) -> Iterator[tuple[str, str, str | None]]:
+    """Read lines ``NAME:NT_HASH`` or ``NAME:NT_HASH:UNIX_USER``; empty ones and those that begin with # say nothing.
+    Raises ``ConfigError``."""
+    for number, line in enumerate(read_text(path).splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        parts = line.split(":")
+        if len(parts) not in (2, 3) or not all(parts):
+            raise ConfigError(f"{path}: line {number}: write NAME:NT_HASH or NAME:NT_HASH:UNIX_USER")
+        yield parts[0], parts[1], parts[2] if len(parts) == 3 else None
+
+
+def hide_arguments(given: Sequence[str]) -> None:
+    """Overwrite the passwords of arguments that are ``NAME:PASSWORD`` where everybody reads them: in the memory behind
+    /proc/PID/cmdline."""
+    with open("/proc/self/stat", "rb") as file:
+        # The second field, the program's name, may have blanks and parentheses.
+        fields = file.read().rpartition(b") ")[2].split()
+    start, end = int(fields[_ARGUMENT_START - 2]), int(fields[_ARGUMENT_END - 2])
+    memory = ctypes.string_at(start, end - start)
+    for text in given:
+        name, separator, password = text.partition(":")
+        if not separator:
+            continue
+        whole, length = os.fsencode(text) + b"\0", len(os.fsencode(password))
+        at = memory.find(whole)
+        while at >= 0:
+            ctypes.memset(start + at + len(os.fsencode(name)) + 1, ord("*"), length)
+            at = memory.find(whole, at + 1)
+        for arguments in (sys.argv, sys.orig_argv):
+            arguments[:] = [argument.replace(text, f"{name}:***") for argument in arguments]

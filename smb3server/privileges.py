@@ -1,0 +1,213 @@
+"""What the process may do: as little as its configuration takes.
+
+``Privileges.restrict`` comes before there are threads, since capabilities belong to threads and each inherits its
+maker's. ``settle`` comes once everything is bound: what only the start takes goes, too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import pwd
+import resource
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from smb3server import sandbox
+from smb3server.admin import ROOTS_RUNTIME_DIRECTORY, RUNTIME_VARIABLE
+from smb3server.backends import capabilities, impersonate
+from smb3server.backends.capabilities import NO_CAPABILITY, Capability, Sets
+from smb3server.config import Config, ConfigError
+
+log = logging.getLogger(__name__)
+
+_OWN_METADATA = (
+    Capability.CHOWN | Capability.DAC_OVERRIDE | Capability.DAC_READ_SEARCH | Capability.FOWNER | Capability.FSETID
+)
+"""Descriptors, attributes, times and owners are written as the server, whosever the file is; opens that outlive their
+connection are found again by their file handles (open_by_handle_at(2) takes CAP_DAC_READ_SEARCH)."""
+# linux/prctl.h
+_PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 3, 4
+_PR_SET_KEEPCAPS = 8
+_PR_CAPBSET_READ, _PR_CAPBSET_DROP = 23, 24
+_PR_SET_NO_NEW_PRIVS = 38
+_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+_MAX_CAPABILITY = 63
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _prctl(option: int, *arguments: int) -> int:
+    padded = [ctypes.c_ulong(value) for value in (*arguments, 0, 0, 0, 0)[:4]]
+    result = int(_libc.prctl(option, *padded))
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl({option}): {os.strerror(number)}")
+    return result
+
+
+def needed(config: Config) -> Capability:
+    """Tell the capabilities that a server with this configuration takes as long as it runs."""
+    found = impersonate.ACTING | _OWN_METADATA
+    if config.xattrs != "user":
+        found |= Capability.SYS_ADMIN
+    if any(service.addresses for service in config.cluster.services):
+        # Addresses that move, and what tells clients of a node that died.
+        found |= Capability.NET_ADMIN | Capability.NET_RAW
+    if _may_serve(config, "roce"):
+        found |= Capability.NET_RAW
+    if _may_serve(config, "verbs"):
+        found |= Capability.IPC_LOCK
+    return found
+
+
+def start_only(config: Config) -> Capability:
+    """Tell the capabilities that it takes until everything is bound."""
+    # CAP_SYS_PTRACE: who owns a port that is taken can be told.
+    found = Capability.NET_BIND_SERVICE | Capability.SYS_PTRACE
+    return found | Capability.NET_ADMIN if _may_serve(config, "roce") else found
+
+
+def _may_serve(config: Config, fabric: str) -> bool:
+    return config.rdma == "auto" or fabric in config.rdma.split(",")
+
+
+class Privileges:
+    """Of this process. ``restrict``, then ``settle``, once each."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._needed = needed(config)
+        self._start_only = start_only(config) & ~self._needed
+
+    def restrict(self) -> None:
+        """Become the user that is configured, and give up what is not needed. Raises ``ConfigError`` if that cannot be
+        done."""
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        try:
+            if capabilities.get().effective & Capability.SETPCAP:
+                _clear_bounding_set()
+            if self._config.run_as:
+                self._become(self._config.run_as)
+            _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+            _keep(self._needed | self._start_only)
+            _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+            # Memory holds keys: nobody of the same user reads it (ptrace(2)), and it makes no core.
+            _prctl(_PR_SET_DUMPABLE, 0)
+        except OSError as error:
+            raise ConfigError(f"giving up privileges: {error.strerror or error}") from error
+        impersonate.reconsider()
+        threading.setprofile(self._thread_begins)
+
+    def _thread_begins(self, frame: FrameType, event: str, argument: Any) -> None:
+        """Called by each new thread before its own function: what the main thread still needs is not for it."""
+        sys.setprofile(None)
+        _keep(self._needed)
+
+    def settle(self) -> None:
+        """Give up what only the start took, and enter the sandbox if that is configured. Raises ``ConfigError``."""
+        threading.setprofile(None)
+        try:
+            _keep(self._needed)
+            impersonate.reconsider()
+            left = threads_with(self._start_only)
+            if left:
+                log.warning("threads %s keep %s", ", ".join(left), ", ".join(capabilities.names(self._start_only)))
+            if self._config.sandbox:
+                sandbox.enter()
+        except OSError as error:
+            raise ConfigError(f"sandbox: {error.strerror or error}") from error
+
+    def _become(self, name: str) -> None:
+        """Change user, and keep the capabilities that are permitted."""
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            raise ConfigError(f"run_as: this machine has no user {name}") from None
+        if os.geteuid() == entry.pw_uid:
+            return
+        if capabilities.get().effective & impersonate.ACTING != impersonate.ACTING:
+            raise ConfigError(f"run_as: the server has to be started as root to run as {name}")
+        self._hand_over_places(entry)
+        _prctl(_PR_SET_KEEPCAPS, 1)
+        os.setgroups(os.getgrouplist(name, entry.pw_gid))
+        os.setresgid(entry.pw_gid, entry.pw_gid, entry.pw_gid)
+        os.setresuid(entry.pw_uid, entry.pw_uid, entry.pw_uid)
+
+    def _hand_over_places(self, entry: pwd.struct_passwd) -> None:
+        """Make the directories that the user could not, and give them to him."""
+        places = [ROOTS_RUNTIME_DIRECTORY] if self._config.state is None else [self._config.state]
+        for place in places:
+            if not place.exists():
+                place.mkdir(mode=0o700, parents=True)
+                os.chown(place, entry.pw_uid, entry.pw_gid)
+            elif place.stat().st_uid != entry.pw_uid:
+                raise ConfigError(
+                    f"run_as: {place} does not belong to {entry.pw_name}; remedy: chown -R {entry.pw_name}: {place}"
+                )
+        os.environ[RUNTIME_VARIABLE] = str(ROOTS_RUNTIME_DIRECTORY)
+
+
+def _keep(wanted: Capability) -> None:
+    """Of this thread's capabilities keep those wanted, and have no others again."""
+    kept = capabilities.get().permitted & wanted
+    capabilities.Change(Sets(kept, kept)).make()
+
+
+def _clear_bounding_set() -> None:
+    for number in range(_MAX_CAPABILITY + 1):
+        try:
+            if not _prctl(_PR_CAPBSET_READ, number):
+                continue
+        except OSError:
+            # EINVAL: the kernel has no more.
+            return
+        _prctl(_PR_CAPBSET_DROP, number)
+
+
+def _threads() -> list[tuple[str, dict[str, str]]]:
+    """Name and ``status`` (proc(5)) of each thread of this process."""
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            lines = (task / "status").read_text().splitlines()
+        except (FileNotFoundError, ProcessLookupError):
+            # It ended meanwhile.
+            continue
+        fields = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+        found.append((fields.get("Name", task.name), fields))
+    return found
+
+
+def threads_with(wanted: int) -> list[str]:
+    """Tell the names of the threads that have one of these capabilities."""
+    return [name for name, fields in _threads() if int(fields["CapPrm"], 16) & wanted]
+
+
+def in_force() -> dict[str, Any]:
+    """Tell what is in force: of capabilities what any thread has, of the rest what all have. Plain data."""
+    threads = [fields for _, fields in _threads()]
+    permitted = NO_CAPABILITY.value
+    for fields in threads:
+        permitted |= int(fields["CapPrm"], 16)
+    return {
+        "pid": os.getpid(),
+        "user": _name(os.geteuid()),
+        "acts_as_users": impersonate.may_act(),
+        "capabilities": capabilities.names(permitted),
+        "no_new_privs": all(fields.get("NoNewPrivs") == "1" for fields in threads),
+        "sandbox": all(fields.get("Seccomp") == "2" for fields in threads),
+        "dumpable": _prctl(_PR_GET_DUMPABLE) == 1,
+        "core_limit": resource.getrlimit(resource.RLIMIT_CORE)[0],
+    }
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

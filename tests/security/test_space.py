@@ -1,0 +1,157 @@
+"""What users write takes their own space and rights: the file system's reserve is not theirs, set-id bits go."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from smb3server.backends import capabilities
+from smb3server.backends.base import Disposition, Handle, OpenRequest, User
+from smb3server.backends.impersonate import OF_FILES, ActAs, SpaceOf
+from smb3server.backends.local import LocalBackend, LocalOptions
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="acting as other users needs root")
+ALICE = User(54321, 54321)
+MIB = 1 << 20
+SIZE, RESERVE = 32, 50
+"""MiB of the volume; per cent that only root may use."""
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Iterator[Path]:
+    """A small ext4 of which half is kept for root."""
+    image, place = tmp_path / "image", tmp_path / "volume"
+    place.mkdir()
+    for directory in (tmp_path, *tmp_path.parents):
+        if directory != Path("/"):
+            directory.chmod(directory.stat().st_mode | 0o755)
+    image.touch()
+    os.truncate(image, SIZE * MIB)
+    if shutil.which("mkfs.ext4", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is None:
+        pytest.skip("needs mkfs.ext4")
+    subprocess.run(["mkfs.ext4", "-q", "-F", "-m", str(RESERVE), image], check=True)
+    mounted = subprocess.run(["mount", "-o", "loop", image, place], capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"cannot mount: {mounted.stderr.strip()}")
+    try:
+        place.chmod(0o777)
+        yield place
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+def free(place: Path) -> int:
+    """Bytes that root could still write."""
+    found = os.statvfs(place)
+    return found.f_bfree * found.f_frsize
+
+
+def opened(backend: LocalBackend, name: str, disposition: Disposition = Disposition.CREATE) -> Handle:
+    return backend.open(OpenRequest((name,), disposition=disposition, read=True, write=True, user=ALICE))
+
+
+def write(handle: Handle) -> None:
+    for number in range(SIZE):
+        handle.write_from([bytes(range(256)) * (MIB // 256)], number * MIB)
+
+
+def allocate(handle: Handle) -> None:
+    for number in range(1, SIZE):
+        handle.allocate(number * MIB)
+
+
+def zero(handle: Handle) -> None:
+    handle.truncate(SIZE * MIB)
+    for number in range(SIZE):
+        handle.zero_range(number * MIB, MIB)
+
+
+def copy(handle: Handle) -> None:
+    handle.write_from([bytes(range(256)) * (MIB // 256)], 0)
+    for number in range(1, SIZE):
+        assert handle.copy_range(handle, 0, number * MIB, MIB) == MIB
+
+
+@pytest.mark.parametrize("fill", [write, allocate, zero, copy])
+def test_the_reserve_is_not_for_users(volume: Path, fill: Callable[[Handle], None]) -> None:
+    backend = LocalBackend(volume)
+    handle = opened(backend, "big")
+    try:
+        with pytest.raises(OSError) as caught:
+            fill(handle)
+        assert caught.value.errno == errno.ENOSPC
+        assert free(volume) > SIZE * MIB * RESERVE // 100 - 2 * MIB
+    finally:
+        handle.close()
+        backend.close()
+
+
+def test_the_reserve_is_not_for_streams(volume: Path, tmp_path: Path) -> None:
+    backend = LocalBackend(volume, LocalOptions(sidecar=str(volume / "beside")))
+    opened(backend, "base").close()
+    handle = backend.open(OpenRequest(("base",), "s", Disposition.CREATE, read=True, write=True, user=ALICE))
+    try:
+        with pytest.raises(OSError, match="No space left"):
+            write(handle)
+        assert free(volume) > SIZE * MIB * RESERVE // 100 - 2 * MIB
+    finally:
+        handle.close()
+        backend.close()
+
+
+def test_worker_threads_hold_to_it(volume: Path) -> None:
+    """Credentials are a thread's: a worker's are not those of the event loop."""
+    backend = LocalBackend(volume)
+    handle = opened(backend, "big")
+
+    async def body() -> None:
+        with pytest.raises(OSError, match="No space left"):
+            await asyncio.to_thread(write, handle)
+
+    try:
+        asyncio.run(body())
+        assert free(volume) > SIZE * MIB * RESERVE // 100 - 2 * MIB
+    finally:
+        handle.close()
+        backend.close()
+
+
+def test_writing_takes_set_id_bits_away(tmp_path: Path) -> None:
+    """As write(2) does for a local process without CAP_FSETID: who may write a set-id program must not become it."""
+    for directory in (tmp_path, *tmp_path.parents):
+        if directory != Path("/"):
+            directory.chmod(directory.stat().st_mode | 0o755)
+    file = tmp_path / "program"
+    file.write_bytes(b"old")
+    backend = LocalBackend(tmp_path)
+    changes: tuple[Callable[[Handle], object], ...] = (
+        lambda handle: handle.write_from([b"new"], 0),
+        lambda handle: handle.truncate(1),
+        lambda handle: handle.truncate(0),
+    )
+    for change in changes:
+        file.write_bytes(b"old")
+        file.chmod(0o6777)
+        handle = opened(backend, "program", Disposition.OPEN)
+        change(handle)
+        handle.close()
+        assert file.stat().st_mode & 0o7777 == 0o777
+    backend.close()
+
+
+def test_acting_as_a_user_no_capability_helps() -> None:
+    before = capabilities.get()
+    for acting in (ActAs(ALICE), SpaceOf(ALICE)):
+        with acting:
+            assert not capabilities.get().effective & (OF_FILES | capabilities.Capability.SYS_RESOURCE)
+        assert capabilities.get() == before
+    with pytest.raises(RuntimeError), SpaceOf(ALICE):
+        raise RuntimeError
+    assert capabilities.get() == before
