@@ -172,7 +172,7 @@ class Cluster:
 
     async def _read(self) -> int:
         """Everything as it is now, but for events, which are over; the version to watch from."""
-        version = await self._store.version()
+        version = await self._store.version(self.prefix)
         fresh = await read_view(self._store, self.prefix)
         old, self.view = self.view, fresh
         for node in old.nodes.keys() - fresh.nodes.keys():

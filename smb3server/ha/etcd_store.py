@@ -264,15 +264,15 @@ class EtcdStore(Store):
                 return found
             start = found[-1].key + "\0"
 
-    async def version(self) -> int:
+    async def version(self, prefix: str = "\0") -> int:
         await self._submitted()
-        answer = await self._ask("/v3/kv/range", {"key": _b64("\0"), "count_only": True})
+        answer = await self._ask("/v3/kv/range", {"key": _b64(prefix), "count_only": True})
         return int(answer["header"]["revision"])
 
     async def watch(self, prefix: str, after: int | None = None) -> AsyncIterator[Change]:
         """A lost connection is made anew, elsewhere, without a gap; only compaction can lose changes."""
         if after is None:
-            after = await self.version()
+            after = await self.version(prefix)
         while not self._closed:
             try:
                 async for change in self._watch_once(prefix, after + 1):

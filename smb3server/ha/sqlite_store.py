@@ -156,7 +156,7 @@ class SqliteStore(Store):
 
         return await self._call(work)
 
-    async def version(self) -> int:
+    async def version(self, prefix: str = "\0") -> int:
         return await self._call(lambda: self._version)
 
     async def watch(self, prefix: str, after: int | None = None) -> AsyncIterator[Change]:
