@@ -10,16 +10,18 @@ import asyncio
 import json
 import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from smb3server.ha.lease_keeper import boottime
 from smb3server.ha.membership import DEFAULT_TTL, Membership
 from smb3server.ha.persistence import Persistence
 from smb3server.ha.service_owner import ServiceConfig, ServiceOwner
-from smb3server.ha.store import Put, Store, StoreError, ignore_outcome
+from smb3server.ha.store import Change, Put, Store, StoreError, ignore_outcome
+from smb3server.ha.store_access import StoreAccess
 from smb3server.ha.view import (
     Event,
     MoveClientEvent,
@@ -45,6 +47,8 @@ STARTUP_GRACE = 5.0
 SUCCESSION_DELAY = 1.5
 """Seconds that each further candidate gives those before it."""
 _TICK = 0.5
+_MAX_REPORTED = 100
+"""Refused records that a report names."""
 _NAMESPACE = uuid.UUID("6b1c0c3e-2f0a-4b57-9a0a-6a7d2c7f5d11")
 _MOVE_NOTICE = 0.5
 """Seconds between telling clients of a move and moving."""
@@ -60,6 +64,7 @@ class ClusterConfig:
     ttl: float = DEFAULT_TTL
     max_stall: float = 0.0
     """Seconds for which the event loop may stand still; 0: a multiple of the ttl, see ``Membership``."""
+    access: StoreAccess = field(default_factory=StoreAccess)
     services: list[ServiceConfig] = field(default_factory=list)
 
 
@@ -70,7 +75,17 @@ Listener = Callable[[Event], int]
 class Cluster:
     """Made once shares are there and before anybody is served. Then ``start`` it; ``stop`` it before the server."""
 
-    def __init__(self, server: Server, store: Store, config: ClusterConfig, info: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        server: Server,
+        store: Store,
+        config: ClusterConfig,
+        info: Callable[[], dict[str, Any]],
+        refused: Mapping[str, str] | None = None,
+    ) -> None:
+        """``info``: what other nodes are told of this one; ``refused``: records of the store that are not acted upon,
+        and why, for reports."""
+        self._refused: Mapping[str, str] = {} if refused is None else refused
         self.config = config
         self.node = config.node
         self.prefix = coordination_prefix(config.name)
@@ -162,13 +177,24 @@ class Cluster:
 
     async def _watch(self) -> None:
         """Start from a listing; whenever changes may have been missed, from a new one."""
+        told: set[str] = set()
         while True:
             try:
                 async for change in self._store.watch(self.prefix, await self._read()):
-                    self._tell(self.view.apply(change))
+                    told.clear()
+                    self._apply(change)
             except StoreError as error:
-                log.warning("%s: cannot see the cluster: %s", self.node, error)
+                # Once, not with every try.
+                if str(error) not in told:
+                    log.warning("%s: cannot see the cluster: %s", self.node, error)
+                    told.add(str(error))
                 await asyncio.sleep(_TICK)
+
+    def _apply(self, change: Change) -> None:
+        for service in self.services.values():
+            if change.key == service.owner_key:
+                service.owner_changed(change.version)
+        self._tell(self.view.apply(change))
 
     async def _read(self) -> int:
         """Everything as it is now, but for events, which are over; the version to watch from."""
@@ -208,6 +234,7 @@ class Cluster:
         return {
             "services": {owner.name: owner.report() for owner in self.services.values() if owner.owned},
             "lease": round(max(0.0, self.membership.fence.deadline - boottime()), 1),
+            "refused": dict(islice(self._refused.items(), _MAX_REPORTED)),
         }
 
     # Deciding

@@ -47,6 +47,10 @@ class Seal:
     def __init__(self, secret: bytes | None, cluster: str) -> None:
         self._key = None if secret is None else hmac.digest(secret, _LABEL + cluster.encode(), "sha256")
 
+    @property
+    def has_secret(self) -> bool:
+        return self._key is not None
+
     def close(self, key: str, content: bytes) -> bytes:
         """The value to store under ``key``."""
         if self._key is None:

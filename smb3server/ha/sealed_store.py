@@ -34,6 +34,11 @@ class SealedStore(Store):
         self._store = store
         self._seal = seal
 
+    @property
+    def sealed(self) -> bool:
+        """Whether there is a secret."""
+        return self._seal.has_secret
+
     def submit(self, operations: Sequence[Operation], conditions: Sequence[Condition] = ()) -> asyncio.Future[int]:
         return self._store.submit([self._sealed(operation) for operation in operations], conditions)
 
