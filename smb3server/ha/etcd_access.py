@@ -208,9 +208,11 @@ def error_of(text: str) -> StoreError:
 
 def explain(error: BaseException | None) -> str:
     """Why a connection failed, for people, with the remedy where TLS is the reason."""
-    found = error
-    while found is not None and not isinstance(found, ssl.SSLError):
-        found = found.__cause__ or found.__context__
+    # The innermost: aiohttp's errors are some of ssl's, too, without what these say.
+    found, link = None, error
+    while link is not None:
+        found = link if isinstance(link, ssl.SSLError) else found
+        link = link.__cause__ or link.__context__
     if found is None:
         return "" if error is None else str(error) or type(error).__name__
     if isinstance(found, ssl.SSLCertVerificationError):

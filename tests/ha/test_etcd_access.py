@@ -199,7 +199,7 @@ def test_an_expired_certificate_ends_the_start(secured: SecuredEtcd) -> None:
 
 def test_files_that_cannot_be_used_are_named(secured: SecuredEtcd, tmp_path: Path) -> None:
     ca, pair = secured.authority.ca, secured.client
-    with pytest.raises(AccessError, match="ca .*nothing"):
+    with pytest.raises(AccessError, match=r"ca .*nothing"):
         load_tls(tmp_path / "nothing", *pair)
     with pytest.raises(AccessError, match="belong together"):
         load_tls(ca, ca, pair.key)
