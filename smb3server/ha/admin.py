@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import logging
 import math
 import os
 import secrets
@@ -261,6 +262,8 @@ async def _run(options: argparse.Namespace, url: str, name: str, access: StoreAc
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; exit status as ``--help`` says."""
     options = _parser().parse_args(arguments)
+    # What is refused is in the answer, where it matters.
+    logging.getLogger("smb3server").addHandler(logging.NullHandler())
     url, name, access = options.cluster, options.name, StoreAccess()
     try:
         if options.command == "secret":
