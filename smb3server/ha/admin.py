@@ -18,6 +18,7 @@ from typing import Any
 
 from smb3server.ha.cluster import DEFAULT_NAME
 from smb3server.ha.cluster_status import describe, show
+from smb3server.ha.freshness import stamped
 from smb3server.ha.seal import new_secret
 from smb3server.ha.sealed_store import SealedStore
 from smb3server.ha.store import Condition, ConditionFailed, Delete, LeaseLost, Put, StoreError
@@ -151,7 +152,8 @@ class Admin:
         try:
             number = secrets.token_hex(8)
             answer = f"{self._answers}{number}"
-            told = json.dumps({**event, "answer": answer, "lease": lease}).encode()
+            version = await self.store.version(self.prefix)
+            told = json.dumps(stamped({**event, "answer": answer, "lease": lease}, version)).encode()
             await self.store.commit([Put(f"{self.prefix}events/admin-{number}", told, lease)])
             deadline = time.monotonic() + _ANSWER_TIMEOUT
             while True:

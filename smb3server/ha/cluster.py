@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from smb3server.ha.freshness import INTERVAL, Freshness, stamped
 from smb3server.ha.lease_keeper import boottime
 from smb3server.ha.membership import DEFAULT_TTL, Membership
 from smb3server.ha.persistence import Persistence
@@ -32,6 +33,7 @@ from smb3server.ha.view import (
     View,
     answers_prefix,
     coordination_prefix,
+    decode,
     read_view,
 )
 
@@ -104,6 +106,7 @@ class Cluster:
         """Since when a service has no owner, and these candidates for it."""
         self._holder = ThreadPoolExecutor(1, "addresses")
         self._holding: Future[None] | None = None
+        self._freshness = Freshness()
         self._moving: set[str] = set()
         """Services whose clients have been told that they move."""
         for share in server.share_list.values():
@@ -131,6 +134,7 @@ class Cluster:
             asyncio.ensure_future(self.membership.run()),
             asyncio.ensure_future(self._watch()),
             asyncio.ensure_future(self._decide()),
+            asyncio.ensure_future(self._keep_time()),
         ]
 
     async def stop(self) -> None:
@@ -194,7 +198,19 @@ class Cluster:
         for service in self.services.values():
             if change.key == service.owner_key:
                 service.owner_changed(change.version)
+        is_event = change.key.startswith(f"{self.prefix}events/") and change.value is not None
+        if is_event and not self._freshness.is_new(decode(change.value)):
+            log.warning("%s: %r is no new event: not acted upon", self.node, change.key)
+            return
         self._tell(self.view.apply(change))
+
+    async def _keep_time(self) -> None:
+        while True:
+            try:
+                self._freshness.advance(await self._store.version(self.prefix))
+            except StoreError as error:
+                log.debug("%s: %s", self.node, error)
+            await asyncio.sleep(INTERVAL if self._freshness.started else _TICK)
 
     async def _read(self) -> int:
         """Everything as it is now, but for events, which are over; the version to watch from."""
@@ -285,15 +301,19 @@ class Cluster:
             return
         self._moving.add(service.name)
         try:
-            self.announce({"kind": "move", "service": service.name, "node": node})
+            try:
+                await self.announce({"kind": "move", "service": service.name, "node": node})
+            except StoreError as error:
+                log.warning("service %s: clients are not told that it moves: %s", service.name, error)
             await asyncio.sleep(_MOVE_NOTICE)
             await service.release()
         finally:
             self._moving.discard(service.name)
 
-    def announce(self, event: dict[str, Any]) -> None:
-        """Tell all nodes; forgotten with this membership."""
-        self.membership.put(f"{self.prefix}events/{self.node}", json.dumps(event).encode())
+    async def announce(self, event: dict[str, Any]) -> None:
+        """Tell all nodes; forgotten with this membership. Raises ``StoreError``."""
+        told = stamped(event, await self._store.version(self.prefix))
+        self.membership.put(f"{self.prefix}events/{self.node}", json.dumps(told).encode())
 
     def candidates(self, config: ServiceConfig) -> list[str]:
         """Living nodes that may have the service, best first."""
