@@ -46,7 +46,6 @@ def example(tmp_path: Path) -> str:
     for name in ("etcd.password", "cluster.secret"):
         (secrets / name).touch(mode=0o600)
         (secrets / name).write_text("0123456789abcdef\n")
-    authority.ca.rename(secrets / "ca.pem")
     return (
         section("Everything at once")
         .split("```toml\n")[1]
