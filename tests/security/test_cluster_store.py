@@ -16,7 +16,10 @@ import pytest
 
 from smb3server.client.connection import Client, ServerError
 from smb3server.client.transports import open_tcp
+from smb3server.ha.etcd_store import EtcdStore
 from smb3server.ha.seal import Seal
+from smb3server.ha.store_access import etcd_access
+from smb3server.ha.store_url import parse_url
 from smb3server.status import NtStatus
 from smb3server.wire.create import ShareAccess
 from smb3server.wire.create_contexts import (
@@ -147,6 +150,30 @@ def test_an_owner_key_that_somebody_takes_away_ends_the_ownership(cluster: Clust
     cluster.wait(lambda: cluster.node_of() is None)
     assert cluster.admin("purge").returncode == 0
     cluster.wait(lambda: cluster.node_of() == "a")
+
+
+def test_an_event_that_somebody_puts_there_again_does_nothing(cluster: Cluster) -> None:
+    """As it was, seal and all, under the same key."""
+    cluster.a.start()
+    cluster.wait(lambda: cluster.node_of() == "a")
+
+    async def captured() -> tuple[str, bytes]:
+        store = EtcdStore(parse_url(cluster.etcd.url), access=etcd_access(cluster.etcd.url, cluster.etcd.access))
+        try:
+            changes = store.watch("smb3server/c/events/")
+            first = asyncio.ensure_future(anext(changes))
+            asking = asyncio.ensure_future(asyncio.to_thread(cluster.status))
+            change = await asyncio.wait_for(first, 30)
+            await asking
+            assert change.value is not None
+            return change.key, change.value
+        finally:
+            await store.close()
+
+    key, value = asyncio.run(captured())
+    assert "is no new event" not in cluster.a.log()
+    cluster.etcd.ask_put(key, value)
+    cluster.wait(lambda: f"{key!r} is no new event" in cluster.a.log())
 
 
 def test_opens_survive_takeovers_and_tokens(cluster: Cluster) -> None:
