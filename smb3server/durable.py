@@ -290,7 +290,7 @@ def _wake(entry: Open) -> None:
         entry.close()
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND) from None
     except PermissionError as error:
-        log.warning("open of %r by %s is not restored: %s", "/".join(entry.path), entry.session.identity, error)
+        log.warning("open of %r by %r is not restored: %s", "/".join(entry.path), str(entry.session.identity), error)
         entry.close()
         raise StatusError(NtStatus.ACCESS_DENIED) from None
 

@@ -142,7 +142,15 @@ class Admin:
             with contextlib.suppress(LeaseLost):
                 left[node] = await self.store.time_left(int(info.get("lease", 0)))
         reports = None if quick else await self._ask({"kind": "report"}, view.nodes)
+        for report in (reports or {}).values():
+            await self._look_at(report.get("refused"))
         return describe(view, left, reports, time.time(), self.store.refused)
+
+    async def _look_at(self, keys: object) -> None:
+        """Of records that a node has refused at some time: those that are still there are found refused here, too."""
+        for key in keys if isinstance(keys, list) else ():
+            if isinstance(key, str) and key.startswith(f"{self.name}/"):
+                await self.store.get(key)
 
     async def _ask(self, event: dict[str, Any], nodes: Collection[str]) -> dict[str, dict[str, Any]]:
         """What the nodes answer, by node; those that do not in time are not in it."""

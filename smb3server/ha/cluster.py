@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
@@ -83,11 +83,11 @@ class Cluster:
         store: Store,
         config: ClusterConfig,
         info: Callable[[], dict[str, Any]],
-        refused: Mapping[str, str] | None = None,
+        refused: Collection[str] = (),
     ) -> None:
-        """``info``: what other nodes are told of this one; ``refused``: records of the store that are not acted upon,
-        and why, for reports."""
-        self._refused: Mapping[str, str] = {} if refused is None else refused
+        """``info``: what other nodes are told of this one; ``refused``: keys of the store that are not acted upon,
+        for reports."""
+        self._refused = refused
         self.config = config
         self.node = config.node
         self.prefix = coordination_prefix(config.name)
@@ -250,7 +250,7 @@ class Cluster:
         return {
             "services": {owner.name: owner.report() for owner in self.services.values() if owner.owned},
             "lease": round(max(0.0, self.membership.fence.deadline - boottime()), 1),
-            "refused": dict(islice(self._refused.items(), _MAX_REPORTED)),
+            "refused": list(islice(self._refused, _MAX_REPORTED)),
         }
 
     # Deciding

@@ -51,12 +51,7 @@ def describe(
             }
         )
     away = sorted(node for node in view.draining if node not in view.nodes)
-    bad = dict(refused)
-    for report in (reports or {}).values():
-        found = report.get("refused")
-        if isinstance(found, dict):
-            bad |= {str(key): str(reason) for key, reason in found.items()}
-    return {"nodes": nodes, "services": services, "draining_and_down": away, "refused": bad}
+    return {"nodes": nodes, "services": services, "draining_and_down": away, "refused": dict(refused)}
 
 
 def _node_state(node: Mapping[str, Any]) -> str:

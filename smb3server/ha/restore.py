@@ -79,7 +79,7 @@ async def _restore_all(server: Server, domain: Domain, shares: Iterable[Share], 
             log.info("open of %s does not come back: %s", "/".join(record.path), error)
             await _remove(domain, entry.key)
         except PermissionError as error:
-            log.warning("open of %r by %s is not restored: %s", "/".join(record.path), record.identity, error)
+            log.warning("open of %r by %r is not restored: %s", "/".join(record.path), str(record.identity), error)
             await _remove(domain, entry.key)
         except OSError as error:
             if error.errno in _EXHAUSTED:

@@ -138,6 +138,7 @@ def test_forged_records_do_nothing_and_are_shown(cluster: Cluster) -> None:
     assert secret.read_text() == "root's"
     removed = cluster.admin("purge").stdout
     assert all(repr(name) in removed for name in wanted) and "4 records removed" in removed
+    assert cluster.status()["refused"] == {}
     assert cluster.node_of() == "a"
 
 

@@ -37,7 +37,7 @@ def test_any_right_of_others_is_too_much(tmp_path: Path, mode: int) -> None:
 def test_somebody_elses_file_is_refused(tmp_path: Path) -> None:
     path = made(tmp_path / "f")
     os.chown(path, 60001, 60001)
-    with pytest.raises(SecretFileError, match="uid 60001.*chown"):
+    with pytest.raises(SecretFileError, match=r"uid 60001.*chown"):
         read_secret(path)
 
 
