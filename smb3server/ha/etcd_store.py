@@ -186,7 +186,7 @@ class EtcdStore(Store):
         self._members.avoid(endpoint)
         for response, source in list(self._watching.items()):
             if source == endpoint:
-                response.close()
+                _drop(response)
 
     async def _post(self, endpoint: str, path: str, body: Json) -> Json:
         """One request and its answer, with a new token and once more if etcd refuses the one that there is: it has done
@@ -351,7 +351,7 @@ class EtcdStore(Store):
             raise
         if endpoint != self._members.first:
             # Found silent by others meanwhile.
-            response.close()
+            _drop(response)
             return
         self._watching[response] = endpoint
         try:
@@ -375,7 +375,7 @@ class EtcdStore(Store):
             await asyncio.sleep(_RETRY_DELAY)
         finally:
             del self._watching[response]
-            response.close()
+            _drop(response)
 
     # Leases
 
@@ -413,6 +413,14 @@ class EtcdStore(Store):
         await self._submitted()
         self._closed = True
         await self._session.close()
+
+
+def _drop(response: aiohttp.ClientResponse) -> None:
+    """At once: TLS would wait for the other side's good-bye, and a member that is silent says none."""
+    connection = response.connection
+    if connection is not None and connection.transport is not None:
+        connection.transport.abort()
+    response.close()
 
 
 def _reason(error: Exception | None) -> str:

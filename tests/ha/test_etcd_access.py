@@ -49,7 +49,9 @@ def test_everything_that_a_node_does_works_with_rights_to_its_prefix_only(secure
         version = await store.commit([Put(f"{PREFIX}t/a", b"1", lease), Put(f"{PREFIX}t/b", b"2")])
         assert await store.version(PREFIX) == version
         assert [entry.value for entry in await store.scan(f"{PREFIX}t/")] == [b"1", b"2"]
-        await asyncio.to_thread(store.renewer().renew, lease, 5.0)
+        renewer = store.renewer()
+        await asyncio.to_thread(renewer.renew, lease, 5.0)
+        renewer.close()
         assert await store.time_left(lease) > 25
         async for change in store.watch(PREFIX, version - 1):
             assert change.value == b"1"
@@ -254,13 +256,16 @@ def test_records_of_a_cluster_are_sealed_in_etcd(secured: SecuredEtcd) -> None:
     async def body() -> None:
         store = open_store(secured.url, "smb3server", secured.access)
         try:
-            await store.commit([Put(f"{PREFIX}t/sealed", b"content")])
-            await asyncio.to_thread(secured.ask_put, f"{PREFIX}t/forged", b"content")
-            assert [entry.key for entry in await store.scan(f"{PREFIX}t/")] == [f"{PREFIX}t/sealed"]
-            assert await store.purge(f"{PREFIX}t/") == [f"{PREFIX}t/forged"]
+            await store.commit([Put(f"{PREFIX}sealed/sealed", b"content")])
+            await asyncio.to_thread(secured.ask_put, f"{PREFIX}sealed/forged", b"content")
+            assert [entry.key for entry in await store.scan(f"{PREFIX}sealed/")] == [f"{PREFIX}sealed/sealed"]
+            assert await store.purge(f"{PREFIX}sealed/") == [f"{PREFIX}sealed/forged"]
             # A name that is not UTF-8 keeps nobody from reading on.
-            secured.as_root("kv/put", {"key": base64.b64encode(f"{PREFIX}t/".encode() + b"\xff").decode(), "value": ""})
-            assert [entry.key for entry in await store.scan(f"{PREFIX}t/")] == [f"{PREFIX}t/sealed"]
+            secured.as_root(
+                "kv/put", {"key": base64.b64encode(f"{PREFIX}sealed/".encode() + b"\xff").decode(), "value": ""}
+            )
+            assert [entry.key for entry in await store.scan(f"{PREFIX}sealed/")] == [f"{PREFIX}sealed/sealed"]
+            assert len(store.refused) == 1
         finally:
             await store.close()
 
