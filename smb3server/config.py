@@ -54,11 +54,18 @@ force_user = "www-data"            # everybody acts as this user of the host; as
 keep_inherited_flag = false        # store DACL_AUTO_INHERITED as clients send it, not by Windows' rule
 
 [cluster]                          # the same on all nodes but for the node's name
-etcd = "etcd://HOST:PORT,..."      # or --cluster
+etcd = "etcds://HOST:PORT,..."     # or --cluster; etcd:// without TLS
 node = "a"                         # or --node
 name = "smb3server"
 ttl = 4                            # seconds until a dead node's services move
 max_stall = 12                     # seconds until those of a node move that runs, but does nothing any more
+ca = "/etc/smb3server/ca.pem"      # who signed etcd's certificate; default: the system's authorities
+cert = "/etc/smb3server/node.pem"  # this node's certificate for etcd, and its key
+key = "/etc/smb3server/node.key"
+user = "smb3server"                # of etcd
+password_file = "/etc/smb3server/etcd.password"
+secret_file = "/etc/smb3server/cluster.secret"  # what records are sealed with: smb3server cluster secret FILE
+unauthenticated_store = false      # do without it: nobody else can write to etcd
 
 [[service]]
 name = "files"
@@ -104,6 +111,7 @@ from smb3server.auth.users import Account, nt_hash, parse_hash
 from smb3server.backends.base import User
 from smb3server.backends.impersonate import may_act
 from smb3server.config_checks import LOG_LEVELS, MESSAGE_OVERHEAD, ConfigError, check, check_share, once
+from smb3server.ha import store_access
 from smb3server.ha.address import parse as parse_virtual_address
 from smb3server.ha.cluster import ClusterConfig
 from smb3server.ha.service_owner import ServiceConfig
@@ -418,6 +426,13 @@ def _read_cluster(table: _Table, cluster: ClusterConfig) -> None:
     cluster.name = table.take("name", str, cluster.name)
     cluster.ttl = table.take("ttl", int, cluster.ttl)
     cluster.max_stall = table.take("max_stall", int, cluster.max_stall)
+    access = cluster.access
+    for key in ("ca", "cert", "key", "password_file", "secret_file"):
+        text = table.take(key, str)
+        if text is not None:
+            setattr(access, key, Path(text))
+    access.user = table.take("user", str, access.user)
+    access.unauthenticated_store = table.take("unauthenticated_store", bool, access.unauthenticated_store)
     table.finish()
 
 
@@ -456,6 +471,11 @@ def _check_cluster(config: Config) -> None:
         raise ConfigError("[cluster] ttl: 2 to 60 seconds")
     if cluster.max_stall and not cluster.ttl <= cluster.max_stall <= 600:
         raise ConfigError("[cluster] max_stall: at least the ttl, and at most 600 seconds")
+    keeps_opens = any(share.service and share.continuous_availability for share in config.shares)
+    try:
+        store_access.check(cluster.url, cluster.name, cluster.access, keeps_opens)
+    except ValueError as error:
+        raise ConfigError(f"[cluster] {error}") from error
     if len(set(names)) < len(names):
         raise ConfigError("[[service]]: every name only once")
 
@@ -624,7 +644,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--listen", action="append", default=[], metavar="ADDR", help="address to serve (default: all)")
     parser.add_argument("--port", type=int, help="TCP port (default: 445, as root)")
     parser.add_argument("--rdma-port", type=int, metavar="PORT", help="SMB Direct port (default: 5445)")
-    parser.add_argument("--cluster", metavar="etcd://HOST:PORT,...", help="be a node of a cluster")
+    parser.add_argument("--cluster", metavar="etcds://HOST:PORT,...", help="be a node of a cluster")
     parser.add_argument("--node", metavar="NAME", help="this node's name in the cluster")
     parser.add_argument("--state", type=Path, metavar="DIR", help="where state is kept that outlives the server")
     parser.add_argument("--log-level", choices=LOG_LEVELS, help="default: info")

@@ -8,6 +8,7 @@ resilient and persistent ones do not; persistent ones also outlive the server (`
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from smb3server.request import Request
     from smb3server.session import Session
     from smb3server.tree import TreeConnect
+
+log = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT = 60.0
 MAX_TIMEOUT = 300.0
@@ -279,12 +282,17 @@ def reconnect(request: Request, found: dict[bytes, Any], path: tuple[str, ...], 
 
 
 def _wake(entry: Open) -> None:
-    """The file was there when the server began; if it is not any more, neither is the open."""
+    """The file was there when the server began; if it is not any more, neither is the open. Nor is it if its user may
+    not open the file any more."""
     try:
         entry.wake()
     except FileNotFoundError:
         entry.close()
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND) from None
+    except PermissionError as error:
+        log.warning("open of %r by %r is not restored: %s", "/".join(entry.path), str(entry.session.identity), error)
+        entry.close()
+        raise StatusError(NtStatus.ACCESS_DENIED) from None
 
 
 def _attach(entry: Open, durable: Durability, session: Session, tree: TreeConnect) -> None:

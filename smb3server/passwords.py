@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from smb3server.config_checks import ConfigError
-from smb3server.secret_files import read_secret
+from smb3server.secret_files import SecretFileError, read_secret
 
 PASSWORD_VARIABLE = "SMB3SERVER_PASSWORD"
 CREDENTIALS_VARIABLE = "CREDENTIALS_DIRECTORY"
@@ -27,10 +27,8 @@ def read_text(path: Path) -> str:
         return read_secret(path).decode()
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not UTF-8") from None
-    except ValueError as error:
+    except SecretFileError as error:
         raise ConfigError(str(error)) from error
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from error
 
 
 def read_password(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Files with secrets: who else may read them is asked before they are used."""
+"""Files with secrets in them: read only if nobody else could have read or written them."""
 
 from __future__ import annotations
 
@@ -8,20 +8,49 @@ from pathlib import Path
 
 MAX_SECRET = 1 << 20
 """Bytes."""
+_OTHERS = 0o027
+"""Rights that nobody but the owner may have; groups of this process may read."""
+_GROUP_READS = 0o040
+
+
+class SecretFileError(ValueError):
+    """Says why a file with a secret is refused, and what to do."""
 
 
 def read_secret(path: Path) -> bytes:
-    """Read a file that only its owner, and groups of this process, may read. Raises ``OSError``, or ``ValueError`` with
-    the remedy for a file that others may read or change."""
-    with open(path, "rb") as file:
-        status = os.fstat(file.fileno())
-        if status.st_uid not in (0, os.geteuid()):
-            raise ValueError(f"{path} belongs to another user; remedy: chown {os.geteuid()} {path}")
-        groups = {os.getegid(), *os.getgroups()}
-        mode = stat.S_IMODE(status.st_mode)
-        if mode & 0o027 or (mode & 0o040 and status.st_gid not in groups):
-            raise ValueError(f"{path} has secrets, and others may read or change it; remedy: chmod 600 {path}")
-        content = file.read(MAX_SECRET + 1)
-    if len(content) > MAX_SECRET:
-        raise ValueError(f"{path} is longer than {MAX_SECRET} bytes")
-    return content
+    """Return the content of a file that only its owner, and groups of this process, may read.
+
+    The owner must be root or the user that this process runs as. Raises ``SecretFileError``: the file cannot be read,
+    is no regular file, is longer than ``MAX_SECRET`` bytes, has another owner, or others may read or change it.
+    """
+    try:
+        # A FIFO without a writer must not hold up the start.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise SecretFileError(f"{path}: {error.strerror}") from error
+    try:
+        # Of what is open: the name may lead elsewhere by now.
+        _check(path, os.fstat(descriptor))
+        with open(descriptor, "rb", closefd=False) as file:
+            data = file.read(MAX_SECRET + 1)
+    except OSError as error:
+        raise SecretFileError(f"{path}: {error.strerror}") from error
+    finally:
+        os.close(descriptor)
+    if len(data) > MAX_SECRET:
+        raise SecretFileError(f"{path} is longer than {MAX_SECRET} bytes")
+    return data
+
+
+def _check(path: Path, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise SecretFileError(f"{path}: not a regular file")
+    if found.st_uid not in (0, os.geteuid()):
+        raise SecretFileError(
+            f"{path} belongs to another user, uid {found.st_uid}; remedy: chown {os.geteuid()} {path}"
+        )
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & _OTHERS or (mode & _GROUP_READS and found.st_gid not in {os.getegid(), *os.getgroups()}):
+        raise SecretFileError(
+            f"{path} has secrets, and others may read or change it (mode {mode:04o}); remedy: chmod 600 {path}"
+        )

@@ -25,7 +25,6 @@ from smb3server.ha.persistence import Domain, Persistence
 from smb3server.ha.restore import restore
 from smb3server.ha.sqlite_store import SqliteStore
 from smb3server.ha.store import Store, StoreError
-from smb3server.ha.store_url import parse_url
 from smb3server.host import ROOT, machine_id, overlapping, port_owners
 from smb3server.presentation import hider
 from smb3server.privileges import Privileges, in_force
@@ -298,18 +297,21 @@ class Service:
         if not config.url:
             return
         try:
-            from smb3server.ha.etcd_store import EtcdStore
+            from smb3server.ha.open_store import open_store
         except ImportError as error:
             raise ConfigError(f"--cluster needs {error.name}: install smb3server[cluster]") from error
-        from smb3server.ha import tickle
+        from smb3server.ha import store_access, tickle
         from smb3server.ha.cluster import Cluster
         from smb3server.ha.witness_source import WitnessSource
 
         self._cannot_tickle = tickle.why_not()
         if self._cannot_tickle and any(service.addresses for service in config.services):
             log.warning("clients of a node that dies silently will not be told by this one: %s", self._cannot_tickle)
-        self._cluster_store = EtcdStore(parse_url(config.url))
-        self.cluster = Cluster(self.server, self._cluster_store, config, self._node_info)
+        for warning in store_access.warnings(config.url, config.access):
+            self.notes.append(warning)
+            log.warning("%s", warning)
+        store = self._cluster_store = open_store(config.url, config.name, config.access)
+        self.cluster = Cluster(self.server, store, config, self._node_info, store.refused)
         self.cluster_events = WitnessSource(self.cluster, self.server)
 
     def _node_info(self) -> dict[str, Any]:

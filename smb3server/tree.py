@@ -107,11 +107,14 @@ class Share:
         return self.user or own or self.default_user
 
     def admits(self, identity: Identity, host: str) -> bool:
-        """Whether it is open to this user, from this address. Guests are on no list of users."""
-        unproven = identity.guest or identity.anonymous
-        if unproven and (not self.guest_ok or self.users is not None):
-            return False
-        return (self.users is None or identity.listed_name in self.users) and self.hosts.admits(host)
+        """Whether it is open to this user, from this address."""
+        return self.admits_user(identity) and self.hosts.admits(host)
+
+    def admits_user(self, identity: Identity) -> bool:
+        """Whether it is open to this user. Guests are on no list of users."""
+        if identity.guest or identity.anonymous:
+            return self.guest_ok and self.users is None
+        return self.users is None or identity.listed_name in self.users
 
     def maximal_access(self, identity: Identity | None) -> int:
         """What a tree connect of this user's may ever be granted."""

@@ -39,10 +39,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from smb3server.ha.etcd_store import EtcdStore
+from smb3server.ha.admin import make_secret
+from smb3server.ha.cluster import DEFAULT_NAME
+from smb3server.ha.open_store import open_store
 from smb3server.ha.records import key_of
 from smb3server.ha.store import Put, StoreError
-from smb3server.ha.store_url import parse_url
+from smb3server.ha.store_access import StoreAccess
 from tools import own_user
 from tools.failover.client import Step, percentiles
 from tools.failover.crowd import Options, Outcome, work
@@ -83,6 +85,8 @@ class Setup:
         )  # fmt: skip
         log.close()
         self.nodes: list[subprocess.Popen[str]] = []
+        self.access = StoreAccess(secret_file=folder / "cluster.secret")
+        make_secret(folder / "cluster.secret")
         self.ttl = ttl
         self.pinned = pinned
         self.connections = connections
@@ -105,6 +109,7 @@ class Setup:
             config.write_text(
                 f'[server]\nlisten = ["127.0.0.1"]\nport = {port}\nstate = "{self.folder / f"node{number}"}"\n'
                 f'log_level = "info"\n[limits]\nmax_connections = {self.connections}\n[cluster]\nttl = {self.ttl}\n'
+                f'secret_file = "{self.access.secret_file}"\n'
                 f'[[service]]\nname = "bench"\nnodes = ["node0", "node1"]\n'
                 f'[[share]]\nname = "data"\npath = "{self.share}"\n{own_user.LINE}continuous_availability = true\n'
                 f'service = "bench"\n[[user]]\nname = "{_USER}"\npassword = "{_PASSWORD}"\n'
@@ -236,7 +241,7 @@ class Crowds:
 
 async def fill(setup: Setup, count: int) -> None:
     """Records like the first client's, of as many files and clients."""
-    store = EtcdStore(parse_url(setup.url))
+    store = open_store(setup.url, DEFAULT_NAME, setup.access)
     try:
         (template, *_) = await store.scan(f"{_STATE}opens/")
         record: dict[str, Any] = json.loads(template.value)

@@ -6,7 +6,9 @@ import argparse
 import asyncio
 import contextlib
 import json
+import logging
 import math
+import os
 import secrets
 import sys
 import time
@@ -16,8 +18,11 @@ from typing import Any
 
 from smb3server.ha.cluster import DEFAULT_NAME
 from smb3server.ha.cluster_status import describe, show
-from smb3server.ha.store import Condition, ConditionFailed, Delete, LeaseLost, Put, Store, StoreError
-from smb3server.ha.store_url import parse_url
+from smb3server.ha.freshness import stamped
+from smb3server.ha.seal import new_secret
+from smb3server.ha.sealed_store import SealedStore
+from smb3server.ha.store import Condition, ConditionFailed, Delete, LeaseLost, Put, StoreError
+from smb3server.ha.store_access import StoreAccess
 from smb3server.ha.view import View, answers_prefix, coordination_prefix, read_view
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
@@ -48,11 +53,17 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     def store_options(to: argparse.ArgumentParser, **keywords: Any) -> None:
-        to.add_argument("--cluster", metavar="etcd://HOST:PORT,...", help="the cluster's store", **keywords)
+        to.add_argument("--cluster", metavar="etcds://HOST:PORT,...", help="the cluster's store", **keywords)
         to.add_argument(
             "--config", type=Path, metavar="FILE.toml", help="take [cluster] from a node's configuration", **keywords
         )
         to.add_argument("--name", help=f"the cluster's name (default: {DEFAULT_NAME})", **keywords)
+        to.add_argument("--ca", type=Path, metavar="FILE", help="who signed etcd's certificate", **keywords)
+        to.add_argument("--cert", type=Path, metavar="FILE", help="certificate to show to etcd", **keywords)
+        to.add_argument("--key", type=Path, metavar="FILE", help="its key", **keywords)
+        to.add_argument("--user", help="of etcd", **keywords)
+        to.add_argument("--password-file", type=Path, metavar="FILE", help="with the user's password", **keywords)
+        to.add_argument("--secret-file", type=Path, metavar="FILE", help="the cluster's secret", **keywords)
 
     store_options(parser)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -87,14 +98,36 @@ def _parser() -> argparse.ArgumentParser:
     )
     client.add_argument("client", metavar="CLIENT", help="ClientComputerName of its registrations")
     client.add_argument("node", metavar="NODE")
+    command(
+        "purge",
+        "remove records that do not bear the seal of the cluster's secret",
+        "They are not acted upon, but stand in the way of others. Those of before the secret are among them.",
+    )
+    secret = commands.add_parser(
+        "secret", help="make a secret for a cluster", description="Make a secret for a cluster, in a new file."
+    )
+    secret.add_argument("file", type=Path, metavar="FILE", help="new; copy it to all nodes, mode 600")
     return parser
+
+
+def make_secret(path: Path) -> None:
+    """Write a new secret into a new file of mode 600. Raises ``AdminError``; a file that is there stays as it is."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "w") as file:
+            file.write(f"{new_secret()}\n")
+            file.flush()
+            os.fsync(descriptor)
+    except OSError as error:
+        raise AdminError(f"{path}: {error.strerror}") from error
 
 
 class Admin:
     """Methods raise ``AdminError`` and ``StoreError``."""
 
-    def __init__(self, store: Store, name: str) -> None:
+    def __init__(self, store: SealedStore, name: str) -> None:
         self.store = store
+        self.name = name
         self.prefix = coordination_prefix(name)
         self._answers = answers_prefix(name)
 
@@ -109,7 +142,15 @@ class Admin:
             with contextlib.suppress(LeaseLost):
                 left[node] = await self.store.time_left(int(info.get("lease", 0)))
         reports = None if quick else await self._ask({"kind": "report"}, view.nodes)
-        return describe(view, left, reports, time.time())
+        for report in (reports or {}).values():
+            await self._look_at(report.get("refused"))
+        return describe(view, left, reports, time.time(), self.store.refused)
+
+    async def _look_at(self, keys: object) -> None:
+        """Of records that a node has refused at some time: those that are still there are found refused here, too."""
+        for key in keys if isinstance(keys, list) else ():
+            if isinstance(key, str) and key.startswith(f"{self.name}/"):
+                await self.store.get(key)
 
     async def _ask(self, event: dict[str, Any], nodes: Collection[str]) -> dict[str, dict[str, Any]]:
         """What the nodes answer, by node; those that do not in time are not in it."""
@@ -119,7 +160,8 @@ class Admin:
         try:
             number = secrets.token_hex(8)
             answer = f"{self._answers}{number}"
-            told = json.dumps({**event, "answer": answer, "lease": lease}).encode()
+            version = await self.store.version(self.prefix)
+            told = json.dumps(stamped({**event, "answer": answer, "lease": lease}, version)).encode()
             await self.store.commit([Put(f"{self.prefix}events/admin-{number}", told, lease)])
             deadline = time.monotonic() + _ANSWER_TIMEOUT
             while True:
@@ -130,11 +172,18 @@ class Admin:
         finally:
             await self.store.revoke(lease)
 
-    @staticmethod
-    def _known(view: View, node: str) -> None:
+    def _known(self, view: View, node: str) -> None:
         if node not in view.nodes:
             up = ", ".join(sorted(view.nodes)) or "none"
-            raise AdminError(f"there is no node {node} that is up (up: {up})")
+            refused = self.store.refused.get(f"{self.prefix}nodes/{node}")
+            why = f"; its record is refused: {refused}" if refused else ""
+            raise AdminError(f"there is no node {node} that is up (up: {up}){why}")
+
+    async def purge(self) -> str:
+        if not self.store.sealed:
+            raise AdminError("which records are the cluster's own? --secret-file, or --config with secret_file")
+        gone = await self.store.purge(f"{self.name}/")
+        return "\n".join([*(f"removed {key!r}" for key in gone), f"{len(gone)} records removed"])
 
     async def drain(self, node: str, timeout: float) -> str:
         view = await self.view()
@@ -195,10 +244,10 @@ class Admin:
         return f"{told} {'registration' if told == 1 else 'registrations'} of {client} told"
 
 
-async def _run(options: argparse.Namespace, url: str, name: str) -> None:
-    from smb3server.ha.etcd_store import EtcdStore
+async def _run(options: argparse.Namespace, url: str, name: str, access: StoreAccess) -> None:
+    from smb3server.ha.open_store import open_store
 
-    store = EtcdStore(parse_url(url))
+    store = open_store(url, name, access)
     admin = Admin(store, name)
     try:
         if options.command == "status":
@@ -209,6 +258,8 @@ async def _run(options: argparse.Namespace, url: str, name: str) -> None:
             said = await admin.undo_drain(options.node)
         elif options.command == "drain":
             said = await admin.drain(options.node, options.timeout)
+        elif options.command == "purge":
+            said = await admin.purge()
         elif options.command == "move":
             said = await admin.move(options.service, options.node, options.timeout)
         else:
@@ -221,8 +272,13 @@ async def _run(options: argparse.Namespace, url: str, name: str) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; exit status as ``--help`` says."""
     options = _parser().parse_args(arguments)
-    url, name = options.cluster, options.name
+    # What is refused is in the answer, where it matters.
+    logging.getLogger("smb3server").addHandler(logging.NullHandler())
+    url, name, access = options.cluster, options.name, StoreAccess()
     try:
+        if options.command == "secret":
+            make_secret(options.file)
+            return 0
         if options.config is not None:
             from smb3server.config import ConfigError, parse_arguments
 
@@ -230,11 +286,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 config = parse_arguments(["--config", str(options.config)]).cluster
             except ConfigError as error:
                 raise AdminError(str(error)) from error
-            url, name = url or config.url, name or config.name
+            url, name, access = url or config.url, name or config.name, config.access
+        for key in ("ca", "cert", "key", "user", "password_file", "secret_file"):
+            setattr(access, key, getattr(options, key) or getattr(access, key))
         if not url:
-            print("smb3server cluster: which cluster? --cluster etcd://HOST:PORT,... or --config", file=sys.stderr)
+            print("smb3server cluster: which cluster? --cluster etcds://HOST:PORT,... or --config", file=sys.stderr)
             return EXIT_USAGE
-        asyncio.run(_run(options, url, name or DEFAULT_NAME))
+        asyncio.run(_run(options, url, name or DEFAULT_NAME, access))
     except ImportError as error:
         print(f"smb3server cluster: needs {error.name}: install smb3server[cluster]", file=sys.stderr)
         return EXIT_FAILED

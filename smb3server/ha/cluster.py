@@ -10,16 +10,19 @@ import asyncio
 import json
 import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from smb3server.ha.freshness import INTERVAL, Freshness, stamped
 from smb3server.ha.lease_keeper import boottime
 from smb3server.ha.membership import DEFAULT_TTL, Membership
 from smb3server.ha.persistence import Persistence
 from smb3server.ha.service_owner import ServiceConfig, ServiceOwner
-from smb3server.ha.store import Put, Store, StoreError, ignore_outcome
+from smb3server.ha.store import Change, Put, Store, StoreError, ignore_outcome
+from smb3server.ha.store_access import StoreAccess
 from smb3server.ha.view import (
     Event,
     MoveClientEvent,
@@ -30,6 +33,7 @@ from smb3server.ha.view import (
     View,
     answers_prefix,
     coordination_prefix,
+    decode,
     read_view,
 )
 
@@ -45,6 +49,8 @@ STARTUP_GRACE = 5.0
 SUCCESSION_DELAY = 1.5
 """Seconds that each further candidate gives those before it."""
 _TICK = 0.5
+_MAX_REPORTED = 100
+"""Refused records that a report names."""
 _NAMESPACE = uuid.UUID("6b1c0c3e-2f0a-4b57-9a0a-6a7d2c7f5d11")
 _MOVE_NOTICE = 0.5
 """Seconds between telling clients of a move and moving."""
@@ -60,6 +66,7 @@ class ClusterConfig:
     ttl: float = DEFAULT_TTL
     max_stall: float = 0.0
     """Seconds for which the event loop may stand still; 0: a multiple of the ttl, see ``Membership``."""
+    access: StoreAccess = field(default_factory=StoreAccess)
     services: list[ServiceConfig] = field(default_factory=list)
 
 
@@ -70,7 +77,17 @@ Listener = Callable[[Event], int]
 class Cluster:
     """Made once shares are there and before anybody is served. Then ``start`` it; ``stop`` it before the server."""
 
-    def __init__(self, server: Server, store: Store, config: ClusterConfig, info: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        server: Server,
+        store: Store,
+        config: ClusterConfig,
+        info: Callable[[], dict[str, Any]],
+        refused: Collection[str] = (),
+    ) -> None:
+        """``info``: what other nodes are told of this one; ``refused``: keys of the store that are not acted upon,
+        for reports."""
+        self._refused = refused
         self.config = config
         self.node = config.node
         self.prefix = coordination_prefix(config.name)
@@ -89,6 +106,7 @@ class Cluster:
         """Since when a service has no owner, and these candidates for it."""
         self._holder = ThreadPoolExecutor(1, "addresses")
         self._holding: Future[None] | None = None
+        self._freshness = Freshness()
         self._moving: set[str] = set()
         """Services whose clients have been told that they move."""
         for share in server.share_list.values():
@@ -116,6 +134,7 @@ class Cluster:
             asyncio.ensure_future(self.membership.run()),
             asyncio.ensure_future(self._watch()),
             asyncio.ensure_future(self._decide()),
+            asyncio.ensure_future(self._keep_time()),
         ]
 
     async def stop(self) -> None:
@@ -162,17 +181,40 @@ class Cluster:
 
     async def _watch(self) -> None:
         """Start from a listing; whenever changes may have been missed, from a new one."""
+        told: set[str] = set()
         while True:
             try:
                 async for change in self._store.watch(self.prefix, await self._read()):
-                    self._tell(self.view.apply(change))
+                    told.clear()
+                    self._apply(change)
             except StoreError as error:
-                log.warning("%s: cannot see the cluster: %s", self.node, error)
+                # Once, not with every try.
+                if str(error) not in told:
+                    log.warning("%s: cannot see the cluster: %s", self.node, error)
+                    told.add(str(error))
                 await asyncio.sleep(_TICK)
+
+    def _apply(self, change: Change) -> None:
+        for service in self.services.values():
+            if change.key == service.owner_key:
+                service.owner_changed(change.version)
+        is_event = change.key.startswith(f"{self.prefix}events/") and change.value is not None
+        if is_event and not self._freshness.is_new(decode(change.value)):
+            log.warning("%s: %r is no new event: not acted upon", self.node, change.key)
+            return
+        self._tell(self.view.apply(change))
+
+    async def _keep_time(self) -> None:
+        while True:
+            try:
+                self._freshness.advance(await self._store.version(self.prefix))
+            except StoreError as error:
+                log.debug("%s: %s", self.node, error)
+            await asyncio.sleep(INTERVAL if self._freshness.started else _TICK)
 
     async def _read(self) -> int:
         """Everything as it is now, but for events, which are over; the version to watch from."""
-        version = await self._store.version()
+        version = await self._store.version(self.prefix)
         fresh = await read_view(self._store, self.prefix)
         old, self.view = self.view, fresh
         for node in old.nodes.keys() - fresh.nodes.keys():
@@ -208,6 +250,7 @@ class Cluster:
         return {
             "services": {owner.name: owner.report() for owner in self.services.values() if owner.owned},
             "lease": round(max(0.0, self.membership.fence.deadline - boottime()), 1),
+            "refused": list(islice(self._refused, _MAX_REPORTED)),
         }
 
     # Deciding
@@ -258,15 +301,19 @@ class Cluster:
             return
         self._moving.add(service.name)
         try:
-            self.announce({"kind": "move", "service": service.name, "node": node})
+            try:
+                await self.announce({"kind": "move", "service": service.name, "node": node})
+            except StoreError as error:
+                log.warning("service %s: clients are not told that it moves: %s", service.name, error)
             await asyncio.sleep(_MOVE_NOTICE)
             await service.release()
         finally:
             self._moving.discard(service.name)
 
-    def announce(self, event: dict[str, Any]) -> None:
-        """Tell all nodes; forgotten with this membership."""
-        self.membership.put(f"{self.prefix}events/{self.node}", json.dumps(event).encode())
+    async def announce(self, event: dict[str, Any]) -> None:
+        """Tell all nodes; forgotten with this membership. Raises ``StoreError``."""
+        told = stamped(event, await self._store.version(self.prefix))
+        self.membership.put(f"{self.prefix}events/{self.node}", json.dumps(told).encode())
 
     def candidates(self, config: ServiceConfig) -> list[str]:
         """Living nodes that may have the service, best first."""

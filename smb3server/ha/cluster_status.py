@@ -18,9 +18,10 @@ def describe(
     time_left: Mapping[str, float | None],
     reports: Mapping[str, Mapping[str, Any]] | None,
     now: float,
+    refused: Mapping[str, str],
 ) -> dict[str, Any]:
     """``time_left``: of each node's lease, in seconds; ``reports``: what the nodes said of themselves, None if they
-    were not asked; ``now``: Unix time."""
+    were not asked; ``now``: Unix time; ``refused``: records that bear no good seal, and why."""
     nodes = [
         {
             "name": node,
@@ -50,7 +51,7 @@ def describe(
             }
         )
     away = sorted(node for node in view.draining if node not in view.nodes)
-    return {"nodes": nodes, "services": services, "draining_and_down": away}
+    return {"nodes": nodes, "services": services, "draining_and_down": away, "refused": dict(refused)}
 
 
 def _node_state(node: Mapping[str, Any]) -> str:
@@ -117,3 +118,8 @@ def show(status: Mapping[str, Any], console: Console | None = None) -> None:
             )
     if not status["nodes"]:
         console.print("No node is up.")
+    for key, reason in sorted(status["refused"].items()):
+        # Whoever wrote the key may have put control characters into its name.
+        console.print(f"[red]not acted upon[/red]: {escape(ascii(key))}: {escape(reason)}")
+    if status["refused"]:
+        console.print("Somebody else writes to etcd, or it is left from before the secret: smb3server cluster purge")

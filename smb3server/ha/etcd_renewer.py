@@ -8,26 +8,20 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from smb3server.ha.etcd_access import (
+    AUTHENTICATE,
+    EtcdAccess,
+    Login,
+    TokenRefused,
+    explain,
+    headers,
+    parse_answer,
+    raise_error,
+)
 from smb3server.ha.etcd_members import Members
-from smb3server.ha.store import LeaseLost, Renewer, StoreError, StoreFull
+from smb3server.ha.store import LeaseLost, Renewer, StoreError
 
-_LEASE_NOT_FOUND = "requested lease not found"
-_NO_SPACE = "database space exceeded"
-_TOO_LARGE = "request is too large"
 _LONGEST_ANSWER = 1 << 16
-
-
-def raise_error(answer: dict[str, Any]) -> None:
-    """Raises ``StoreError`` or what it is in particular, if that is etcd's answer."""
-    error = answer.get("error")
-    if not error:
-        return
-    text = error if isinstance(error, str) else str(error.get("message", error))
-    if _LEASE_NOT_FOUND in text:
-        raise LeaseLost(text)
-    if _NO_SPACE in text or _TOO_LARGE in text:
-        raise StoreFull(text)
-    raise StoreError(text)
 
 
 def check_renewal(answer: dict[str, Any], lease: int) -> None:
@@ -39,9 +33,17 @@ def check_renewal(answer: dict[str, Any], lease: int) -> None:
 
 class EtcdRenewer(Renewer):
     """``on_silent`` is called with the endpoint of a member that did not answer as it should, on the thread that
-    renews."""
+    renews. ``login``: shared with the others who talk to etcd."""
 
-    def __init__(self, members: Members, on_silent: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        members: Members,
+        on_silent: Callable[[str], None],
+        access: EtcdAccess | None = None,
+        login: Login | None = None,
+    ) -> None:
+        self._access = access or EtcdAccess()
+        self._login = login or Login(self._access)
         self._members = members
         self._on_silent = on_silent
         self._endpoint = ""
@@ -57,34 +59,50 @@ class EtcdRenewer(Renewer):
             self.close()
             self._endpoint = self._members.first
         try:
-            answer = self._post("/v3/lease/keepalive", json.dumps({"ID": str(lease)}).encode(), timeout)
-            raise_error(answer)
-            check_renewal(answer, lease)
+            check_renewal(self._keep_alive(lease, timeout), lease)
         except LeaseLost:
             raise
         except (OSError, http.client.HTTPException, ValueError, StoreError) as error:
             self.close()
             self._members.avoid(self._endpoint)
             self._on_silent(self._endpoint)
-            raise StoreError(f"{self._endpoint}: {error or type(error).__name__}") from error
+            raise StoreError(f"{self._endpoint}: {explain(error)}") from error
 
-    def _post(self, path: str, body: bytes, timeout: float) -> dict[str, Any]:
+    def _keep_alive(self, lease: int, timeout: float) -> dict[str, Any]:
+        body = json.dumps({"ID": str(lease)}).encode()
+        token = self._login.token()
+        answer = self._post("/v3/lease/keepalive", body, timeout, token)
+        try:
+            raise_error(answer)
+        except TokenRefused:
+            if not self._login.user:
+                raise
+            self._login.refused(token)
+            token = self._login.take(self._post(AUTHENTICATE, self._login.request(), timeout, ""))
+            answer = self._post("/v3/lease/keepalive", body, timeout, token)
+            raise_error(answer)
+        return answer
+
+    def _connect(self) -> http.client.HTTPConnection:
+        scheme, _, host = self._endpoint.partition("://")
+        if scheme == "https":
+            return http.client.HTTPSConnection(host, context=self._access.tls)
+        return http.client.HTTPConnection(host)
+
+    def _post(self, path: str, body: bytes, timeout: float, token: str) -> dict[str, Any]:
         deadline = time.monotonic() + timeout
         if self._connection is None:
-            self._connection = http.client.HTTPConnection(self._endpoint.removeprefix("http://"))
+            self._connection = self._connect()
         connection = self._connection
         if connection.sock is None:
             connection.timeout = timeout
             connection.connect()
         # Requests and answers fit into a packet: each of these is one system call.
         connection.sock.settimeout(max(0.001, deadline - time.monotonic()))
-        connection.request("POST", path, body)
+        connection.request("POST", path, body, headers(token))
         connection.sock.settimeout(max(0.001, deadline - time.monotonic()))
         with connection.getresponse() as response:
-            answer = json.loads(response.read(_LONGEST_ANSWER))
-        if not isinstance(answer, dict):
-            raise ValueError("not an object")
-        return answer
+            return parse_answer(response.read(_LONGEST_ANSWER))
 
     def close(self) -> None:
         connection, self._connection = self._connection, None

@@ -16,8 +16,20 @@ from typing import Any, NamedTuple
 
 import aiohttp
 
+from smb3server.ha.etcd_access import (
+    AUTHENTICATE,
+    AccessRefused,
+    EtcdAccess,
+    Login,
+    TokenRefused,
+    error_of,
+    explain,
+    headers,
+    parse_answer,
+    raise_error,
+)
 from smb3server.ha.etcd_members import Members
-from smb3server.ha.etcd_renewer import EtcdRenewer, raise_error
+from smb3server.ha.etcd_renewer import EtcdRenewer
 from smb3server.ha.store import (
     MAX_BATCH,
     Change,
@@ -65,7 +77,8 @@ def _b64(data: str | bytes) -> str:
 
 
 def _key(text: str) -> str:
-    return base64.b64decode(text).decode()
+    """A name that is no UTF-8 is somebody else's; it must not keep this node from reading on."""
+    return base64.b64decode(text).decode(errors="backslashreplace")
 
 
 def _request_of(operation: Operation) -> Json:
@@ -89,13 +102,20 @@ def _compare_of(condition: Condition) -> Json:
 
 
 class EtcdStore(Store):
-    """``endpoints``: base addresses, tried in turn. ``timeout``: seconds for one request."""
+    """``endpoints``: base addresses, tried in turn. ``timeout``: seconds for one request. ``access``: how to get in;
+    None: anybody may."""
 
-    def __init__(self, endpoints: Sequence[str], timeout: float = REQUEST_TIMEOUT) -> None:
+    def __init__(
+        self, endpoints: Sequence[str], timeout: float = REQUEST_TIMEOUT, access: EtcdAccess | None = None
+    ) -> None:
         self.timeout = timeout
         self._loop = asyncio.get_running_loop()
         self._members = Members(endpoints)
-        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), read_bufsize=1 << 18)
+        self._access = access or EtcdAccess()
+        self._login = Login(self._access)
+        self._logging_on = asyncio.Lock()
+        connector = aiohttp.TCPConnector(limit=0, ssl=self._access.tls or True)
+        self._session = aiohttp.ClientSession(connector=connector, read_bufsize=1 << 18)
         self._batches: deque[_Batch] = deque()
         self._sender: asyncio.Task[None] | None = None
         self._last: asyncio.Future[int] | None = None
@@ -119,7 +139,7 @@ class EtcdStore(Store):
                 for _ in range(len(self._members)):
                     endpoint = self._members.first
                     try:
-                        return await self._post(endpoint + path, body)
+                        return await self._post(endpoint, path, body)
                     except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
                         failure = error
                     self._avoid(endpoint)
@@ -129,8 +149,8 @@ class EtcdStore(Store):
             raise StoreError(f"no answer from etcd in {self.timeout} s") from None
         except (aiohttp.ClientError, ValueError) as error:
             self._avoid(endpoint)
-            raise StoreError(f"etcd: {error}") from error
-        raise StoreError(f"no etcd member can be reached: {failure}")
+            raise StoreError(f"etcd: {explain(error)}") from error
+        raise StoreError(f"no etcd member can be reached: {explain(failure)}")
 
     async def _ask(self, path: str, body: Json, timeout: float = 0.0) -> Json:
         """A request that does no harm if it is done twice: it is sent to one member after the other, none of which gets
@@ -146,15 +166,15 @@ class EtcdStore(Store):
             endpoint = self._members.first
             try:
                 async with asyncio.timeout(min(share, deadline - self._loop.time())):
-                    return await self._post(endpoint + path, body)
-            except (StoreFull, LeaseLost):
+                    return await self._post(endpoint, path, body)
+            except (StoreFull, LeaseLost, AccessRefused):
                 raise
             except (StoreError, aiohttp.ClientError, ValueError, TimeoutError) as error:
                 failure = error
             self._avoid(endpoint)
             if self._loop.time() + _RETRY_DELAY > deadline:
                 raise StoreError(
-                    f"no etcd member answers in {timeout:g} s (last {endpoint}: {failure or 'silent'})"
+                    f"no etcd member answers in {timeout:g} s (last {endpoint}: {_reason(failure)})"
                 ) from failure
             attempts += 1
             if attempts % len(self._members) == 0:
@@ -166,16 +186,40 @@ class EtcdStore(Store):
         self._members.avoid(endpoint)
         for response, source in list(self._watching.items()):
             if source == endpoint:
-                response.close()
+                _drop(response)
 
-    async def _post(self, url: str, body: Json) -> Json:
-        limits = aiohttp.ClientTimeout(total=None, sock_connect=min(_CONNECT_TIMEOUT, self.timeout))
-        async with self._session.post(url, data=json.dumps(body), timeout=limits) as response:
-            answer = json.loads(await response.read())
-        if not isinstance(answer, dict):
-            raise ValueError("not an object")
+    async def _post(self, endpoint: str, path: str, body: Json) -> Json:
+        """One request and its answer, with a new token and once more if etcd refuses the one that there is: it has done
+        nothing then."""
+        token = await self._token(endpoint)
+        try:
+            return await self._exchange(endpoint + path, json.dumps(body).encode(), token)
+        except TokenRefused:
+            if not self._login.user:
+                raise
+        self._login.refused(token)
+        token = await self._token(endpoint)
+        return await self._exchange(endpoint + path, json.dumps(body).encode(), token)
+
+    async def _token(self, endpoint: str) -> str:
+        """Of the user, if there is one. Many requests that need a new one wait for the same."""
+        token = self._login.token()
+        if token or not self._login.user:
+            return token
+        async with self._logging_on:
+            return self._login.token() or self._login.take(
+                await self._answer(endpoint + AUTHENTICATE, self._login.request(), "")
+            )
+
+    async def _exchange(self, url: str, body: bytes, token: str) -> Json:
+        answer = await self._answer(url, body, token)
         raise_error(answer)
         return answer
+
+    async def _answer(self, url: str, body: bytes, token: str) -> Json:
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=min(_CONNECT_TIMEOUT, self.timeout))
+        async with self._session.post(url, data=body, headers=headers(token), timeout=limits) as response:
+            return parse_answer(await response.read())
 
     # Batches
 
@@ -254,7 +298,8 @@ class EtcdStore(Store):
     async def scan(self, prefix: str) -> list[Entry]:
         await self._submitted()
         found: list[Entry] = []
-        start, revision = prefix, "0"
+        start: str | bytes = prefix
+        revision = "0"
         while True:
             body = {"key": _b64(start), "range_end": _b64(prefix_end(prefix)), "limit": str(_PAGE)}
             answer = await self._ask("/v3/kv/range", {**body, "revision": revision}, _PAGE_TIMEOUT)
@@ -262,17 +307,17 @@ class EtcdStore(Store):
             found += [_entry(item) for item in answer.get("kvs", ())]
             if not answer.get("more"):
                 return found
-            start = found[-1].key + "\0"
+            start = base64.b64decode(answer["kvs"][-1]["key"]) + b"\0"
 
-    async def version(self) -> int:
+    async def version(self, prefix: str = "\0") -> int:
         await self._submitted()
-        answer = await self._ask("/v3/kv/range", {"key": _b64("\0"), "count_only": True})
+        answer = await self._ask("/v3/kv/range", {"key": _b64(prefix), "count_only": True})
         return int(answer["header"]["revision"])
 
     async def watch(self, prefix: str, after: int | None = None) -> AsyncIterator[Change]:
         """A lost connection is made anew, elsewhere, without a gap; only compaction can lose changes."""
         if after is None:
-            after = await self.version()
+            after = await self.version(prefix)
         while not self._closed:
             try:
                 async for change in self._watch_once(prefix, after + 1):
@@ -297,13 +342,16 @@ class EtcdStore(Store):
         pending: list[Change] = []
         try:
             async with asyncio.timeout(self.timeout):
-                response = await self._session.post(endpoint + "/v3/watch", data=json.dumps(body), timeout=limits)
+                token = await self._token(endpoint)
+                response = await self._session.post(
+                    endpoint + "/v3/watch", data=json.dumps(body), headers=headers(token), timeout=limits
+                )
         except (aiohttp.ClientError, TimeoutError):
             self._avoid(endpoint)
             raise
         if endpoint != self._members.first:
             # Found silent by others meanwhile.
-            response.close()
+            _drop(response)
             return
         self._watching[response] = endpoint
         try:
@@ -319,9 +367,15 @@ class EtcdStore(Store):
                 for change in pending:
                     yield change
                 pending.clear()
+        except TokenRefused:
+            if not self._login.user:
+                raise
+            # The next attempt brings a new one; nothing was missed.
+            self._login.refused(token)
+            await asyncio.sleep(_RETRY_DELAY)
         finally:
             del self._watching[response]
-            response.close()
+            _drop(response)
 
     # Leases
 
@@ -338,7 +392,7 @@ class EtcdStore(Store):
             except RuntimeError:
                 log.debug("event loop is gone")
 
-        return EtcdRenewer(self._members, silent)
+        return EtcdRenewer(self._members, silent, self._access, self._login)
 
     async def revoke(self, lease: int) -> None:
         try:
@@ -361,6 +415,20 @@ class EtcdStore(Store):
         await self._session.close()
 
 
+def _drop(response: aiohttp.ClientResponse) -> None:
+    """At once: TLS would wait for the other side's good-bye, and a member that is silent says none."""
+    connection = response.connection
+    if connection is not None and connection.transport is not None:
+        connection.transport.abort()
+    response.close()
+
+
+def _reason(error: Exception | None) -> str:
+    """Why a member did not answer as it should."""
+    silent = error is None or isinstance(error, TimeoutError)
+    return "silent" if silent else explain(error)
+
+
 def _entry(item: Json) -> Entry:
     return Entry(_key(item["key"]), base64.b64decode(item.get("value", "")), int(item["mod_revision"]))
 
@@ -369,7 +437,8 @@ def _changes(answer: Json) -> list[Change]:
     raise_error(answer)
     result = answer.get("result", {})
     if result.get("canceled"):
-        raise StoreError(f"watch ended: {result.get('cancel_reason') or 'history is compacted'}")
+        reason = result.get("cancel_reason")
+        raise error_of(f"watch ended: {reason}") if reason else StoreError("watch ended: history is compacted")
     found = []
     for event in result.get("events", ()):
         item = event["kv"]

@@ -1,6 +1,7 @@
 """What is stored of a persistent open: everything that a server which never saw it needs to go on with it.
 
-One record per open, written anew whenever something in it changes. JSON; bytes in hexadecimal.
+One record per open, written anew whenever something in it changes. JSON; bytes in hexadecimal. Who has the open is in
+it, the credentials to act with are not: they are those of the account on the server that restores it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from smb3server.backends.base import User
 from smb3server.leases import Lease, Oplock
 from smb3server.session import Identity
 
@@ -20,8 +20,15 @@ if TYPE_CHECKING:
     from smb3server.backends.base import Path
     from smb3server.open import Open
 
-FORMAT = 1
+FORMAT = 2
+_READABLE = (1, 2)
+"""Format 1 has credentials in it, which are not read."""
 _LOCK = struct.Struct("<QQB")
+_GUID_SIZE = 16
+_BAD_PARTS = frozenset(["", ".", ".."])
+"""Of a path."""
+_LONGEST_TIMEOUT = 24 * 3600.0
+"""Seconds; far beyond what a client is granted."""
 
 
 class LockRecord(NamedTuple):
@@ -73,6 +80,9 @@ class OpenRecord:
     app_instance_version: tuple[int, int] | None
 
 
+_NO_CACHING = CachingRecord(0, False, 0, 0)
+
+
 def key_of(prefix: str, persistent_id: int) -> str:
     return f"{prefix}opens/{persistent_id:016x}"
 
@@ -104,7 +114,6 @@ def snapshot(entry: Open) -> bytes:
         "create_guid": (durable.create_guid or bytes(16)).hex(),
         "client_guid": durable.client_guid.hex(),
         "identity": [identity.name, identity.domain, identity.guest, identity.anonymous],
-        "user": identity.user,
         "timeout": durable.timeout,
         "access": [entry.granted_access, entry.maximal_access, entry.share_access],
         "options": entry.create_options,
@@ -139,12 +148,11 @@ def parse(data: bytes) -> OpenRecord:
     """Raises ``ValueError`` for what this version does not understand."""
     try:
         record = json.loads(data)
-        if record["format"] != FORMAT:
+        if record["format"] not in _READABLE:
             raise ValueError(f"format {record['format']}")
         name, domain, guest, anonymous = record["identity"]
-        user = User(record["user"][0], record["user"][1], tuple(record["user"][2])) if record["user"] else None
         version = record["app_version"]
-        return OpenRecord(
+        found = OpenRecord(
             persistent_id=record["id"],
             share=record["share"],
             path=tuple(record["path"]),
@@ -153,7 +161,7 @@ def parse(data: bytes) -> OpenRecord:
             is_directory=record["directory"],
             create_guid=bytes.fromhex(record["create_guid"]),
             client_guid=bytes.fromhex(record["client_guid"]),
-            identity=Identity(name, domain, guest, anonymous, user),
+            identity=Identity(name, domain, guest, anonymous),
             timeout=record["timeout"],
             granted_access=record["access"][0],
             maximal_access=record["access"][1],
@@ -168,5 +176,48 @@ def parse(data: bytes) -> OpenRecord:
             app_instance_id=bytes.fromhex(record["app"]) if record["app"] is not None else None,
             app_instance_version=(version[0], version[1]) if version is not None else None,
         )
-    except (KeyError, IndexError, TypeError, struct.error) as error:
+    except (KeyError, IndexError, TypeError, AttributeError, RecursionError, struct.error) as error:
         raise ValueError(f"not a record of an open: {error!r}") from error
+    _check(found)
+    return found
+
+
+def _check(record: OpenRecord) -> None:
+    """Raises ``ValueError`` for what no server has written. Fast, for there may be tens of thousands."""
+    identity, caching = record.identity, record.caching or _NO_CACHING
+    numbers = (
+        record.persistent_id,
+        record.inode,
+        record.granted_access,
+        record.maximal_access,
+        record.share_access,
+        record.create_options,
+        record.create_action,
+        *(record.app_instance_version or ()),
+        caching.state,
+        caching.requested,
+        caching.required,
+        caching.level,
+        caching.version,
+        caching.epoch,
+    )
+    texts = (record.share, record.stream, identity.name, identity.domain, caching.key, caching.client_guid)
+    flags = record.is_directory, record.delete_on_close, record.delete_pending, identity.guest, identity.anonymous
+    path = record.path
+    if (
+        {*map(type, numbers)} != {int}
+        or min(numbers) < 0
+        or max(numbers) >> 64
+        or {*map(type, texts), *map(type, path)} != {str}
+        or not {*map(type, flags), type(caching.breaking)} <= {bool, int}
+        or not (caching.parent_key is None or isinstance(caching.parent_key, str))
+        or len(record.create_guid) != _GUID_SIZE
+        or len(record.client_guid) != _GUID_SIZE
+        or not (record.app_instance_id is None or len(record.app_instance_id) == _GUID_SIZE)
+        or not _BAD_PARTS.isdisjoint(path)
+        or "/" in "".join(path)
+        or "\0" in "".join(path)
+        or not isinstance(record.timeout, int | float)
+        or not 0 <= record.timeout <= _LONGEST_TIMEOUT
+    ):
+        raise ValueError("not a record of an open")

@@ -2,6 +2,9 @@
 
 They come back disconnected (3.3.7.1): with access, share modes, locks, caching rights and delete-on-close as their
 clients were told, waiting for those clients as long as the clients were promised.
+
+A record says who has an open and what was granted. It does not say what that user may do now: credentials come from the
+accounts of this server, files are opened with them, and what was granted is checked against the file's descriptor.
 """
 
 from __future__ import annotations
@@ -10,12 +13,12 @@ import asyncio
 import errno
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, cast
 
-from smb3server import access, collector, host_locks
-from smb3server.backends.base import Disposition, Handle, Kind, OpenRequest, Remembered
+from smb3server import access, collector, host_locks, tokens
+from smb3server.backends.base import Disposition, Handle, Kind, OpenRequest
 from smb3server.backends.deferred import DeferredHandle
 from smb3server.durable import Durability
 from smb3server.ha.records import CachingRecord, OpenRecord, opens_prefix, parse
@@ -23,12 +26,12 @@ from smb3server.ha.store import Delete, Entry, StoreError
 from smb3server.leases import Lease, Oplock
 from smb3server.locks import Lock
 from smb3server.open import Open
-from smb3server.session import Session, SessionState
+from smb3server.session import Identity, Session, SessionState
 from smb3server.tree import TreeConnect
-from smb3server.wire.create import Access, CreateOptions
+from smb3server.wire.create import Access, CreateAction, CreateOptions
 
 if TYPE_CHECKING:
-    from smb3server.backends.base import Backend
+    from smb3server.backends.base import Backend, User
     from smb3server.connection import Connection
     from smb3server.files import File
     from smb3server.ha.persistence import Domain
@@ -37,8 +40,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
+_DATA = int(Access.READ_DATA) | access.WRITES_DATA
 _EXHAUSTED = frozenset([errno.EMFILE, errno.ENFILE, errno.ENOMEM])
 _TURN = 0.05
 """Seconds of restoring before others (the renewal of a cluster lease) get their turn. Theirs may be long, where clients
@@ -76,6 +78,9 @@ async def _restore_all(server: Server, domain: Domain, shares: Iterable[Share], 
         except (FileNotFoundError, NotADirectoryError) as error:
             log.info("open of %s does not come back: %s", "/".join(record.path), error)
             await _remove(domain, entry.key)
+        except PermissionError as error:
+            log.warning("open of %r by %r is not restored: %s", "/".join(record.path), str(record.identity), error)
+            await _remove(domain, entry.key)
         except OSError as error:
             if error.errno in _EXHAUSTED:
                 # Serving without the rest would let others at files that their owners count on.
@@ -92,20 +97,21 @@ async def _remove(domain: Domain, key: str) -> None:
 
 
 def restore_open(server: Server, share: Share, backend: Backend, record: OpenRecord) -> bool:
-    """False if it is there already. Raises ``OSError``, ``FileNotFoundError`` also where another file has the name."""
+    """False if it is there already. Raises ``OSError``, ``FileNotFoundError`` also where another file has the name,
+    ``PermissionError`` where its user has no right to it any more."""
     if record.persistent_id in server.global_open_table:
         return False
-    handle = _handle_of(backend, share, record)
+    # A session that is no more: it only says whose the open is.
+    session = Session(server, 0, cast("Connection", None))
+    session.identity = identity_here(server, share, record.identity)
+    session.state = SessionState.EXPIRED
+    entry = Open((record.persistent_id, 0), session, TreeConnect(0, session, share))
+    entry.granted_access = record.granted_access
+    handle = _handle_of(backend, entry, record)
     if handle.key.inode != record.inode:
         handle.close()
         raise FileNotFoundError("another file has the name now")
-    # A session that is no more: it only says whose the open is.
-    session = Session(server, 0, cast("Connection", None))
-    session.identity = record.identity
-    session.state = SessionState.EXPIRED
-    entry = Open((record.persistent_id, 0), session, TreeConnect(0, session, share))
     file = server.file_table.get(handle.key, record.stream)
-    entry.granted_access = record.granted_access
     entry.maximal_access = record.maximal_access
     entry.share_access = record.share_access
     entry.create_options = record.create_options
@@ -139,10 +145,32 @@ def restore_open(server: Server, share: Share, backend: Backend, record: OpenRec
     return True
 
 
-def _handle_of(backend: Backend, share: Share, record: OpenRecord) -> Handle:
-    """With the access it was granted: rights on the file that changed since do not take it back. Not opened before
-    somebody needs it, which may be never; but locks that programs of the host shall see need a descriptor."""
+def identity_here(server: Server, share: Share, given: Identity) -> Identity:
+    """Who a stored identity is on this server, with the credentials of its account here. Raises ``PermissionError`` for
+    somebody who could not log on, or connect to the share, now."""
+    if not share.admits_user(given):
+        raise PermissionError(errno.EACCES, f"share {share.name} is not for this user")
+    if given.guest or given.anonymous:
+        return replace(given, user=None)
+    if given.domain:
+        if server.principals is None:
+            raise PermissionError(errno.EACCES, "there is no Kerberos here")
+        try:
+            return server.principals.identity_of(f"{given.name}@{given.domain}")
+        except ValueError as error:
+            raise PermissionError(errno.EACCES, str(error)) from error
+    account = server.users.find(given.name)
+    if account is None:
+        raise PermissionError(errno.EACCES, "there is no such user")
+    return replace(given, user=account.user)
+
+
+def _handle_of(backend: Backend, entry: Open, record: OpenRecord) -> Handle:
+    """Opened as the user. Not opened before somebody needs it, which may be never; but locks that programs of the host
+    shall see need a descriptor. Raises ``PermissionError``, in that case later, when it is opened."""
     data = record.granted_access
+    share = entry.tree.share
+    user = share.acting_user(entry.session.user)
     wanted = OpenRequest(
         record.path,
         record.stream,
@@ -151,32 +179,52 @@ def _handle_of(backend: Backend, share: Share, record: OpenRecord) -> Handle:
         write=bool(data & access.WRITES_DATA) and not share.read_only,
         directory=True if record.is_directory else None,
         open_reparse_point=bool(record.create_options & CreateOptions.OPEN_REPARSE_POINT),
-        user=share.acting_user(record.identity.user),
+        user=user,
     )
+
+    def checked(handle: Handle) -> Handle:
+        try:
+            _check_kind(handle.kind, record)
+            _check_rights(backend, handle, entry, record, user)
+        except BaseException:
+            handle.close()
+            raise
+        return handle
+
     if not (share.posix_locks and record.locks):
-        remembered = _as_either(wanted, backend.remember)
+        remembered = backend.remember(wanted)
         if remembered is not None:
             _check_kind(remembered.kind, record)
-
-            def open_now(found: Remembered) -> Handle:
-                return _as_either(wanted, found.open)
-
-            return cast("Handle", DeferredHandle(remembered, open_now))
-    handle = _as_either(wanted, backend.open)
-    try:
-        _check_kind(handle.kind, record)
-    except FileNotFoundError:
-        handle.close()
-        raise
-    return handle
+            return cast("Handle", DeferredHandle(remembered, lambda found: checked(found.open(wanted))))
+    return checked(backend.open(wanted))
 
 
-def _as_either(wanted: OpenRequest, action: Callable[[OpenRequest], T]) -> T:
-    """As the user, or as the server itself."""
-    try:
-        return action(wanted)
-    except PermissionError:
-        return action(replace(wanted, user=None))
+def _check_rights(backend: Backend, handle: Handle, entry: Open, record: OpenRecord, user: User | None) -> None:
+    """Whether the user would be granted now what was granted then (MS-FSA 2.1.5.1.2.1). Who created a file was granted
+    what they asked for, whatever its descriptor gives: of that they keep what it gives, if access to the data is in it.
+    Raises ``PermissionError``."""
+    missing = record.granted_access & ~_held(backend, handle, entry, record, user)
+    if missing & (_DATA if record.create_action == CreateAction.CREATED else ~0):
+        raise PermissionError(errno.EACCES, f"its user does not have access {missing:#x} to the file any more")
+    entry.granted_access = record.granted_access & ~missing
+
+
+def _held(backend: Backend, handle: Handle, entry: Open, record: OpenRecord, user: User | None) -> int:
+    """All access that the user has: the share's, and the file's with what its parent's descriptor adds."""
+    token = tokens.token_of(entry.session, user)
+    held = tokens.maximal_access(handle, handle.info(), token, user)
+    from_parent = int(Access.DELETE | Access.READ_ATTRIBUTES)
+    if record.granted_access & ~held & from_parent and record.path:
+        parent = backend.open(OpenRequest(handle.path[:-1], directory=True, user=user))
+        try:
+            above = tokens.maximal_access(parent, parent.info(), token, user)
+        finally:
+            parent.close()
+        if above & Access.DELETE_CHILD:
+            held |= int(Access.DELETE)
+        if above & Access.READ_DATA:
+            held |= int(Access.READ_ATTRIBUTES)
+    return held & entry.tree.maximal_access
 
 
 def _check_kind(kind: Kind, record: OpenRecord) -> None:

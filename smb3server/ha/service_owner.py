@@ -252,6 +252,13 @@ class ServiceOwner:
             # It goes with the lease, or is found again (``give_up``).
             log.warning("service %s: %s", self.name, error)
 
+    def owner_changed(self, version: int) -> None:
+        """The owner key has a new value, or none, since ``version``. If that is later than this ownership began,
+        somebody has taken it away who is no node: nobody else may serve beside this one."""
+        if self.owned and version > self._version:
+            log.error("service %s: its owner key was changed by somebody else", self.name)
+            self.lose()
+
     def lose(self) -> None:
         """It is somebody else's, or nobody's: stop at once, and touch nothing that is shared."""
         if not self.owned:

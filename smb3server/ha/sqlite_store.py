@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import queue
 import sqlite3
 import threading
@@ -156,7 +157,7 @@ class SqliteStore(Store):
 
         return await self._call(work)
 
-    async def version(self) -> int:
+    async def version(self, prefix: str = "\0") -> int:
         return await self._call(lambda: self._version)
 
     async def watch(self, prefix: str, after: int | None = None) -> AsyncIterator[Change]:
@@ -229,6 +230,7 @@ class SqliteStore(Store):
         return self._database
 
     def _open(self) -> None:
+        self._keep_private()
         # Locked exclusively: a second server on the same state directory must not start.
         database = sqlite3.connect(self.path, timeout=_LOCKED_TIMEOUT, isolation_level=None, check_same_thread=False)
         try:
@@ -242,6 +244,18 @@ class SqliteStore(Store):
             database.close()
             raise
         self._database = database
+
+    def _keep_private(self) -> None:
+        """Whoever could write the file could forge open files, and it names everybody's. SQLite gives its other files
+        the mode of this one."""
+        try:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                os.fchmod(descriptor, 0o600)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise sqlite3.OperationalError(f"{self.path}: {error.strerror}") from error
 
     def _close(self) -> None:
         database, self._database = self._database, None

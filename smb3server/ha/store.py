@@ -122,8 +122,9 @@ class Store(ABC):
         """All keys that start with ``prefix``, in order of their names; one moment's state."""
 
     @abstractmethod
-    async def version(self) -> int:
-        """That of the latest change of any key: where a watch begins whose user has read everything before."""
+    async def version(self, prefix: str = "\0") -> int:
+        """That of the latest change of any key: where a watch begins whose user has read everything before.
+        ``prefix``: of keys that the caller may read, where a store limits that."""
 
     @abstractmethod
     def watch(self, prefix: str, after: int | None = None) -> AsyncIterator[Change]:

@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
+import ipaddress
+
+_SCHEMES = {"etcd": "http", "http": "http", "etcds": "https", "https": "https"}
+
 
 def parse_url(text: str) -> list[str]:
-    """``etcd://HOST:PORT,HOST:PORT,...`` as base addresses. Raises ``ValueError``."""
+    """``etcd://HOST:PORT,HOST:PORT,...``, or ``etcds://`` for TLS, as base addresses. Raises ``ValueError``."""
     scheme, separator, rest = text.partition("://")
     hosts = [host.strip() for host in rest.split(",")]
-    if scheme != "etcd" or not separator or not all(hosts):
-        raise ValueError(f"{text}: write etcd://HOST:PORT,HOST:PORT,...")
+    if scheme not in _SCHEMES or not separator or not all(hosts):
+        raise ValueError(f"{text}: write etcds://HOST:PORT,HOST:PORT,... (etcd:// without TLS)")
     for host in hosts:
         name, colon, port = host.rpartition(":")
         if not colon or not name or not port.isdigit() or not 0 < int(port) < 65536:
             raise ValueError(f"{host}: write HOST:PORT")
-    return [f"http://{host}" for host in hosts]
+    return [f"{_SCHEMES[scheme]}://{host}" for host in hosts]
+
+
+def has_tls(endpoints: list[str]) -> bool:
+    """Whether these base addresses are reached by TLS."""
+    return endpoints[0].startswith("https:")
+
+
+def is_exposed(endpoints: list[str]) -> bool:
+    """Whether what is said to them goes over a network without TLS."""
+    return not has_tls(endpoints) and not all(map(_is_loopback, endpoints))
+
+
+def _is_loopback(endpoint: str) -> bool:
+    host = endpoint.partition("://")[2].rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

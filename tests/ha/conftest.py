@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ha.etcd import Etcd
+from tests.ha.etcd import Etcd, SecuredEtcd
 
 
 @pytest.fixture(scope="module")
@@ -15,3 +15,13 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
     server.start()
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredEtcd]:
+    server = SecuredEtcd(tmp_path_factory.mktemp("secured"))
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()

@@ -55,6 +55,21 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     return run_test
 
 
+def test_what_sqlite_keeps_is_for_the_server_only(tmp_path: Path) -> None:
+    """Also where an earlier server left it open to others."""
+
+    async def body() -> None:
+        path = tmp_path / "state.db"
+        path.touch(mode=0o644)
+        store = await SqliteStore.open(path)
+        await store.commit([Put("k", b"")])
+        modes = {entry.name: entry.stat().st_mode & 0o777 for entry in tmp_path.iterdir()}
+        await store.close()
+        assert modes and set(modes.values()) == {0o600}, modes
+
+    asyncio.run(body())
+
+
 def test_put_get_delete(run: Run) -> None:
     async def test(store: Store) -> None:
         assert await store.get("t/a") is None
@@ -227,6 +242,8 @@ def test_sqlite_keeps_what_was_committed(tmp_path: Path) -> None:
 
 def test_etcd_addresses() -> None:
     assert parse_url("etcd://a:1,[::1]:2") == ["http://a:1", "http://[::1]:2"]
-    for bad in ("http://a:1", "etcd://", "etcd://a", "etcd://a:0", "etcd://a:x", "etcd://a:1,,b:2", "a:1"):
+    for tls in ("etcds", "https"):
+        assert parse_url(f"{tls}://a:1,[::1]:2") == ["https://a:1", "https://[::1]:2"]
+    for bad in ("ftp://a:1", "etcd://", "etcd://a", "etcd://a:0", "etcd://a:x", "etcd://a:1,,b:2", "a:1"):
         with pytest.raises(ValueError):
             parse_url(bad)

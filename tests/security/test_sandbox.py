@@ -17,6 +17,7 @@ from smb3server.client.files import READ_WRITE
 from smb3server.wire.create import CreateDisposition
 from smbdirect.providers.iwarp.provider import IwarpProvider
 from tests.security.served import ROOT, served
+from tools import own_user
 
 pytestmark = pytest.mark.skipif(platform.machine() not in sandbox.MACHINES, reason="no filter for this machine")
 
@@ -92,7 +93,7 @@ def test_a_server_in_the_sandbox_serves(tmp_path: Path) -> None:
     file.touch(0o600)
     file.write_text(
         '[server]\nsandbox = true\nrdma = "iwarp"\nrdma_port = 0\n'
-        f'[[share]]\nname = "data"\npath = "{tmp_path / "share"}"\ncontinuous_availability = true\n'
+        f'[[share]]\nname = "data"\npath = "{tmp_path / "share"}"\n{own_user.LINE}continuous_availability = true\n'
         '[[user]]\nname = "u"\npassword = "pw"\n'
     )
     with served(tmp_path, "--config", str(file)) as server:

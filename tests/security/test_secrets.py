@@ -19,7 +19,6 @@ from smb3server.auth.users import nt_hash
 from smb3server.cli import main as cli_main
 from smb3server.config import Config, ConfigError, parse_arguments, read_file
 from smb3server.passwords import read_users
-from smb3server.secret_files import MAX_SECRET, read_secret
 from tests.security.served import ROOT, run, served
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="files of others need root")
@@ -31,36 +30,6 @@ def secret(path: Path, text: str, mode: int = 0o600) -> Path:
     path.write_text(text)
     path.chmod(mode)
     return path
-
-
-@pytest.mark.parametrize("mode", [0o600, 0o400, 0o640, 0o700])
-def test_secrets_that_are_kept(tmp_path: Path, mode: int) -> None:
-    assert read_secret(secret(tmp_path / "s", "x", mode)) == b"x"
-
-
-@pytest.mark.parametrize("mode", [0o644, 0o604, 0o602, 0o620, 0o601, 0o666])
-def test_secrets_that_others_reach(tmp_path: Path, mode: int) -> None:
-    path = secret(tmp_path / "s", "x", mode)
-    with pytest.raises(ValueError, match=f"remedy: chmod 600 {path}"):
-        read_secret(path)
-
-
-@root_only
-def test_secrets_of_other_users(tmp_path: Path) -> None:
-    path = secret(tmp_path / "s", "x")
-    os.chown(path, 54321, 0)
-    with pytest.raises(ValueError, match="belongs to another user; remedy: chown"):
-        read_secret(path)
-    os.chown(path, 0, 54321)
-    assert read_secret(path) == b"x"
-    path.chmod(0o640)
-    with pytest.raises(ValueError, match="chmod 600"):
-        read_secret(path)
-
-
-def test_secrets_have_an_end(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="longer than"):
-        read_secret(secret(tmp_path / "s", "x" * (MAX_SECRET + 1)))
 
 
 @pytest.mark.parametrize("line", ['password = "pw"', 'nt_hash = "878d8014606cda29677a44efa1353fc7"'])

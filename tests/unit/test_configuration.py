@@ -15,6 +15,7 @@ from smb3server import config
 from smb3server.config import LIMITS, Config, ConfigError, parse_arguments, read_file
 from smb3server.security.algorithms import Cipher, SigningAlgorithm
 from smb3server.settings import Settings
+from tools.cluster.certificates import Authority
 
 DOCUMENT = (Path(__file__).parent.parent.parent / "docs" / "configuration.md").read_text()
 
@@ -38,15 +39,24 @@ def rows(title: str) -> dict[str, list[str]]:
 def example(tmp_path: Path) -> str:
     data = tmp_path / "data"
     data.mkdir()
-    for name, text in (("users", "dora:878d8014606cda29677a44efa1353fc7\n"), ("carol", "secret\n")):
-        (tmp_path / name).touch(0o600)
-        (tmp_path / name).write_text(text)
+    secrets = tmp_path / "etc"
+    secrets.mkdir()
+    authority = Authority(secrets)
+    authority.issue("node")
+    for name, text in (
+        ("etcd.password", "0123456789abcdef\n"),
+        ("cluster.secret", "0123456789abcdef\n"),
+        ("users", "dora:878d8014606cda29677a44efa1353fc7\n"),
+        ("carol", "secret\n"),
+    ):
+        (secrets / name).touch(mode=0o600)
+        (secrets / name).write_text(text)
     return (
         section("Everything at once")
         .split("```toml\n")[1]
         .split("```")[0]
         .replace("/srv/data", str(data))
-        .replace("/etc/smb3server", str(tmp_path))
+        .replace("/etc/smb3server", str(secrets))
         .replace("www-data", pwd.getpwuid(os.geteuid()).pw_name)
     )
 

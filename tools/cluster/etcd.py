@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tools.cluster.certificates import Authority
+
 CLIENT_PORT, PEER_PORT = 2379, 2380
 """Of members that have an address to themselves."""
 _START_SECONDS = 30
@@ -79,7 +81,15 @@ class Etcd:
     """``start`` it, ``stop`` it once; members can be killed and started by number. Its data lies in memory where there
     is room: a disk that others keep busy has members lose their leader. Logs are in ``folder``."""
 
-    def __init__(self, folder: Path, members: Sequence[Member]) -> None:
+    def __init__(
+        self, folder: Path, members: Sequence[Member], tls: Authority | None = None, more: Sequence[str] = ()
+    ) -> None:
+        """``tls``: clients use TLS, with certificates of this authority; members must be on loopback then. ``more``:
+        options of the command."""
+        self._tls = tls
+        self._more = list(more)
+        self._health = [f"127.0.0.1:{port}" for port in free_ports(len(members))] if tls is not None else []
+        """Where a member says without TLS how it is."""
         self.folder = folder
         self.members = list(members)
         self.data = folder
@@ -90,7 +100,7 @@ class Etcd:
 
     @property
     def url(self) -> str:
-        return "etcd://" + ",".join(member.client for member in self.members)
+        return ("etcd://" if self._tls is None else "etcds://") + ",".join(member.client for member in self.members)
 
     def start(self, member: int | None = None, wait: bool = True) -> None:
         """One or all. With ``wait``: until it is healthy, which takes a quorum. Raises ``EtcdError``."""
@@ -104,13 +114,20 @@ class Etcd:
         cluster = ",".join(f"m{number}=http://{entry.peer}" for number, entry in enumerate(self.members))
         member = self.members[index]
         client, peer = f"http://{member.client}", f"http://{member.peer}"
+        more = list(self._more)
+        if self._tls is not None:
+            client = f"https://{member.client}"
+            pair = self._tls.issue(f"etcd-{index}")
+            more += ["--cert-file", str(pair.cert), "--key-file", str(pair.key), "--client-cert-auth",
+                     "--trusted-ca-file", str(self._tls.ca), "--listen-metrics-urls",
+                     f"http://{self._health[index]}"]  # fmt: skip
         try:
             with self._log(index).open("ab") as log:
                 self.processes[index] = subprocess.Popen(
                     [*member.prefix, "etcd", "--name", f"m{index}", "--data-dir", str(self.data / f"etcd-{index}"),
                      "--listen-client-urls", client, "--advertise-client-urls", client,
                      "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-                     "--initial-cluster", cluster, "--logger", "zap"],
+                     "--initial-cluster", cluster, "--logger", "zap", *more],
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 )  # fmt: skip
         except FileNotFoundError as error:
@@ -122,7 +139,14 @@ class Etcd:
     def _wait(self, index: int) -> None:
         member = self.members[index]
         deadline = time.monotonic() + _START_SECONDS
-        command = [*member.prefix, sys.executable, "-I", "-c", _PROBE, member.client]
+        command = [
+            *member.prefix,
+            sys.executable,
+            "-I",
+            "-c",
+            _PROBE,
+            self._health[index] if self._health else member.client,
+        ]
         while subprocess.run(command, check=False).returncode:
             if time.monotonic() > deadline:
                 raise EtcdError(f"etcd does not start: {self._log(index).read_text()[-2000:]}")

@@ -13,9 +13,9 @@ from typing import TypeVar
 
 from smb3server.ha.admin import Admin
 from smb3server.ha.cluster import DEFAULT_NAME
-from smb3server.ha.etcd_store import EtcdStore
+from smb3server.ha.open_store import open_store
 from smb3server.ha.store import StoreError
-from smb3server.ha.store_url import parse_url
+from smb3server.ha.store_access import StoreAccess
 from tools import own_user
 from tools.cluster import etcd, network
 from tools.cluster.etcd import Etcd, member_at
@@ -142,7 +142,7 @@ class ClusterLab:
         answers: list[T] = []
 
         async def body() -> None:
-            store = EtcdStore(parse_url(self.etcd.url))
+            store = open_store(self.etcd.url, DEFAULT_NAME, StoreAccess())
             deadline = time.monotonic() + _ETCD_PATIENCE
             try:
                 while not answers:

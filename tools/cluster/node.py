@@ -37,7 +37,10 @@ class Node:
     ) -> None:
         """``sections``: of the configuration file, beyond those of server, cluster and user; ``options`` and
         ``cluster_options``: lines of its [server] and [cluster] sections; ``prefix``: what the command begins with;
-        ``program``: what Python runs."""
+        ``program``: what Python runs. Without a secret_file in ``cluster_options`` records are not sealed: nobody else
+        reaches the etcd of a lab."""
+        if "secret_file" not in cluster_options:
+            cluster_options += "\nunauthenticated_store = true"
         self.name = name
         self.folder = folder
         self.port = port

@@ -52,6 +52,7 @@ log_level = "info"
 etcd = "etcd://{etcd}:{port}"
 node = "{node}"
 ttl = {ttl}
+unauthenticated_store = true
 [[service]]
 name = "files"
 addresses = ["{address}/24@eth0"]

@@ -1,0 +1,116 @@
+"""A store of which only those records count that were written by somebody who knows the cluster's secret.
+
+It lies over another store. Values are sealed on their way in (``seal``) and checked on their way out. A record that
+fails is as good as absent: ``get`` and ``scan`` leave it out, and a watcher is told that the key is gone. It stays in
+the store until somebody removes it, and it still makes conditions fail that want its key to be absent.
+
+A seal does not say when a record was written: who may write to the store can put an older record back under its key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Sequence
+
+from smb3server.ha.seal import Seal, SealError
+from smb3server.ha.store import Change, Condition, ConditionFailed, Delete, Entry, Operation, Put, Renewer, Store
+
+log = logging.getLogger(__name__)
+
+MAX_REFUSED = 1000
+"""Keys that are remembered as refused. Each is logged once; of more than these nothing is logged."""
+_TURN = 2000
+"""Records checked in one turn of the event loop: some milliseconds."""
+
+
+class SealedStore(Store):
+    """``store``: what it lies over, and closes."""
+
+    def __init__(self, store: Store, seal: Seal) -> None:
+        self.refused: dict[str, str] = {}
+        """Why, by key; the first ``MAX_REFUSED`` of them."""
+        self._store = store
+        self._seal = seal
+
+    @property
+    def sealed(self) -> bool:
+        """Whether there is a secret."""
+        return self._seal.has_secret
+
+    def submit(self, operations: Sequence[Operation], conditions: Sequence[Condition] = ()) -> asyncio.Future[int]:
+        return self._store.submit([self._sealed(operation) for operation in operations], conditions)
+
+    def _sealed(self, operation: Operation) -> Operation:
+        if isinstance(operation, Put):
+            return operation._replace(value=self._seal.close(operation.key, operation.value))
+        return operation
+
+    def _opened(self, key: str, value: bytes) -> bytes | None:
+        """None, and remembered, for a record that is refused."""
+        try:
+            content = self._seal.open(key, value)
+        except SealError as error:
+            if key not in self.refused and len(self.refused) < MAX_REFUSED:
+                self.refused[key] = str(error)
+                log.error("%r in the store is not acted upon: %s", key, error)
+                if len(self.refused) == MAX_REFUSED:
+                    log.error("%d records of the store are refused; no more are named", MAX_REFUSED)
+            return None
+        self.refused.pop(key, None)
+        return content
+
+    async def get(self, key: str) -> Entry | None:
+        entry = await self._store.get(key)
+        content = self._opened(key, entry.value) if entry is not None else None
+        if entry is None or content is None:
+            return None
+        return entry._replace(value=content)
+
+    async def scan(self, prefix: str) -> list[Entry]:
+        found: list[Entry] = []
+        for number, entry in enumerate(await self._store.scan(prefix), 1):
+            content = self._opened(entry.key, entry.value)
+            if content is not None:
+                found.append(entry._replace(value=content))
+            if number % _TURN == 0:
+                await asyncio.sleep(0)
+        return found
+
+    async def watch(self, prefix: str, after: int | None = None) -> AsyncIterator[Change]:
+        async for change in self._store.watch(prefix, after):
+            if change.value is None:
+                self.refused.pop(change.key, None)
+                yield change
+            else:
+                yield change._replace(value=self._opened(change.key, change.value))
+
+    async def purge(self, prefix: str) -> list[str]:
+        """Remove the records below ``prefix`` that are refused, unless they change meanwhile; their keys."""
+        gone: list[str] = []
+        for entry in await self._store.scan(prefix):
+            if self._opened(entry.key, entry.value) is None:
+                with contextlib.suppress(ConditionFailed):
+                    await self._store.commit([Delete(entry.key)], [Condition(entry.key, entry.version)])
+                    self.refused.pop(entry.key, None)
+                    gone.append(entry.key)
+        return gone
+
+    async def version(self, prefix: str = "\0") -> int:
+        return await self._store.version(prefix)
+
+    async def grant(self, ttl: float) -> int:
+        return await self._store.grant(ttl)
+
+    def renewer(self) -> Renewer:
+        return self._store.renewer()
+
+    async def revoke(self, lease: int) -> None:
+        await self._store.revoke(lease)
+
+    async def time_left(self, lease: int) -> float:
+        return await self._store.time_left(lease)
+
+    async def close(self) -> None:
+        await self._store.close()
