@@ -36,6 +36,8 @@ _EA_HEADER = struct.Struct("<BH")
 
 
 _POSIX_ACL = "system.posix_acl_access"
+_SPECIAL_BITS = 0o7000
+"""Set-user-id, set-group-id, sticky. On a folder they say who may delete, and which group new files get."""
 _CHANGE_SLACK = 10_000_000
 """Nanoseconds after a change time was stored in which st_ctime may still be due to that."""
 
@@ -53,6 +55,7 @@ class LocalHandle(Handle):
         "_user",
         "_writable",
         "created",
+        "file_created",
         "key",
         "kind",
         "stream",
@@ -83,6 +86,7 @@ class LocalHandle(Handle):
         self.kind = kind
         self.stream = stream
         self.created = created
+        self.file_created = created and not stream
         if writable:
             backend.own.opened(self.key)
         elif created:
@@ -280,21 +284,27 @@ class LocalHandle(Handle):
         if self.kind == Kind.SYMLINK:
             return
         self._changing()
-        if uid is not None or gid is not None:
-            os.chown(self._ref, -1 if uid is None else uid, -1 if gid is None else gid)
-        if mode is None:
-            return
-        try:
-            if acl is not None:
-                os.setxattr(self._ref, _POSIX_ACL, acl)
-            else:
-                os.removexattr(self._ref, _POSIX_ACL)
-        except OSError as error:
-            # A file system without ACLs has the mode alone.
-            if error.errno not in (errno.ENODATA, errno.EOPNOTSUPP):
-                raise
-        if acl is None:
-            os.chmod(self._ref, mode | os.stat(self._ref).st_mode & 0o7000)
+        with ActAs(self._user):
+            before = os.stat(self._ref)
+            kept = before.st_mode & _SPECIAL_BITS if self.kind == Kind.DIRECTORY else 0
+            if before.st_mode & _SPECIAL_BITS != kept:
+                # First: with another group, or other rights, they would hand out what nobody meant to.
+                os.chmod(self._ref, before.st_mode & 0o777)
+            if uid is not None or gid is not None:
+                os.chown(self._ref, -1 if uid is None else uid, -1 if gid is None else gid)
+            if mode is None:
+                return
+            try:
+                if acl is not None:
+                    os.setxattr(self._ref, _POSIX_ACL, acl)
+                else:
+                    os.removexattr(self._ref, _POSIX_ACL)
+            except OSError as error:
+                # A file system without ACLs has the mode alone.
+                if error.errno not in (errno.ENODATA, errno.EOPNOTSUPP):
+                    raise
+            if acl is None:
+                os.chmod(self._ref, mode & 0o777 | kept)
 
     def reparse_point(self) -> bytes | None:
         if self.kind == Kind.SYMLINK:

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from smb3server import access, collector, host_locks
+from smb3server import collector, host_locks
+from smb3server.access import masks
 from smb3server.backends.base import Disposition, Handle, Kind, OpenRequest, Remembered
 from smb3server.backends.deferred import DeferredHandle
 from smb3server.durable import Durability
@@ -148,7 +149,7 @@ def _handle_of(backend: Backend, share: Share, record: OpenRecord) -> Handle:
         record.stream,
         Disposition.OPEN,
         read=bool(data & (Access.READ_DATA | Access.EXECUTE)) and not record.is_directory,
-        write=bool(data & access.WRITES_DATA) and not share.read_only,
+        write=bool(data & masks.WRITES_DATA) and not share.read_only,
         directory=True if record.is_directory else None,
         open_reparse_point=bool(record.create_options & CreateOptions.OPEN_REPARSE_POINT),
         user=share.user or record.identity.user,
