@@ -164,13 +164,11 @@ def check_link(source: int) -> None:
 
 
 def check_owner(token: Token, owner: Sid | None, present: Sid | None = None) -> None:
-    """Refuse an owner that is not the user himself (MS-FSA 2.1.5.17, MS-DTYP 2.5.3.4.1): INVALID_OWNER.
+    """Refuse an owner that the user's token does not have: INVALID_OWNER (MS-FSA 2.1.5.17).
 
-    Groups own nothing: no token here has one with SE_GROUP_OWNER (MS-DTYP 2.4.2.4). The ``present`` owner stays who he
-    is without being named anew."""
-    if owner is not None and owner in (token.user, present):
-        return
-    if owner is None or owner not in token.sids or _IDS.uid(owner) is None:
+    What a user gives to a group of his is as if he gave its members WRITE_DAC. Naming the ``present`` owner changes
+    nothing."""
+    if owner is None or (owner not in token.sids and owner != present):
         raise StatusError(NtStatus.INVALID_OWNER)
 
 
