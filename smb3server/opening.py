@@ -120,10 +120,24 @@ class Opening:
         finally:
             self.first = False
             if opened is None:
-                if handle.created:
-                    handle.unlink()
-                handle.close()
+                try:
+                    self.undo_creation(handle)
+                finally:
+                    handle.close()
         return opened
+
+    def undo_creation(self, handle: Handle) -> None:
+        """Remove what ``handle`` created: a file that was made for its stream, too. Raises ``OSError``."""
+        if handle.created:
+            handle.unlink()
+        if not (handle.stream and handle.file_created):
+            return
+        base = self.backend.open(OpenRequest(handle.path, open_reparse_point=True, user=self.user))
+        try:
+            if base.key == handle.key:
+                base.unlink()
+        finally:
+            base.close()
 
     # Finding or creating it
 

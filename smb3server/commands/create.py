@@ -318,7 +318,7 @@ def _store(opening: Opening, opened: Open) -> None:
     def undo() -> None:
         if created and opened.handle is not None:
             with contextlib.suppress(OSError):
-                handle.unlink()
+                opening.undo_creation(handle)
         opened.close()
 
     persistence.changed(opened, undo, handle.flush if created else None)

@@ -101,7 +101,8 @@ class Actor:
         record = CreateRequest(
             desired_access=access, share_access=7, create_disposition=disposition, create_options=options
         )
-        body = create.pack_request(record, f"{self.base}\\{name}", contexts or [])
+        path = f"{self.base}\\{name}" if self.base else name
+        body = create.pack_request(record, path, contexts or [])
         answer, _ = create.parse_response(memoryview((await self.call(Command.CREATE, body)).message))
         return answer.persistent, answer.volatile
 
