@@ -6,10 +6,11 @@ from typing import NamedTuple, Protocol
 
 from smb3server import tokens
 from smb3server.access import decide
-from smb3server.backends.base import Backend, FileInfo, Handle, OpenRequest, Path, User
+from smb3server.backends.base import Backend, FileInfo, Handle, Kind, OpenRequest, Path, User
 from smb3server.security.access import Token
 from smb3server.security.posix import IdMap
 from smb3server.session import Session
+from smb3server.wire.create import Access
 
 _IDS = IdMap()
 
@@ -49,6 +50,9 @@ class Caller(NamedTuple):
         """Find the maximal access to an open file that has the name ``path``. Raises ``OSError`` if its folder, where
         that counts, cannot be looked at."""
         own = tokens.maximal_access(handle, info, self.token, self.user)
+        if handle.kind == Kind.SYMLINK:
+            # A link of the host has no rights of its own, only a mode that gives all of them to everybody.
+            own &= ~int(Access.DELETE)
         if path and decide.depends_on_parent(own):
             own = decide.with_parent(own, self._descriptor_of(backend, path[:-1]))
         return own & self.share

@@ -15,7 +15,7 @@ from smb3server.status import NtStatus
 from smb3server.wire.create import Access
 from smb3server.wire.file_info import FileInfoClass
 from tests.security.disk import ALICE, BOB, IDS, needs_root, run
-from tests.security.test_rights import CREATE, FOLDER, MAXIMUM, ON_CLOSE, OPEN, Actor, Refused
+from tests.security.test_rights import CREATE, FOLDER, MAXIMUM, ON_CLOSE, OPEN, REPARSE, Actor, Refused
 
 READ = 0x00120089
 DELETE = int(Access.DELETE)
@@ -153,5 +153,26 @@ def test_file_that_vanishes_under_a_new_stream_is_not_made_anew(
             await alice.open("d\\f:s", MAXIMUM, CREATE)
         assert refused.value.status == NtStatus.ACCESS_DENIED
         assert os.listdir(tmp_path / "d") == []
+
+    run(tmp_path, test)
+
+
+def test_link_of_the_host_goes_with_the_rights_on_its_folder(tmp_path: Path) -> None:
+    """Its own mode lets everybody do everything, and would let whoever may add files replace it."""
+
+    async def test(alice: Actor, bob: Actor, backend: LocalBackend) -> None:
+        inheriting(backend, FILE_ALL_ACCESS)
+        (tmp_path / "d").chmod(0o777)
+        (tmp_path / "d" / "link").symlink_to("elsewhere")
+        await alice.close(await alice.open("mine", MAXIMUM, CREATE))
+        with pytest.raises(Refused) as refused:
+            await alice.open("d\\link", DELETE, OPEN, REPARSE)
+        assert refused.value.status == NtStatus.ACCESS_DENIED
+        (tmp_path / "free").mkdir(mode=0o777)
+        (tmp_path / "free").chmod(0o777)
+        (tmp_path / "free" / "link").symlink_to("elsewhere")
+        await alice.close(await alice.open("free\\link", DELETE, OPEN, REPARSE | ON_CLOSE))
+        assert os.listdir(tmp_path / "free") == []
+        assert os.listdir(tmp_path / "d") == ["link"]
 
     run(tmp_path, test)
