@@ -393,6 +393,8 @@ class Opening:
         decide.check_attributes(wanted, attributes)
         self.maximal = self._maximal_access(handle, info)
         granted = decide.grant_existing(wanted, self.maximal, attributes)
+        if wanted.deletes:
+            handle.check_unlink()
         self._share(file, granted)
         if file.delete_pending or self._base_pending(handle):
             raise _DeletedMeanwhileError

@@ -239,6 +239,10 @@ class Handle(ABC):
     @abstractmethod
     def link(self, target: Path, replace: bool, user: User | None = None) -> None: ...
 
+    def check_unlink(self) -> None:  # noqa: B027
+        """Raise PermissionError if the host would refuse ``unlink`` to the user whose handle it is: a deletion happens
+        when there is nobody left to tell. A store that asks no host does nothing."""
+
     @abstractmethod
     def unlink(self) -> None:
         """Remove the name this handle was opened by (as it is called now), or the stream; ENOTEMPTY for a directory

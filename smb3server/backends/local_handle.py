@@ -367,6 +367,11 @@ class LocalHandle(Handle):
         self._changing()
         self._backend.namespace.link(self._descriptor(), target, replace, user)
 
+    def check_unlink(self) -> None:
+        self._backend.check_writable()
+        if not self.stream:
+            self._backend.namespace.check_unlink(self._descriptor(), self._user)
+
     def unlink(self) -> None:
         if not self.stream:
             self._changing()

@@ -203,6 +203,7 @@ def check_deletable(opened: Open, ignore_readonly: bool = False) -> None:
         raise StatusError(NtStatus.CANNOT_DELETE)
     if not ignore_readonly and handle.info().attributes & ATTRIBUTE_READONLY:
         raise StatusError(NtStatus.CANNOT_DELETE)
+    handle.check_unlink()
     if opened.is_directory and not handle.stream and not _is_empty(opened):
         raise StatusError(NtStatus.DIRECTORY_NOT_EMPTY)
 

@@ -176,3 +176,36 @@ def test_link_of_the_host_goes_with_the_rights_on_its_folder(tmp_path: Path) -> 
         assert os.listdir(tmp_path / "d") == ["link"]
 
     run(tmp_path, test)
+
+
+@needs_root
+@pytest.mark.parametrize("mode", [0o755, 0o1777])
+@pytest.mark.parametrize("how", ["on close", "disposition"])
+def test_who_asks_is_told_if_the_host_will_refuse(tmp_path: Path, mode: int, how: str) -> None:
+    """The file's own mode gives DELETE, its folder's lets only Bob remove names; in a sticky one, only his own."""
+
+    async def test(alice: Actor, bob: Actor, backend: LocalBackend) -> None:
+        folder = tmp_path / "d"
+        folder.mkdir()
+        (folder / "f").write_bytes(b"x")
+        (folder / "f").chmod(0o666)
+        for path in (folder, folder / "f"):
+            os.chown(path, BOB.uid, BOB.gid)
+        folder.chmod(mode)
+
+        async def delete(actor: Actor) -> None:
+            file = await actor.open("d\\f", DELETE, OPEN, ON_CLOSE if how == "on close" else 0)
+            try:
+                if how == "disposition":
+                    await actor.set_info(file, FileInfoClass.DISPOSITION, b"\1")
+            finally:
+                await actor.close(file)
+
+        with pytest.raises(Refused) as refused:
+            await delete(alice)
+        assert refused.value.status == NtStatus.ACCESS_DENIED
+        assert (folder / "f").exists()
+        await delete(bob)
+        assert not (folder / "f").exists()
+
+    run(tmp_path, test)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from smb3server import security_info
 from smb3server.backends.base import Disposition, OpenRequest
 from smb3server.backends.local import LocalBackend
 from smb3server.security.access import FILE_ALL_ACCESS
@@ -194,5 +195,22 @@ def test_parts_of_a_sacl_are_shown_and_set_apart(tmp_path: Path) -> None:
         kept = stored(backend, "f").sacl
         assert kept is not None and kept.aces == (AUDIT, high)
         assert STRANGER not in (stored(backend, "f").owner, BOB_SID)
+
+    run(tmp_path, test)
+
+
+def test_accounts_that_share_a_uid_keep_its_bits(tmp_path: Path) -> None:
+    """An account that is no user of the host: its SID has no uid, so the kernel must let the uid in, whoever it is."""
+
+    async def test(alice: Actor, bob: Actor, backend: LocalBackend) -> None:
+        await alice.close(await alice.open("f", MAXIMUM, CREATE))
+        handle = backend.open(OpenRequest(("f",), user=ALICE))
+        account, other = Sid(5, (21, 1, 2, 3, 1000)), Sid(5, (21, 1, 2, 3, 1001))
+        dacl = Acl((allow(account, FILE_ALL_ACCESS), allow(other, 0x00120089)))
+        for owner in (account, other):
+            descriptor = SecurityDescriptor(owner=owner, group=EVERYONE, dacl=dacl)
+            security_info.to_host(handle, descriptor, DACL, shared=True)
+            assert seen(tmp_path / "f") == (ALICE.uid, ALICE.gid, 0o700)
+        handle.close()
 
     run(tmp_path, test)
