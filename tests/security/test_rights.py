@@ -38,11 +38,12 @@ from smb3server.security.posix import IdMap
 from smb3server.settings import Settings
 from smb3server.status import NtStatus
 from smb3server.tree import Share
-from smb3server.wire import create, file_info, fsctl, query_directory, read_write
+from smb3server.wire import create, file_info, fsctl, lock, query_directory, read_write
 from smb3server.wire.close import CLOSE_REQUEST, CloseRequest
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions, CreateRequest
 from smb3server.wire.create_contexts import RawContext
 from smb3server.wire.file_info import DispositionFlags, FileInfoClass, RenameInformation
+from smb3server.wire.flush import FLUSH_REQUEST, FlushRequest
 from smb3server.wire.header import Command
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.query_info import InfoType, SecurityInformation
@@ -278,6 +279,32 @@ _write("write", 1)
 _write("append", len(CONTENT))
 
 
+@operation("flush")
+async def _(actor: Actor) -> None:
+    async with actor.opened("folder\\file") as file:
+        await actor.call(Command.FLUSH, FLUSH_REQUEST.pack(FlushRequest(24, 0, 0, *file)))
+
+
+@operation("lock")
+async def _(actor: Actor) -> None:
+    async with actor.opened("folder\\file") as file:
+        record = lock.LockRequest(persistent=file[0], volatile=file[1])
+        elements = [lock.LockElement(0, 1, lock.LockFlags.EXCLUSIVE_LOCK | lock.LockFlags.FAIL_IMMEDIATELY)]
+        await actor.call(Command.LOCK, lock.pack_request(record, elements))
+
+
+@operation("watch a folder")
+async def _(actor: Actor) -> None:
+    client, file = actor.client, await actor.open("folder\\inner")
+    await client.post(Command.CHANGE_NOTIFY, struct.pack("<HHI2QII", 32, 0, 4096, *file, 3, 0))
+    answer = (await client.receive()).status
+    await client.post(Command.CLOSE, CLOSE_REQUEST.pack(CloseRequest(24, 0, 0, *file)))
+    for _ in range(2 if answer == NtStatus.PENDING else 1):
+        await client.receive()
+    if answer != NtStatus.PENDING:
+        raise Refused(answer)
+
+
 def _control(operation_name: str, code: int, data: bytes) -> None:
     async def act(actor: Actor) -> None:
         async with actor.opened("folder\\file") as file:
@@ -286,6 +313,7 @@ def _control(operation_name: str, code: int, data: bytes) -> None:
     ACTS[operation_name] = act
 
 
+_control("query allocated ranges", Fsctl.QUERY_ALLOCATED_RANGES, struct.pack("<QQ", 0, 10))
 _control("set sparse", Fsctl.SET_SPARSE, b"\1")
 _control("set zero data", Fsctl.SET_ZERO_DATA, struct.pack("<QQ", 1, 5))
 _control("trim", Fsctl.FILE_LEVEL_TRIM, struct.pack("<IIQQ", 0, 1, 0, 8192))
@@ -450,7 +478,7 @@ def without(rights: tuple[Right, ...]) -> dict[str, int]:
     return masks
 
 
-LEAVES_NO_TRACE = {"create a stream, deleted on close", "set compression"} | {
+LEAVES_NO_TRACE = {"create a stream, deleted on close", "flush", "set compression"} | {
     row.operation for row in TABLE if row.operation.startswith("open")
 } - {"open or create a file", "open or create a stream"}
 """What changes nothing that lasts even if it is allowed."""
