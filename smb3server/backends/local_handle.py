@@ -173,7 +173,8 @@ class LocalHandle(Handle):
             file_io.truncate(descriptor, size)
 
     def allocate(self, size: int) -> None:
-        with self._for_writing() as descriptor:
+        # As the user, to whom the blocks that the file system keeps for root are not open.
+        with self._for_writing() as descriptor, ActAs(self._user):
             file_io.allocate(descriptor, size)
 
     def zero_range(self, offset: int, length: int) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from smb3server import security_info
+from smb3server.backends import file_io
 from smb3server.backends.base import Disposition, OpenRequest
 from smb3server.backends.local import LocalBackend
 from smb3server.security.access import FILE_ALL_ACCESS
@@ -16,6 +18,7 @@ from smb3server.security.descriptor import EVERYONE, Acl, SecurityDescriptor, Si
 from smb3server.status import NtStatus
 from smb3server.wire.create import Access
 from smb3server.wire.create_contexts import SD_BUFFER, RawContext
+from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.query_info import InfoType, SecurityInformation
 from tests.security.disk import ALICE, BOB, IDS, needs_root, run
 from tests.security.test_rights import AUDIT, CREATE, LABEL, MAXIMUM, STRANGER, Actor, Refused, self_relative
@@ -212,5 +215,26 @@ def test_accounts_that_share_a_uid_keep_its_bits(tmp_path: Path) -> None:
             security_info.to_host(handle, descriptor, DACL, shared=True)
             assert seen(tmp_path / "f") == (ALICE.uid, ALICE.gid, 0o700)
         handle.close()
+
+    run(tmp_path, test)
+
+
+def test_space_is_reserved_as_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file system asks whose credentials the thread has, not who opened the file."""
+    acting: list[str] = []
+    real = file_io.allocate
+
+    def allocate(descriptor: int, size: int) -> None:
+        status = Path("/proc/thread-self/status").read_text().splitlines()
+        acting.extend(line.split()[-1] for line in status if line.startswith("Uid:"))
+        real(descriptor, size)
+
+    async def test(alice: Actor, bob: Actor, backend: LocalBackend) -> None:
+        file = await alice.open("f", MAXIMUM, CREATE)
+        monkeypatch.setattr(file_io, "allocate", allocate)
+        await alice.set_info(file, FileInfoClass.ALLOCATION, struct.pack("<Q", 65536))
+        await alice.close(file)
+        assert acting == [str(ALICE.uid)]
+        assert (tmp_path / "f").stat().st_blocks * 512 >= 65536
 
     run(tmp_path, test)
