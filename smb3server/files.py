@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from smb3server import notify, share_modes
 from smb3server.leases import Breaks, Caching, Holder, Lease, LeaseTables
@@ -29,6 +29,15 @@ LEASE_STAT_ACCESS = STAT_ACCESS | int(Access.READ_CONTROL)
 
 def is_stat_open(access: int) -> bool:
     return not access & ~STAT_ACCESS
+
+
+class Deleter(NamedTuple):
+    """The open through which a file's deletion was asked for."""
+
+    opened: Open
+    handle: Handle
+    parent_lease: tuple[bytes, bytes] | None
+    """``Open.parent_lease``, as it was then."""
 
 
 class File:
@@ -54,10 +63,9 @@ class File:
         self.stream = stream
         self.opens: list[Open] = []
         self.delete_pending = False
-        """Removed at the last close; until then new opens fail with DELETE_PENDING (FileDispositionInformation sets
-        and clears it)."""
-        self.deleter: tuple[bytes, bytes] | None = None
-        """``Open.parent_lease`` of the open that had it marked so."""
+        """Removed at the last close; until then new opens fail with DELETE_PENDING. ``mark`` and ``keep`` change it."""
+        self.deleter: Deleter | None = None
+        """Who had it marked so. None, too, where an earlier run of the server did it for somebody."""
         self.last_closed: tuple[Open, Handle] | None = None
         """The last open of a file to be deleted, while other streams of it are still open."""
         self.uncover: Callable[[], None] | None = None
@@ -90,6 +98,25 @@ class File:
             for entry in self.opens
         )
 
+    def mark(self, by: Open) -> None:
+        """Delete the file at the last close, by the name and with the rights of this open, whoever closes last."""
+        self._let_go()
+        self.delete_pending = True
+        if by.handle is not None:
+            # The handle outlives its open: no other has that name and those rights.
+            by.begin_io()
+            self.deleter = Deleter(by, by.handle, by.parent_lease)
+
+    def keep(self) -> None:
+        """Do not delete the file after all."""
+        self.delete_pending = False
+        self._let_go()
+
+    def _let_go(self) -> None:
+        deleter, self.deleter = self.deleter, None
+        if deleter is not None:
+            deleter.opened.end_io()
+
     def close_open(self, closing: Open) -> None:
         """One open less: its locks, oplock or share of a lease; with the last one a pending deletion happens."""
         self.opens.remove(closing)
@@ -107,8 +134,7 @@ class File:
     def _closed(self, closing: Open, holder: Holder | None) -> None:
         """Deletion, at once or when the last open goes; those who only cache are asked to go."""
         if closing.delete_on_close:
-            self.delete_pending = True
-            self.deleter = closing.parent_lease
+            self.mark(closing)
             # Whoever keeps it open only for its cache stands in the way of the deletion.
             self.caching.break_handles(holder)
             self._store_deletion(closing)
@@ -148,16 +174,21 @@ class File:
         return any(other is not self and other.opens for other in self.table.streams(self.key))
 
     def _remove(self, last: Open, handle: Handle) -> None:
+        deleter = self.deleter
         try:
+            if deleter is not None:
+                handle = deleter.handle
             path = handle.path
             handle.unlink()
         except OSError as error:
             # Not empty, or somebody behind the server was faster: there is no reply left to tell it in.
             log.info("delete on close: %s", error)
             return
+        finally:
+            self._let_go()
         if last.is_directory:
             notify.directory_deleted(last.tree.share, path)
-        if self.deleter != last.parent_lease:
+        if (deleter.parent_lease if deleter is not None else None) != last.parent_lease:
             # Who closes it last need not be who wanted it gone: both must know, or nobody is spared the break.
             last.parent_lease = None
         if self.stream:

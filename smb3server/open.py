@@ -203,7 +203,7 @@ class Open:
             durable.abandoned = True
         self.delete_on_close = False
         if self.file is not None:
-            self.file.delete_pending = False
+            self.file.keep()
 
     def wake(self) -> None:
         """Its client comes back: open what so far was only remembered of the file. ``OSError``, ``FileNotFoundError``

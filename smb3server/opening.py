@@ -10,14 +10,17 @@ import errno
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from smb3server import access, notify, security_info, symlinks, tokens
+from smb3server import notify, security_info, symlinks, tokens
+from smb3server.access import decide, masks
+from smb3server.access.caller import Caller, caller_of
+from smb3server.access.decide import Wanted
 from smb3server.backends.attributes import COMPRESSED
 from smb3server.backends.base import Disposition, FileInfo, Handle, Kind, OpenRequest, Path, PathNotFound, User
 from smb3server.durable import forget_ghosts, held_for_owner
 from smb3server.files import LEASE_STAT_ACCESS, STAT_ACCESS, File, FileTable
 from smb3server.leases import Lease
 from smb3server.open import Open
-from smb3server.security.access import Token
+from smb3server.security.descriptor import unpack
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire import create_contexts as contexts
 from smb3server.wire.change_notify import Action, NotifyFilter
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
     from smb3server.backends.base import Backend
     from smb3server.request import Request
 
-READONLY, HIDDEN, SYSTEM, DIRECTORY, ARCHIVE, NORMAL = 0x01, 0x02, 0x04, 0x10, 0x20, 0x80
+ARCHIVE = 0x20
 SETTABLE = 0x00003127
 """READONLY, HIDDEN, SYSTEM, ARCHIVE, TEMPORARY, OFFLINE, NOT_CONTENT_INDEXED."""
 
@@ -42,7 +45,6 @@ _DISPOSITIONS = {
     CreateDisposition.OVERWRITE: Disposition.OPEN,
     CreateDisposition.OVERWRITE_IF: Disposition.OPEN_IF,
 }
-_OVERWRITES = frozenset([CreateDisposition.SUPERSEDE, CreateDisposition.OVERWRITE, CreateDisposition.OVERWRITE_IF])
 
 
 class MustWait(Exception):
@@ -80,10 +82,17 @@ class Opening:
     maximal: int = 0
     _descriptor: bytes | None = field(default=None, init=False)
     """Security descriptor for the case that the file is created."""
+    _may_add: bool = field(default=False, init=False)
+    """Its folder was asked, in this attempt."""
+    _caller: Caller | None = field(default=None, init=False)
 
-    @property
-    def overwrites(self) -> bool:
-        return self.record.create_disposition in _OVERWRITES
+    wanted: Wanted = field(init=False)
+    overwrites: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        record = self.record
+        self.wanted = Wanted(self.desired, record.create_disposition, record.create_options, record.file_attributes)
+        self.overwrites = self.wanted.overwrites
 
     def attempt(self) -> Open:
         """The open, or ``MustWait``. Raises ``StatusError`` and ``OSError``; nothing stays behind in any case."""
@@ -97,6 +106,7 @@ class Opening:
                 continue
 
     def _attempt(self) -> Open:
+        self._may_add = False
         try:
             handle = self._open_handle()
         except (FileNotFoundError, NotADirectoryError):
@@ -110,10 +120,24 @@ class Opening:
         finally:
             self.first = False
             if opened is None:
-                if handle.created:
-                    handle.unlink()
-                handle.close()
+                try:
+                    self.undo_creation(handle)
+                finally:
+                    handle.close()
         return opened
+
+    def undo_creation(self, handle: Handle) -> None:
+        """Remove what ``handle`` created: a file that was made for its stream, too. Raises ``OSError``."""
+        if handle.created:
+            handle.unlink()
+        if not (handle.stream and handle.file_created):
+            return
+        base = self.backend.open(OpenRequest(handle.path, open_reparse_point=True, user=self.user))
+        try:
+            if base.key == handle.key:
+                base.unlink()
+        finally:
+            base.close()
 
     # Finding or creating it
 
@@ -138,7 +162,7 @@ class Opening:
 
     def _open_handle(self) -> Handle:
         record = self.record
-        write = bool(self.desired & access.WRITES_DATA) or self.overwrites
+        write = bool(self.desired & masks.WRITES_DATA) or self.overwrites
         read = bool(self.desired & (Access.READ_DATA | Access.EXECUTE))
         if self.directory is True:
             read = write = False
@@ -151,7 +175,7 @@ class Opening:
                 raise
             except FileNotFoundError:
                 pass
-        if disposition != Disposition.OPEN:
+        if disposition != Disposition.OPEN and not (self.stream and self._may_add_stream()):
             self._ask_parent()
         try:
             return self._open_by(disposition, read, write)
@@ -176,11 +200,7 @@ class Opening:
 
     def _ask_parent(self) -> None:
         """May something be created there, and which descriptor does it inherit (MS-FSA 2.1.5.1.1)?"""
-        tree = self.request.tree
-        if tree is None or (not tree.share.read_only and not tree.maximal_access & access.WRITES_DATA):
-            # A share that nobody writes says so in its own words.
-            raise StatusError(self._collision() if not self.stream and self._exists() else NtStatus.ACCESS_DENIED)
-        if not self.path or (self.stream and self._exists()):
+        if not self.path:
             return
         try:
             parent = self.backend.open(OpenRequest(self.path[:-1], directory=True, user=self.user))
@@ -191,22 +211,64 @@ class Opening:
         try:
             if parent.info().reparse_tag == symlinks.TAG_SYMLINK:
                 raise symlinks.stopped(parent, self.path[-1:])
-            directory = self.directory is True
-            needed = int(Access.APPEND_DATA if directory else Access.WRITE_DATA)
-            if needed & ~tokens.maximal_access(parent, parent.info(), self._token, self.user):
+            directory = self.directory is True and not self.stream
+            caller = self.caller
+            try:
+                decide.check_addition(caller.rights_in(parent, parent.info()), directory)
+            except StatusError:
                 if self._exists():
-                    raise StatusError(self._collision())
-                raise StatusError(NtStatus.ACCESS_DENIED)
+                    raise StatusError(self._collision()) from None
+                raise
             above = self._table.find(parent.key)
             if above is not None and above.delete_pending:
                 raise StatusError(NtStatus.DELETE_PENDING)
+            given = self.asked.get(contexts.SD_BUFFER)
+            if given is not None:
+                creator = unpack(given)
+                decide.check_creator(caller.token, creator.owner, creator.group, creator.sacl is not None)
             self._descriptor = tokens.new_descriptor(
-                parent.security_descriptor(), self.asked.get(contexts.SD_BUFFER), directory, self._token, self.user
+                parent.security_descriptor(), given, directory, caller.token, self.user
             )
+            self._may_add = True
         except ValueError:
             raise StatusError(NtStatus.INVALID_SECURITY_DESCR) from None
         finally:
             parent.close()
+
+    def _may_add_stream(self) -> bool:
+        """The stream's file is there, and lets the caller add one. False: it is not there."""
+        try:
+            base = self.backend.open(
+                OpenRequest(
+                    self.path,
+                    directory=self.directory,
+                    open_reparse_point=bool(self.record.create_options & CreateOptions.OPEN_REPARSE_POINT),
+                    user=self.user,
+                )
+            )
+        except PathNotFound:
+            raise
+        except FileNotFoundError:
+            return False
+        try:
+            info = base.info()
+            if info.reparse_tag == symlinks.TAG_SYMLINK:
+                # What the path means is for who opens it to find out.
+                return True
+            if any(entry.name.upper() == self.stream.upper() for entry in base.streams()):
+                # It is there by now, or may not be there (CREATE): no stream is added.
+                return True
+            if self._base_pending(base):
+                raise StatusError(NtStatus.DELETE_PENDING)
+            decide.grant_new_stream(self.wanted, self._maximal_access(base, info), self._attributes_of(base, info))
+        finally:
+            base.close()
+        return True
+
+    @staticmethod
+    def _attributes_of(handle: Handle, info: FileInfo) -> int:
+        """Those that forbid something: a folder's do not."""
+        return 0 if handle.kind == Kind.DIRECTORY else info.attributes
 
     def _exists(self) -> bool:
         try:
@@ -216,11 +278,15 @@ class Opening:
         return True
 
     @property
-    def _token(self) -> Token:
-        session = self.request.session
-        if session is None:
-            raise StatusError(NtStatus.USER_SESSION_DELETED)
-        return tokens.token_of(session, self.user)
+    def caller(self) -> Caller:
+        if self._caller is None:
+            session, tree = self.request.session, self.request.tree
+            if session is None:
+                raise StatusError(NtStatus.USER_SESSION_DELETED)
+            if tree is None:
+                raise StatusError(NtStatus.NETWORK_NAME_DELETED)
+            self._caller = caller_of(session, tree)
+        return self._caller
 
     def _open_as_much_as_possible(self, disposition: Disposition) -> Handle:
         for read, write in ((True, True), (True, False)):
@@ -270,17 +336,11 @@ class Opening:
                 # One key names one file per client (3.3.5.9.8).
                 raise StatusError(NtStatus.INVALID_PARAMETER)
             if handle.created:
-                self.maximal = self._maximal_access(handle, info)
-                if info.attributes & READONLY and self.record.create_options & CreateOptions.DELETE_ON_CLOSE:
-                    raise StatusError(NtStatus.CANNOT_DELETE)
-                # Whoever may create a file may do with this first handle what was asked for.
-                granted = self.desired & ~int(Access.MAXIMUM_ALLOWED)
-                if self.desired & Access.MAXIMUM_ALLOWED:
-                    granted |= self.maximal
+                granted = self._grant_new(handle, info)
                 self.action = CreateAction.CREATED
-                if self._descriptor is not None and tokens.has_dacl(self._descriptor) and self.user and not self.stream:
+                if self._descriptor is not None and tokens.has_dacl(self._descriptor) and handle.file_created:
                     dacl = int(SecurityInformation.DACL)
-                    security_info.to_host(handle, security_info.current_descriptor(handle), dacl, self.user)
+                    security_info.to_host(handle, security_info.current_descriptor(handle), dacl, self.caller)
                 if self.record.create_options & CreateOptions.NO_COMPRESSION and info.attributes & COMPRESSED:
                     # Inherited from the directory.
                     handle.set_compressed(False)
@@ -297,36 +357,27 @@ class Opening:
 
     def may_read(self, handle: Handle) -> bool:
         """Does the user's maximal access to an open file include GENERIC_READ?"""
-        wanted = access.GENERIC_MAPPING[int(Access.GENERIC_READ)]
-        return not wanted & ~tokens.maximal_access(handle, handle.info(), self._token, self.user)
+        wanted = masks.GENERIC_MAPPING[int(Access.GENERIC_READ)]
+        caller = self.caller
+        return not wanted & ~tokens.maximal_access(handle, handle.info(), caller.token, caller.user)
 
     def _maximal_access(self, handle: Handle, info: FileInfo) -> int:
-        tree = self.request.tree
-        if tree is None:
-            raise StatusError(NtStatus.NETWORK_NAME_DELETED)
-        return tree.maximal_access & self._file_access(handle, info)
+        return self.caller.rights_on(self.backend, self.path, handle, info)
 
-    def _file_access(self, handle: Handle, info: FileInfo) -> int:
-        """The file's descriptor, and what its parent's adds: who may delete children there may delete this one, who may
-        list it may see this one's attributes (MS-FSA 2.1.5.1.2.1)."""
-        granted = tokens.maximal_access(handle, info, self._token, self.user)
-        extra = int(Access.DELETE | Access.READ_ATTRIBUTES) & ~granted
-        if not extra or not self.path:
-            return granted
-        parent = self.backend.open(OpenRequest(self.path[:-1], directory=True, user=self.user))
-        try:
-            above = tokens.maximal_access(parent, parent.info(), self._token, self.user)
-        finally:
-            parent.close()
-        if above & Access.DELETE_CHILD:
-            granted |= int(Access.DELETE)
-        if above & Access.READ_DATA:
-            granted |= int(Access.READ_ATTRIBUTES)
-        return granted
+    def _grant_new(self, handle: Handle, info: FileInfo) -> int:
+        """What is granted on what this CREATE made."""
+        self.maximal = self._maximal_access(handle, info)
+        if handle.file_created:
+            if not self._may_add:
+                # It was there when its folder would have been asked.
+                raise _DeletedMeanwhileError
+            return decide.grant_new_file(self.wanted, self.maximal, info.attributes)
+        if self._base_pending(handle):
+            raise StatusError(NtStatus.DELETE_PENDING)
+        return decide.grant_new_stream(self.wanted, self.maximal, self._attributes_of(handle, info))
 
     def _check_existing(self, handle: Handle, info: FileInfo, file: File) -> int:
         """MS-FSA 2.1.5.1.2; the granted access."""
-        record = self.record
         if file.delete_pending or self._base_pending(handle):
             self._wait_for_deletion(file)
             raise StatusError(NtStatus.DELETE_PENDING)
@@ -335,21 +386,14 @@ class Opening:
             raise StatusError(
                 NtStatus.OBJECT_NAME_COLLISION if self.directory is True else NtStatus.FILE_IS_A_DIRECTORY
             )
-        readonly = bool(info.attributes & READONLY) and not is_directory
-        if self.overwrites:
-            hidden = info.attributes & (HIDDEN | SYSTEM)
-            if readonly or hidden & ~record.file_attributes:
-                raise StatusError(NtStatus.ACCESS_DENIED)
-        if readonly:
-            if self.desired & access.WRITES_DATA:
-                raise StatusError(NtStatus.ACCESS_DENIED)
-            if record.create_options & CreateOptions.DELETE_ON_CLOSE:
-                raise StatusError(NtStatus.CANNOT_DELETE)
+        wanted = self.wanted
+        attributes = 0 if is_directory else info.attributes
+        decide.check_attributes(wanted, attributes)
         self.maximal = self._maximal_access(handle, info)
-        maximal = self.maximal
-        implied = access.implied_by(record.create_disposition)
-        granted = access.grant(self.desired, maximal & ~access.WRITES_DATA if readonly else maximal, implied)
-        self._share(file, granted, implied)
+        granted = decide.grant_existing(wanted, self.maximal, attributes)
+        if wanted.deletes:
+            handle.check_unlink()
+        self._share(file, granted)
         if file.delete_pending or self._base_pending(handle):
             raise _DeletedMeanwhileError
         return granted
@@ -380,7 +424,7 @@ class Opening:
             return None
         return self.request.connection.client_guid, wanted.parent_lease_key
 
-    def _share(self, file: File, granted: int, implied: int) -> None:
+    def _share(self, file: File, granted: int) -> None:
         """Sharing violations and oplock breaks: MS-FSA 2.1.5.1.2.2, 2.1.4.12."""
         sharing = granted | (int(Access.WRITE_DATA) if self.overwrites else 0)
         if self.request.connection.dialect >= Dialect.SMB_3_0 and any(held_for_owner(entry) for entry in file.opens):

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from smb3server import tokens
+from smb3server.access import decide
+from smb3server.access.caller import Caller, caller_of
 from smb3server.backends.base import Kind
 from smb3server.security.access import map_generic
-from smb3server.security.descriptor import AceFlag, Acl, Control, SecurityDescriptor, unpack
+from smb3server.security.descriptor import AceFlag, AceType, Acl, Control, SecurityDescriptor, unpack
 from smb3server.security.posix import IdMap, to_mode, to_posix_acl
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire.query_info import SecurityInformation
 
 if TYPE_CHECKING:
-    from smb3server.backends.base import Handle, User
+    from smb3server.backends.base import FileInfo, Handle
     from smb3server.open import Open
 
 _IDS = IdMap()
@@ -56,7 +59,7 @@ def query_security(opened: Open, which: int) -> bytes:
         dacl = found.dacl
         control |= found.control & _DACL_BITS
     if which & _SACL_PARTS:
-        sacl = found.sacl
+        sacl = _only(found.sacl, which)
         control |= found.control & _SACL_BITS
     return SecurityDescriptor(
         found.owner if which & SecurityInformation.OWNER else None,
@@ -66,6 +69,30 @@ def query_security(opened: Open, which: int) -> bytes:
         control,
         found.rm_control,
     ).pack()
+
+
+_PARTS_OF_SACL = {
+    int(AceType.MANDATORY_LABEL): SecurityInformation.LABEL,
+    int(AceType.RESOURCE_ATTRIBUTE): SecurityInformation.ATTRIBUTE,
+    int(AceType.SCOPED_POLICY_ID): SecurityInformation.SCOPE,
+}
+
+
+def _only(sacl: Acl | None, which: int) -> Acl | None:
+    """The entries of a SACL that belong to the parts in ``which``: each is open to other users (MS-DTYP 2.4.7)."""
+    if sacl is None:
+        return None
+    aces = tuple(ace for ace in sacl.aces if which & _PARTS_OF_SACL.get(ace.type, SecurityInformation.SACL))
+    return sacl._replace(aces=aces)
+
+
+def _replaced(present: Acl | None, new: Acl | None, which: int) -> Acl | None:
+    """The SACL with the parts in ``which`` from ``new``, and the others as they are."""
+    kept = _only(present, ~which)
+    if kept is None or not kept.aces:
+        return _only(new, which)
+    taken = _only(new, which)
+    return kept if taken is None else kept._replace(aces=kept.aces + taken.aces)
 
 
 def _inheritance_bits(control: int, request: int, done: int) -> int:
@@ -92,21 +119,23 @@ def _specific(acl: Acl | None) -> Acl | None:
 
 
 def set_security(opened: Open, which: int, data: memoryview) -> None:
-    """Replace the parts in ``which``. INVALID_SECURITY_DESCR, INVALID_OWNER; nothing is changed then."""
+    """Replace the parts in ``which``. INVALID_SECURITY_DESCR, INVALID_OWNER, INVALID_PRIMARY_GROUP; nothing is changed
+    then."""
     handle = _handle(opened)
     try:
         new = unpack(data)
     except ValueError:
         raise StatusError(NtStatus.INVALID_SECURITY_DESCR) from None
-    merged = current_descriptor(handle)
+    merged = present = current_descriptor(handle)
+    caller = caller_of(opened.session, opened.tree)
     settle = _as_sent if opened.tree.share.keep_inherited_flag else _inheritance_bits
     if which & SecurityInformation.OWNER:
-        if new.owner is None:
-            raise StatusError(NtStatus.INVALID_OWNER)
+        decide.check_owner(caller.token, new.owner, present.owner)
         merged = merged._replace(owner=new.owner)
     if which & SecurityInformation.GROUP:
         if new.group is None:
             raise StatusError(NtStatus.INVALID_SECURITY_DESCR)
+        decide.check_group(caller.token, new.group, present.group)
         merged = merged._replace(group=new.group)
     if which & SecurityInformation.DACL:
         bits = settle(new.control & _DACL_BITS, Control.DACL_AUTO_INHERIT_REQ, Control.DACL_AUTO_INHERITED)
@@ -115,32 +144,52 @@ def set_security(opened: Open, which: int, data: memoryview) -> None:
         merged = merged._replace(dacl=_specific(new.dacl), control=merged.control & ~_DACL_BITS | bits)
     if which & _SACL_PARTS:
         bits = settle(new.control & _SACL_BITS, Control.SACL_AUTO_INHERIT_REQ, Control.SACL_AUTO_INHERITED)
-        merged = merged._replace(sacl=_specific(new.sacl), control=merged.control & ~_SACL_BITS | bits)
+        merged = merged._replace(
+            sacl=_replaced(merged.sacl, _specific(new.sacl), which), control=merged.control & ~_SACL_BITS | bits
+        )
     try:
         packed = merged.pack()
     except ValueError:
         raise StatusError(NtStatus.INVALID_SECURITY_DESCR) from None
     handle.set_security_descriptor(packed)
-    user = acting_user(opened)
-    if user is not None:
-        to_host(handle, merged, which, user)
+    to_host(handle, merged, which, caller)
 
 
-def acting_user(opened: Open) -> User | None:
-    return opened.tree.user
+def to_host(handle: Handle, descriptor: SecurityDescriptor, which: int, caller: Caller) -> None:
+    """Let the host's owner, group, mode and POSIX ACL follow a descriptor, as far as they can say what it does
+    (``security.posix``) and the user himself may change them. Nothing is done for users who act as the server's own.
 
-
-def to_host(handle: Handle, descriptor: SecurityDescriptor, which: int, user: User) -> None:
-    """Where users act with ids of the host the kernel checks, too: owner, group, mode and POSIX ACL follow the
-    descriptor, as far as they can say what it does (``security.posix``). Of users who share their ids the kernel takes
-    one for the other: it lets them pass, and the descriptor alone decides."""
-    at_least = 0
-    if user.shared:
-        at_least = 0o700 if handle.kind == Kind.DIRECTORY else 0o600
+    Windows lets who was given WRITE_DAC or WRITE_OWNER do what POSIX keeps for the owner. For him the descriptor
+    changes and the host stays as it is: the kernel goes on to refuse what it refused, and nothing is done for a user
+    that his own credentials would not get done.
+    """
+    user = caller.user
+    if user is None:
+        return
+    info = handle.info()
     uid = _IDS.uid(descriptor.owner) if which & SecurityInformation.OWNER and descriptor.owner is not None else None
     gid = _IDS.gid(descriptor.group) if which & SecurityInformation.GROUP and descriptor.group is not None else None
+    if uid is not None and uid != info.uid:
+        with contextlib.suppress(PermissionError):
+            handle.set_permissions(uid, None)
+    if gid is not None and gid != info.gid:
+        with contextlib.suppress(PermissionError):
+            handle.set_permissions(None, gid)
     if which & SecurityInformation.DACL:
-        mode = to_mode(descriptor) | at_least
-        handle.set_permissions(uid, gid, mode, to_posix_acl(descriptor, _IDS, at_least))
-    elif uid is not None or gid is not None:
-        handle.set_permissions(uid, gid)
+        seen = _as_the_host_sees(descriptor, handle.info(), user.shared)
+        least = _least_mode(handle.kind) if user.shared else 0
+        with contextlib.suppress(PermissionError):
+            handle.set_permissions(None, None, to_mode(seen) | least, to_posix_acl(seen, _IDS, least))
+
+
+def _as_the_host_sees(descriptor: SecurityDescriptor, info: FileInfo, shared: bool) -> SecurityDescriptor:
+    """With the owner and group that the file has on the host: the mode's bits are theirs, whoever the descriptor names.
+    ``shared``: the account that the descriptor names as owner acts with the uid of the file's owner."""
+    seen = descriptor._replace(group=_IDS.group_sid(info.gid))
+    return seen if shared else seen._replace(owner=_IDS.user_sid(info.uid))
+
+
+def _least_mode(kind: Kind) -> int:
+    """The owner's mode bits where several accounts act with the owner's uid. The kernel cannot tell these accounts
+    apart: it lets all of them in, and the descriptor alone decides."""
+    return 0o700 if kind == Kind.DIRECTORY else 0o600

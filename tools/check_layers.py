@@ -77,6 +77,13 @@ RULES = (
     ),
     Rule(("smb3server.backends",), ("smb3server.wire", "smb3server.commands", "smb3server.dispatcher"), "no SMB types"),
     Rule(("smb3server.backends",), ("smbdirect.providers", "smbdirect.connection"), "backends know no transport"),
+    Rule(
+        ("smb3server.access",),
+        tuple(
+            f"smb3server.{name}" for name in ("commands", "dispatcher", "server", "opening", "open", "files", "tree")
+        ),
+        "decisions are below what asks for them",
+    ),
     Rule(("smb3server.commands",), ("smbdirect.providers", "smbdirect.connection"), "commands know no provider"),
     Rule(("smb3server.commands",), ("smb3server.server", "smb3server.cli"), "commands are below the server"),
     Rule(

@@ -126,6 +126,8 @@ class Handle(ABC):
     kind: Kind
     created: bool
     """True if this very open created it."""
+    file_created: bool
+    """True if this very open created the file itself; False for a new stream of a file that was there."""
 
     @property
     @abstractmethod
@@ -221,7 +223,8 @@ class Handle(ABC):
         self, uid: int | None, gid: int | None, mode: int | None = None, acl: bytes | None = None
     ) -> None:
         """What the host checks: owner, group, the nine bits of ``mode`` and with them the POSIX ACL, None for none
-        (``acl`` counts only with ``mode``). Done as the server itself. A store without such things does nothing."""
+        (``acl`` counts only with ``mode``). Done with the rights of the user whose handle it is: PermissionError where
+        the host would refuse him. No set-id bit of a file outlives it. A store without such things does nothing."""
 
     @abstractmethod
     def streams(self) -> list[StreamInfo]:
@@ -237,6 +240,10 @@ class Handle(ABC):
 
     @abstractmethod
     def link(self, target: Path, replace: bool, user: User | None = None) -> None: ...
+
+    def check_unlink(self) -> None:  # noqa: B027
+        """Raise PermissionError if the host would refuse ``unlink`` to the user whose handle it is: a deletion happens
+        when there is nobody left to tell. A store that asks no host does nothing."""
 
     @abstractmethod
     def unlink(self) -> None:

@@ -13,7 +13,7 @@ class DeferredHandle:
     descriptor. Whatever is asked of it may raise ``OSError`` for that reason, ``FileNotFoundError`` if the file is
     gone."""
 
-    __slots__ = ("_handle", "_open", "_remembered", "created", "key", "kind", "stream")
+    __slots__ = ("_handle", "_open", "_remembered", "created", "file_created", "key", "kind", "stream")
 
     def __init__(self, remembered: Remembered, open_now: Callable[[Remembered], Handle]) -> None:
         self._remembered = remembered
@@ -22,7 +22,7 @@ class DeferredHandle:
         self.key: FileKey = remembered.key
         self.kind: Kind = remembered.kind
         self.stream = ""
-        self.created = False
+        self.created = self.file_created = False
 
     def open(self) -> Handle:
         """The real one."""

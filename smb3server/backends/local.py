@@ -383,6 +383,7 @@ class LocalBackend(Backend):
             handle.close()
             raise
         handle.close()
+        opened.file_created = True
         return opened
 
     def _open_new_stream(self, request: OpenRequest, base: int, stat: Statx, kind: Kind) -> Handle:

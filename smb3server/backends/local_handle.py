@@ -37,6 +37,8 @@ _EA_HEADER = struct.Struct("<BH")
 
 
 _POSIX_ACL = "system.posix_acl_access"
+_SPECIAL_BITS = 0o7000
+"""Set-user-id, set-group-id, sticky. On a folder they say who may delete, and which group new files get."""
 _CHANGE_SLACK = 10_000_000
 """Nanoseconds after a change time was stored in which st_ctime may still be due to that."""
 
@@ -55,6 +57,7 @@ class LocalHandle(Handle):
         "_user",
         "_writable",
         "created",
+        "file_created",
         "key",
         "kind",
         "stream",
@@ -86,6 +89,7 @@ class LocalHandle(Handle):
         self.kind = kind
         self.stream = stream
         self.created = created
+        self.file_created = created and not stream
         if writable:
             backend.own.opened(self.key)
         elif created:
@@ -290,21 +294,27 @@ class LocalHandle(Handle):
         if self.kind == Kind.SYMLINK:
             return
         self._changing()
-        if uid is not None or gid is not None:
-            os.chown(self._ref, -1 if uid is None else uid, -1 if gid is None else gid)
-        if mode is None:
-            return
-        try:
-            if acl is not None:
-                os.setxattr(self._ref, _POSIX_ACL, acl)
-            else:
-                os.removexattr(self._ref, _POSIX_ACL)
-        except OSError as error:
-            # A file system without ACLs has the mode alone.
-            if error.errno not in (errno.ENODATA, errno.EOPNOTSUPP):
-                raise
-        if acl is None:
-            os.chmod(self._ref, mode | os.stat(self._ref).st_mode & 0o7000)
+        with ActAs(self._user):
+            before = os.stat(self._ref)
+            kept = before.st_mode & _SPECIAL_BITS if self.kind == Kind.DIRECTORY else 0
+            if before.st_mode & _SPECIAL_BITS != kept:
+                # First: with another group, or other rights, they would hand out what nobody meant to.
+                os.chmod(self._ref, before.st_mode & 0o777)
+            if uid is not None or gid is not None:
+                os.chown(self._ref, -1 if uid is None else uid, -1 if gid is None else gid)
+            if mode is None:
+                return
+            try:
+                if acl is not None:
+                    os.setxattr(self._ref, _POSIX_ACL, acl)
+                else:
+                    os.removexattr(self._ref, _POSIX_ACL)
+            except OSError as error:
+                # A file system without ACLs has the mode alone.
+                if error.errno not in (errno.ENODATA, errno.EOPNOTSUPP):
+                    raise
+            if acl is None:
+                os.chmod(self._ref, mode & 0o777 | kept)
 
     def reparse_point(self) -> bytes | None:
         if self.kind == Kind.SYMLINK:
@@ -366,6 +376,11 @@ class LocalHandle(Handle):
             raise PermissionError(errno.EPERM, "no hard links to directories")
         self._changing()
         self._backend.namespace.link(self._descriptor(), target, replace, user)
+
+    def check_unlink(self) -> None:
+        self._backend.check_writable()
+        if not self.stream:
+            self._backend.namespace.check_unlink(self._descriptor(), self._user)
 
     def unlink(self) -> None:
         if not self.stream:

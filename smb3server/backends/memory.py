@@ -154,10 +154,12 @@ class MemoryBackend(Backend):
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
             if request.write and self.read_only and node.kind == Kind.FILE:
                 raise _oserror(errno.EROFS, name)
-        stream = request.stream
+        file_created, stream = created, request.stream
         if stream:
             stream, created = self._open_stream(entry.node, request)
-        return MemoryHandle(self, entry, stream, created, request)
+        handle = MemoryHandle(self, entry, stream, created, request)
+        handle.file_created = file_created
+        return handle
 
     def _create(self, request: OpenRequest) -> Entry:
         parent, name = self.parent_of(request.path)
@@ -206,6 +208,7 @@ class MemoryHandle(Handle):
         "_opened_data",
         "_writable",
         "created",
+        "file_created",
         "key",
         "kind",
         "stream",
@@ -222,7 +225,7 @@ class MemoryHandle(Handle):
         self.key = FileKey(VOLUME, node.inode)
         self.kind = node.kind
         self.stream = stream
-        self.created = created
+        self.created = self.file_created = created
 
     def _node(self) -> Node:
         if self._closed:

@@ -161,6 +161,17 @@ class Namespace:
             if target_stat.nlink == 1:
                 self._store.forget(target_stat, replaced)
 
+    def check_unlink(self, descriptor: int, user: User | None) -> None:
+        """Raise PermissionError if ``user`` may not remove the file's name: it takes write and search permission on its
+        folder, and in a sticky one the file or the folder has to be his (unlink(2))."""
+        with self._current(descriptor) as (parent, name, stat), ActAs(user):
+            if not os.access(f"/proc/self/fd/{parent}", os.W_OK | os.X_OK, effective_ids=True):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), name)
+            folder = syscalls.statx(parent)
+            acting = user.uid if user is not None else os.geteuid()
+            if folder.mode & stat_module.S_ISVTX and acting not in (0, stat.uid, folder.uid):
+                raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), name)
+
     def unlink(self, descriptor: int, kind: Kind, reference: Reference, user: User | None) -> None:
         self._check_writable()
         with self._current(descriptor) as (parent, name, stat):

@@ -8,6 +8,7 @@ import errno
 import secrets
 from typing import TYPE_CHECKING
 
+from smb3server.access import required
 from smb3server.commands.file_levels import handle_of
 from smb3server.commands.set_info import report
 from smb3server.errors import as_status_error
@@ -88,12 +89,10 @@ def _check_access(control: Control, source: Open, target: Open) -> None:
     for opened in (source, target):
         if opened.is_directory or opened.handle is None or opened.file is None:
             raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
-    if not source.granted_access & (Access.READ_DATA | Access.EXECUTE):
-        raise StatusError(NtStatus.ACCESS_DENIED)
-    if not target.granted_access & (Access.WRITE_DATA | Access.APPEND_DATA):
-        raise StatusError(NtStatus.ACCESS_DENIED)
-    if control.code == Fsctl.SRV_COPYCHUNK and not target.granted_access & Access.READ_DATA:
-        raise StatusError(NtStatus.ACCESS_DENIED)
+    required.check(source.granted_access, required.READ)
+    required.check(target.granted_access, required.WRITE)
+    if control.code == Fsctl.SRV_COPYCHUNK:
+        required.check(target.granted_access, int(Access.READ_DATA))
 
 
 def _result(control: Control, status: int, chunks: int, chunk_bytes: int, total_bytes: int) -> Response:
@@ -166,6 +165,8 @@ class _Copy:
             raise StatusError(NtStatus.FILE_LOCK_CONFLICT)
         if chunk.source_offset + length > handle_of(source).info().end_of_file:
             raise StatusError(NtStatus.INVALID_VIEW_SIZE)
+        if not target.granted_access & Access.WRITE_DATA:
+            required.check_append(target.granted_access, chunk.target_offset, handle_of(target).info().end_of_file)
         target.file.data_changes(target)
 
     def _copy(self, chunk: wire.CopyChunk) -> None:
@@ -231,8 +232,8 @@ def duplicate_extents(control: Control) -> bytes | Response | Pending:
     target_file, source_file = opened.file, source.file
     if opened.is_directory or source.is_directory or target_file is None or source_file is None:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    if not opened.granted_access & Access.WRITE_DATA or not source.granted_access & Access.READ_DATA:
-        raise StatusError(NtStatus.ACCESS_DENIED)
+    required.check(opened.granted_access, required.FSCTL[control.code])
+    required.check(source.granted_access, int(Access.READ_DATA))
     source_offset, target_offset, count = wanted.source_offset, wanted.target_offset, wanted.byte_count
     if min(source_offset, target_offset, count) < 0 or max(source_offset, target_offset) + count > _MAX_OFFSET:
         raise StatusError(NtStatus.INVALID_PARAMETER)

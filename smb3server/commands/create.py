@@ -6,7 +6,8 @@ import contextlib
 import importlib
 from typing import Any
 
-from smb3server import access, durable, granting, presentation, replay
+from smb3server import durable, granting, presentation, replay
+from smb3server.access import decide, masks
 from smb3server.backends import names
 from smb3server.backends.base import FileInfo
 from smb3server.errors import as_status_error
@@ -129,7 +130,7 @@ def _check_fields(record: CreateRequest) -> None:
     if record.impersonation_level > _DELEGATION:
         raise StatusError(NtStatus.BAD_IMPERSONATION_LEVEL)
     options, desired = record.create_options, record.desired_access
-    if desired & access.INVALID_BITS or desired == 0:
+    if desired & masks.INVALID_BITS or desired == 0:
         raise StatusError(NtStatus.ACCESS_DENIED)
     if options & _INVALID_OPTIONS:
         raise StatusError(NtStatus.INVALID_PARAMETER)
@@ -185,14 +186,12 @@ def _prepare(request: Request, record: CreateRequest, name: str, found: dict[byt
         above = ".." in name.split("\\")
         raise StatusError(NtStatus.OBJECT_PATH_SYNTAX_BAD if above else NtStatus.OBJECT_NAME_INVALID) from None
     directory = _directory(record, trailing, said, stream)
-    desired = access.map_generic(record.desired_access)
+    desired = masks.map_generic(record.desired_access)
     if desired & Access.ACCESS_SYSTEM_SECURITY:
         # SeSecurityPrivilege, which nobody has here.
         raise StatusError(NtStatus.PRIVILEGE_NOT_HELD)
-    if desired & ~int(Access.MAXIMUM_ALLOWED) & ~tree.maximal_access:
-        raise StatusError(NtStatus.ACCESS_DENIED)
-    if record.create_options & CreateOptions.DELETE_ON_CLOSE and not tree.maximal_access & Access.DELETE:
-        raise StatusError(NtStatus.ACCESS_DENIED)
+    wanted = decide.Wanted(desired, record.create_disposition, record.create_options)
+    decide.check_share(wanted, tree.maximal_access)
     user = tree.user
     if request.connection.dialect < 0x0210:
         found.pop(contexts.REQUEST_LEASE, None)
@@ -319,7 +318,7 @@ def _store(opening: Opening, opened: Open) -> None:
     def undo() -> None:
         if created and opened.handle is not None:
             with contextlib.suppress(OSError):
-                handle.unlink()
+                opening.undo_creation(handle)
         opened.close()
 
     persistence.changed(opened, undo, handle.flush if created else None)
@@ -403,7 +402,7 @@ def _open_pipe(request: Request, record: CreateRequest, name: str) -> Response:
     pipe = pipes.open_pipe(request, name)
     opened = Open(server.new_file_id(), session, tree)
     opened.pipe = pipe
-    opened.granted_access = access.map_generic(record.desired_access) & ~int(Access.MAXIMUM_ALLOWED)
+    opened.granted_access = masks.map_generic(record.desired_access) & ~int(Access.MAXIMUM_ALLOWED)
     if record.desired_access & Access.MAXIMUM_ALLOWED:
         opened.granted_access = 0x0012019F
     opened.maximal_access = tree.maximal_access

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import struct
 
+from smb3server.access import required
 from smb3server.backends.attributes import COMPRESSED
 from smb3server.commands.file_levels import handle_of
 from smb3server.commands.ioctl import Control, fsctl
 from smb3server.commands.set_info import report
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire.change_notify import NotifyFilter
-from smb3server.wire.create import Access
 from smb3server.wire.fsctl import CompressionFormat
 from smb3server.wire.ioctl import Fsctl
 
@@ -35,8 +35,7 @@ def set_compression(control: Control) -> bytes:
     handle = handle_of(opened)
     if len(data) < _COMPRESSION.size:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    if not opened.granted_access & Access.WRITE_DATA:
-        raise StatusError(NtStatus.ACCESS_DENIED)
+    required.check(opened.granted_access, required.FSCTL[control.code])
     (wanted,) = _COMPRESSION.unpack_from(data)
     if wanted not in tuple(CompressionFormat):
         raise StatusError(NtStatus.INVALID_PARAMETER)

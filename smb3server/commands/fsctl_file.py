@@ -6,6 +6,7 @@ import hashlib
 import struct
 from typing import TYPE_CHECKING
 
+from smb3server.access import required
 from smb3server.commands.copy_chunk import copy_chunk, duplicate_extents, request_resume_key
 from smb3server.commands.file_levels import handle_of
 from smb3server.commands.fs_levels import volume_object_id
@@ -17,7 +18,6 @@ from smb3server.stable_storage import after_flush
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire import fsctl as wire
 from smb3server.wire.change_notify import NotifyFilter
-from smb3server.wire.create import Access
 from smb3server.wire.ioctl import Fsctl
 
 if TYPE_CHECKING:
@@ -30,12 +30,6 @@ _MAX_REPARSE_DATA = 16384
 """MAXIMUM_REPARSE_DATA_BUFFER_SIZE (MS-FSCC 2.1.2.2), bytes."""
 _MICROSOFT_TAG = 0x80000000
 _REGION_VALID = 1
-
-
-def _require(opened: Open, access: int) -> None:
-    """At least one of the rights."""
-    if not opened.granted_access & access:
-        raise StatusError(NtStatus.ACCESS_DENIED)
 
 
 def _file_only(opened: Open) -> Handle:
@@ -58,7 +52,7 @@ def set_sparse(control: Control) -> bytes:
     opened = control.open()
     data = control.data
     handle = _file_only(opened)
-    _require(opened, Access.WRITE_DATA | Access.WRITE_ATTRIBUTES | Access.APPEND_DATA)
+    required.check(opened.granted_access, required.FSCTL[control.code])
     sparse = bool(data[0]) if data else True
     attributes = handle.info().attributes
     wanted = attributes | _ATTRIBUTE_SPARSE if sparse else attributes & ~_ATTRIBUTE_SPARSE
@@ -74,7 +68,7 @@ def set_zero_data(control: Control) -> bytes | Response | Pending:
     opened = control.open()
     data = control.data
     handle = _file_only(opened)
-    _require(opened, Access.WRITE_DATA)
+    required.check(opened.granted_access, required.FSCTL[control.code])
     offset, beyond = wire.ZERO_DATA.unpack(data)
     if offset < 0 or beyond < 0 or offset > beyond:
         raise StatusError(NtStatus.INVALID_PARAMETER)
@@ -98,7 +92,7 @@ def query_allocated_ranges(control: Control) -> Response:
     opened = control.open()
     data = control.data
     handle = _file_only(opened)
-    _require(opened, Access.READ_DATA)
+    required.check(opened.granted_access, required.FSCTL[control.code])
     offset, length = wire.FILE_RANGE.unpack(data)
     if offset < 0 or length < 0 or offset + length > _MAX_OFFSET:
         raise StatusError(NtStatus.INVALID_PARAMETER)
@@ -124,7 +118,7 @@ def file_level_trim(control: Control) -> bytes:
     opened = control.open()
     data = control.data
     handle = _file_only(opened)
-    _require(opened, Access.WRITE_DATA)
+    required.check(opened.granted_access, required.FSCTL[control.code])
     header = wire.TRIM_HEADER.unpack(data)
     if header.key or not 0 < header.num_ranges <= _MAX_TRIM_RANGES:
         raise StatusError(NtStatus.INVALID_PARAMETER)
@@ -154,7 +148,7 @@ def query_file_regions(control: Control) -> bytes:
     opened = control.open()
     data = control.data
     handle = _file_only(opened)
-    _require(opened, Access.READ_DATA)
+    required.check(opened.granted_access, required.FSCTL[control.code])
     size = handle.info().end_of_file
     offset, length = 0, _MAX_OFFSET
     if data:
@@ -205,7 +199,7 @@ def set_reparse_point(control: Control) -> bytes:
     """2.1.5.10.35."""
     opened = control.open()
     data = control.data
-    _require(opened, Access.WRITE_DATA | Access.WRITE_ATTRIBUTES)
+    required.check(opened.granted_access, required.FSCTL[control.code])
     header = _reparse_header(data)
     handle = handle_of(opened)
     tag = _present_tag(handle)
@@ -221,7 +215,7 @@ def delete_reparse_point(control: Control) -> bytes:
     """2.1.5.10.3."""
     opened = control.open()
     data = control.data
-    _require(opened, Access.WRITE_DATA | Access.WRITE_ATTRIBUTES)
+    required.check(opened.granted_access, required.FSCTL[control.code])
     header = _reparse_header(data)
     if header.data_length:
         raise StatusError(NtStatus.IO_REPARSE_DATA_INVALID)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
+from smb3server.access import required
 from smb3server.commands.file_levels import FILE_LEVELS, PIPE_LEVELS
 from smb3server.commands.fs_levels import FS_LEVELS
 from smb3server.open import Open, find_open
@@ -19,7 +20,6 @@ from smb3server.wire.query_info import (
     InfoType,
     QueryInfoFlags,
     QueryInfoRequest,
-    SecurityInformation,
     build_output_response,
     parse_query_info_request,
 )
@@ -75,8 +75,7 @@ def _query_file(request: Request, opened: Open, query: QueryInfoRequest, data: m
 
 def _query_ea(opened: Open, query: QueryInfoRequest, data: memoryview) -> Response:
     """FileFullEaInformation (MS-FSA 2.1.5.12.14): all, the listed, or the next ones of a scan."""
-    if not opened.granted_access & Access.READ_EA:
-        raise StatusError(NtStatus.ACCESS_DENIED)
+    required.check(opened.granted_access, int(Access.READ_EA))
     if opened.handle is None:
         raise StatusError(NtStatus.NOT_SUPPORTED)
     present = opened.handle.eas()
@@ -140,20 +139,7 @@ def _query_fs(request: Request, opened: Open, query: QueryInfoRequest, data: mem
 def _query_security(request: Request, opened: Open, query: QueryInfoRequest, data: memoryview) -> Response:
     """3.3.5.20.3."""
     wanted = query.additional_information
-    access = opened.granted_access
-    read_control = (
-        SecurityInformation.OWNER
-        | SecurityInformation.GROUP
-        | SecurityInformation.DACL
-        | SecurityInformation.LABEL
-        | SecurityInformation.ATTRIBUTE
-        | SecurityInformation.SCOPE
-        | SecurityInformation.BACKUP
-    )
-    if wanted & read_control and not access & Access.READ_CONTROL:
-        raise StatusError(NtStatus.ACCESS_DENIED)
-    if wanted & (SecurityInformation.SACL | SecurityInformation.BACKUP) and not access & Access.ACCESS_SYSTEM_SECURITY:
-        raise StatusError(NtStatus.ACCESS_DENIED)
+    required.check_query_security(opened.granted_access, wanted)
     descriptor = query_security(opened, wanted)
     if len(descriptor) > query.output_buffer_length:
         raise StatusError(NtStatus.BUFFER_TOO_SMALL, _SIZE.pack(len(descriptor)))

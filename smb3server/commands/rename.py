@@ -11,21 +11,21 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from smb3server import notify, share_modes
+from smb3server.access import decide
+from smb3server.access.caller import Caller, caller_of
 from smb3server.backends.names import split_path, upcase
-from smb3server.commands.file_levels import ATTRIBUTE_DIRECTORY, handle_of, store_all
-from smb3server.security_info import acting_user
+from smb3server.commands.file_levels import handle_of, store_all
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import Access, ShareAccess
 from smb3server.wire.file_info import RenameFlags, RenameInformation
 
 if TYPE_CHECKING:
-    from smb3server.backends.base import FileInfo, FileKey, Path
+    from smb3server.backends.base import Backend, FileInfo, FileKey, Path
     from smb3server.files import File
     from smb3server.open import Open
     from smb3server.request import Pending, Request, Response
 
-_ATTRIBUTE_READONLY = 0x1
 _PARENT_ACCESS = int(Access.WRITE_DATA)
 _PARENT_SHARE = int(ShareAccess.READ | ShareAccess.WRITE)
 
@@ -43,6 +43,7 @@ class _NameChange:
         self.info = info
         self.replace = bool(info.flags & RenameFlags.REPLACE_IF_EXISTS)
         self.handle = handle_of(opened)
+        self.caller: Caller = caller_of(opened.session, opened.tree)
         if info.root_directory:
             raise StatusError(NtStatus.INVALID_PARAMETER)
         if not info.name:
@@ -85,21 +86,36 @@ class _NameChange:
             raise StatusError(NtStatus.OBJECT_NAME_INVALID)
         return path
 
-    def existing(self, target: Path) -> FileInfo | None:
+    @property
+    def backend(self) -> Backend:
         backend = self.opened.tree.share.backend
         if backend is None:
             raise StatusError(NtStatus.INVALID_PARAMETER)
+        return backend
+
+    def check_folder(self, target: Path) -> None:
+        """May the user give names in the target's folder? DestinationDirectory is opened for FILE_ADD_FILE or
+        FILE_ADD_SUBDIRECTORY (MS-FSA 2.1.5.15.6, 2.1.5.15.12). A name in another case is a new name, too."""
         try:
-            return backend.stat(target, acting_user(self.opened))
+            rights = self.caller.rights_in_folder(self.backend, target[:-1])
+        except FileNotFoundError:
+            raise StatusError(NtStatus.OBJECT_PATH_NOT_FOUND) from None
+        except NotADirectoryError:
+            raise StatusError(NtStatus.OBJECT_PATH_NOT_FOUND) from None
+        decide.check_addition(rights, self.opened.is_directory)
+
+    def existing(self, target: Path) -> FileInfo | None:
+        try:
+            return self.backend.stat(target, self.caller.user)
         except FileNotFoundError:
             return None
 
-    def check_replaceable(self, info: FileInfo) -> File | None:
+    def check_replaceable(self, target: Path, info: FileInfo) -> File | None:
         """The target exists: may it go? Returns what to wait for before asking again."""
         if not self.replace:
             raise StatusError(NtStatus.OBJECT_NAME_COLLISION)
-        if info.attributes & (ATTRIBUTE_DIRECTORY | _ATTRIBUTE_READONLY):
-            raise StatusError(NtStatus.ACCESS_DENIED)
+        rights, found = self.caller.rights_by_name(self.backend, target)
+        decide.check_replacement(rights, found.attributes | info.attributes)
         file = self._open_file(info.key)
         if file is None:
             return None
@@ -119,7 +135,7 @@ class _NameChange:
         backend, file = self.opened.tree.share.backend, self.opened.file
         if backend is None or file is None:
             return
-        parent = file.table.find(backend.stat(target[:-1], acting_user(self.opened)).key)
+        parent = file.table.find(backend.stat(target[:-1], self.caller.user).key)
         if parent is None:
             return
         own = [entry for entry in parent.opens if entry.session is self.opened.session]
@@ -146,16 +162,17 @@ class Rename(_NameChange):
             blocker = self._descendant()
             if blocker is not None:
                 return blocker
+        self.check_folder(target)
         file = opened.file
         if file is not None and file.caching.break_handles(opened.caching):
             return file
         info = self.existing(target)
         if info is not None and not (info.key == handle.key and same(old, target)):
-            blocker = self.check_replaceable(info)
+            blocker = self.check_replaceable(target, info)
             if blocker is not None:
                 return blocker
         self.check_parent(target)
-        handle.rename(target, self.replace, acting_user(opened))
+        handle.rename(target, self.replace, self.caller.user)
         store_all(opened, sync=handle.flush)
         if info is not None and self.replace and info.key != handle.key:
             notify.report(opened, target, Action.REMOVED, NotifyFilter.FILE_NAME)
@@ -216,13 +233,16 @@ class Link(_NameChange):
         if handle.stream:
             raise StatusError(NtStatus.INVALID_PARAMETER)
         target = self.target_path()
+        self.check_folder(target)
+        rights = self.caller.rights_on(self.backend, handle.path, handle, handle.info())
+        decide.check_link(rights)
         info = self.existing(target)
         if info is not None:
             if info.key == handle.key and self.replace:
                 return None
-            blocker = self.check_replaceable(info)
+            blocker = self.check_replaceable(target, info)
             if blocker is not None:
                 return blocker
-        handle.link(target, self.replace, acting_user(opened))
+        handle.link(target, self.replace, self.caller.user)
         notify.report(opened, target, Action.ADDED, NotifyFilter.FILE_NAME)
         return None

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from smb3server import notify, write_times
+from smb3server.access import required
 from smb3server.commands.cutting import cut
 from smb3server.commands.file_levels import ATTRIBUTE_DIRECTORY, MODE_BITS, handle_of, store_all
 from smb3server.commands.rename import Link, Rename
@@ -16,10 +17,9 @@ from smb3server.stable_storage import after_flush
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire import file_info as wire
 from smb3server.wire.change_notify import Action, NotifyFilter
-from smb3server.wire.create import Access
 from smb3server.wire.file_info import DispositionFlags, FileInfoClass
 from smb3server.wire.header import Command
-from smb3server.wire.query_info import InfoType, SecurityInformation
+from smb3server.wire.query_info import InfoType
 from smb3server.wire.set_info import SET_INFO_RESPONSE, SetInfoRequest, SetInfoResponse, parse_set_info_request
 from smbdirect.errors import DecodeError
 
@@ -52,8 +52,6 @@ SetResult = Response | Pending | None
 class SetLevel(NamedTuple):
     apply: Callable[[Request, Open, memoryview], SetResult]
     minimum_size: int
-    access: int
-    """Any of these rights is enough; 0: none needed."""
 
 
 def done() -> Response:
@@ -87,8 +85,7 @@ def _set_file(request: Request, opened: Open, wanted: SetInfoRequest, data: memo
         raise StatusError(NtStatus.NOT_SUPPORTED if known else NtStatus.INVALID_INFO_CLASS)
     if len(data) < level.minimum_size:
         raise StatusError(NtStatus.INFO_LENGTH_MISMATCH)
-    if level.access and not level.access & opened.granted_access:
-        raise StatusError(NtStatus.ACCESS_DENIED)
+    required.check(opened.granted_access, required.SET_FILE[wanted.info_class])
     result = level.apply(request, opened, data)
     if result is not None:
         return result
@@ -172,13 +169,12 @@ def _set_disposition(opened: Open, delete: bool, flags: int) -> None:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     before = file.delete_pending
     if not delete:
-        file.delete_pending = False
+        file.keep()
         _store_deletion(opened, None, before)
         return
     check_deletable(opened, bool(flags & DispositionFlags.IGNORE_READONLY_ATTRIBUTE))
     file.caching.break_handles(opened.caching)
-    file.delete_pending = True
-    file.deleter = opened.parent_lease
+    file.mark(opened)
     _store_deletion(opened, None, before)
     if opened.is_directory:
         notify.directory_deleted(opened.tree.share, handle.path)
@@ -192,7 +188,10 @@ def _store_deletion(opened: Open, on_close: bool | None, pending: bool | None) -
         if on_close is not None:
             opened.delete_on_close = on_close
         if pending is not None and file is not None:
-            file.delete_pending = pending
+            if pending:
+                file.mark(opened)
+            else:
+                file.keep()
 
     store_all(opened, undo)
 
@@ -204,6 +203,7 @@ def check_deletable(opened: Open, ignore_readonly: bool = False) -> None:
         raise StatusError(NtStatus.CANNOT_DELETE)
     if not ignore_readonly and handle.info().attributes & ATTRIBUTE_READONLY:
         raise StatusError(NtStatus.CANNOT_DELETE)
+    handle.check_unlink()
     if opened.is_directory and not handle.stream and not _is_empty(opened):
         raise StatusError(NtStatus.DIRECTORY_NOT_EMPTY)
 
@@ -328,40 +328,28 @@ def _pipe(request: Request, opened: Open, data: memoryview) -> None:
 
 
 _RENAME_SIZE = 20
-_WRITE_ATTRIBUTES = int(Access.WRITE_ATTRIBUTES)
-_DELETE = int(Access.DELETE)
-_WRITE_DATA = int(Access.WRITE_DATA)
 
 _LEVELS: dict[int, SetLevel] = {
-    FileInfoClass.BASIC: SetLevel(_basic, wire.BASIC.size, _WRITE_ATTRIBUTES),
-    FileInfoClass.RENAME: SetLevel(_rename, _RENAME_SIZE, _DELETE),
-    FileInfoClass.RENAME_EX: SetLevel(_rename_ex, _RENAME_SIZE, _DELETE),
-    FileInfoClass.LINK: SetLevel(_link, _RENAME_SIZE, 0),
-    FileInfoClass.DISPOSITION: SetLevel(_disposition, 1, _DELETE),
-    FileInfoClass.DISPOSITION_EX: SetLevel(_disposition_ex, 4, _DELETE),
-    FileInfoClass.POSITION: SetLevel(_position, 8, 0),
-    FileInfoClass.FULL_EA: SetLevel(_full_ea, 0, int(Access.WRITE_EA)),
-    FileInfoClass.MODE: SetLevel(_mode, 4, 0),
-    FileInfoClass.ALLOCATION: SetLevel(_allocation, 8, _WRITE_DATA),
-    FileInfoClass.END_OF_FILE: SetLevel(_end_of_file, 8, _WRITE_DATA),
-    FileInfoClass.VALID_DATA_LENGTH: SetLevel(_valid_data_length, 8, _WRITE_DATA),
-    FileInfoClass.PIPE: SetLevel(_pipe, 8, _WRITE_ATTRIBUTES),
+    FileInfoClass.BASIC: SetLevel(_basic, wire.BASIC.size),
+    FileInfoClass.RENAME: SetLevel(_rename, _RENAME_SIZE),
+    FileInfoClass.RENAME_EX: SetLevel(_rename_ex, _RENAME_SIZE),
+    FileInfoClass.LINK: SetLevel(_link, _RENAME_SIZE),
+    FileInfoClass.DISPOSITION: SetLevel(_disposition, 1),
+    FileInfoClass.DISPOSITION_EX: SetLevel(_disposition_ex, 4),
+    FileInfoClass.POSITION: SetLevel(_position, 8),
+    FileInfoClass.FULL_EA: SetLevel(_full_ea, 0),
+    FileInfoClass.MODE: SetLevel(_mode, 4),
+    FileInfoClass.ALLOCATION: SetLevel(_allocation, 8),
+    FileInfoClass.END_OF_FILE: SetLevel(_end_of_file, 8),
+    FileInfoClass.VALID_DATA_LENGTH: SetLevel(_valid_data_length, 8),
+    FileInfoClass.PIPE: SetLevel(_pipe, 8),
 }
 
 
 def _set_security(opened: Open, wanted: SetInfoRequest, data: memoryview) -> Response:
     """3.3.5.21.3."""
     which = wanted.additional_information
-    access = opened.granted_access
-    owner = SecurityInformation.OWNER | SecurityInformation.GROUP | SecurityInformation.LABEL
-    if which & owner and not access & Access.WRITE_OWNER:
-        raise StatusError(NtStatus.ACCESS_DENIED)
-    dacl = SecurityInformation.DACL | SecurityInformation.ATTRIBUTE | SecurityInformation.BACKUP
-    if which & dacl and not access & Access.WRITE_DAC:
-        raise StatusError(NtStatus.ACCESS_DENIED)
-    sacl = SecurityInformation.SACL | SecurityInformation.SCOPE
-    if which & sacl and not access & Access.ACCESS_SYSTEM_SECURITY:
-        raise StatusError(NtStatus.ACCESS_DENIED)
+    required.check_set_security(opened.granted_access, which)
     set_security(opened, which, data)
     report(opened, NotifyFilter.SECURITY)
     return done()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from smb3server import write_times
+from smb3server.access import required
 from smb3server.channel import RemoteMemory, remote_buffers
 from smb3server.errors import as_status_error
 from smb3server.notify import report_write
@@ -22,7 +23,8 @@ from smb3server.wire.read_write import (
     parse_write_request,
 )
 
-_WRITES = int(Access.WRITE_DATA | Access.APPEND_DATA)
+_WRITES = required.WRITE
+_WRITE_DATA = int(Access.WRITE_DATA)
 _MAX_OFFSET = (1 << 63) - 1
 _THROUGH = int(WriteFlags.WRITE_THROUGH)
 _OPTION_THROUGH = int(CreateOptions.WRITE_THROUGH)
@@ -64,6 +66,8 @@ def _check(found: Open, offset: int, length: int) -> None:
         raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
     if not found.granted_access & _WRITES:
         raise StatusError(NtStatus.ACCESS_DENIED)
+    if length and not found.granted_access & _WRITE_DATA and found.handle is not None:
+        required.check_append(found.granted_access, offset, found.handle.info().end_of_file)
     file = found.file
     if file is None or offset + length > (found.max_offset if length else _MAX_OFFSET):
         raise StatusError(NtStatus.INVALID_PARAMETER)

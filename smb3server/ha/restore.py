@@ -17,7 +17,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from smb3server import access, collector, host_locks, tokens
+from smb3server import collector, host_locks
+from smb3server.access import masks
+from smb3server.access.caller import caller_of
 from smb3server.backends.base import Disposition, Handle, Kind, OpenRequest
 from smb3server.backends.deferred import DeferredHandle
 from smb3server.durable import Durability
@@ -31,7 +33,7 @@ from smb3server.tree import TreeConnect
 from smb3server.wire.create import Access, CreateAction, CreateOptions
 
 if TYPE_CHECKING:
-    from smb3server.backends.base import Backend, User
+    from smb3server.backends.base import Backend
     from smb3server.connection import Connection
     from smb3server.files import File
     from smb3server.ha.persistence import Domain
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_DATA = int(Access.READ_DATA) | access.WRITES_DATA
+_DATA = int(Access.READ_DATA) | masks.WRITES_DATA
 _EXHAUSTED = frozenset([errno.EMFILE, errno.ENFILE, errno.ENOMEM])
 _TURN = 0.05
 """Seconds of restoring before others (the renewal of a cluster lease) get their turn. Theirs may be long, where clients
@@ -176,7 +178,7 @@ def _handle_of(backend: Backend, entry: Open, record: OpenRecord) -> Handle:
         record.stream,
         Disposition.OPEN,
         read=bool(data & (Access.READ_DATA | Access.EXECUTE)) and not record.is_directory,
-        write=bool(data & access.WRITES_DATA) and not share.read_only,
+        write=bool(data & masks.WRITES_DATA) and not share.read_only,
         directory=True if record.is_directory else None,
         open_reparse_point=bool(record.create_options & CreateOptions.OPEN_REPARSE_POINT),
         user=user,
@@ -185,7 +187,7 @@ def _handle_of(backend: Backend, entry: Open, record: OpenRecord) -> Handle:
     def checked(handle: Handle) -> Handle:
         try:
             _check_kind(handle.kind, record)
-            _check_rights(backend, handle, entry, record, user)
+            _check_rights(backend, handle, entry, record)
         except BaseException:
             handle.close()
             raise
@@ -199,32 +201,15 @@ def _handle_of(backend: Backend, entry: Open, record: OpenRecord) -> Handle:
     return checked(backend.open(wanted))
 
 
-def _check_rights(backend: Backend, handle: Handle, entry: Open, record: OpenRecord, user: User | None) -> None:
+def _check_rights(backend: Backend, handle: Handle, entry: Open, record: OpenRecord) -> None:
     """Whether the user would be granted now what was granted then (MS-FSA 2.1.5.1.2.1). Who created a file was granted
     what they asked for, whatever its descriptor gives: of that they keep what it gives, if access to the data is in it.
     Raises ``PermissionError``."""
-    missing = record.granted_access & ~_held(backend, handle, entry, record, user)
+    held = caller_of(entry.session, entry.tree).rights_on(backend, handle.path, handle, handle.info())
+    missing = record.granted_access & ~held
     if missing & (_DATA if record.create_action == CreateAction.CREATED else ~0):
         raise PermissionError(errno.EACCES, f"its user does not have access {missing:#x} to the file any more")
     entry.granted_access = record.granted_access & ~missing
-
-
-def _held(backend: Backend, handle: Handle, entry: Open, record: OpenRecord, user: User | None) -> int:
-    """All access that the user has: the share's, and the file's with what its parent's descriptor adds."""
-    token = tokens.token_of(entry.session, user)
-    held = tokens.maximal_access(handle, handle.info(), token, user)
-    from_parent = int(Access.DELETE | Access.READ_ATTRIBUTES)
-    if record.granted_access & ~held & from_parent and record.path:
-        parent = backend.open(OpenRequest(handle.path[:-1], directory=True, user=user))
-        try:
-            above = tokens.maximal_access(parent, parent.info(), token, user)
-        finally:
-            parent.close()
-        if above & Access.DELETE_CHILD:
-            held |= int(Access.DELETE)
-        if above & Access.READ_DATA:
-            held |= int(Access.READ_ATTRIBUTES)
-    return held & entry.tree.maximal_access
 
 
 def _check_kind(kind: Kind, record: OpenRecord) -> None:

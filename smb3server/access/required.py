@@ -1,0 +1,97 @@
+"""The access that commands need their open to have been granted (MS-SMB2 3.3.5, MS-FSA 2.1.5)."""
+
+from __future__ import annotations
+
+from smb3server.status import NtStatus, StatusError
+from smb3server.wire.create import Access
+from smb3server.wire.file_info import FileInfoClass
+from smb3server.wire.ioctl import Fsctl
+from smb3server.wire.query_info import SecurityInformation
+
+NOTHING = 0
+_READ_DATA = int(Access.READ_DATA)
+_WRITE_DATA = int(Access.WRITE_DATA)
+_APPEND_DATA = int(Access.APPEND_DATA)
+_WRITE_ATTRIBUTES = int(Access.WRITE_ATTRIBUTES)
+_DELETE = int(Access.DELETE)
+
+READ = int(Access.READ_DATA | Access.EXECUTE)
+"""Any of them, for READ and as a source of SRV_COPYCHUNK (MS-SMB2 3.3.5.12, 3.3.5.15.6)."""
+WRITE = int(Access.WRITE_DATA | Access.APPEND_DATA)
+"""Any of them, for WRITE and as a target of SRV_COPYCHUNK; see ``check_append``."""
+
+SET_FILE: dict[int, int] = {
+    FileInfoClass.BASIC: _WRITE_ATTRIBUTES,
+    FileInfoClass.RENAME: _DELETE,
+    FileInfoClass.RENAME_EX: _DELETE,
+    FileInfoClass.LINK: NOTHING,
+    FileInfoClass.DISPOSITION: _DELETE,
+    FileInfoClass.DISPOSITION_EX: _DELETE,
+    FileInfoClass.POSITION: NOTHING,
+    FileInfoClass.FULL_EA: int(Access.WRITE_EA),
+    FileInfoClass.MODE: NOTHING,
+    FileInfoClass.ALLOCATION: _WRITE_DATA,
+    FileInfoClass.END_OF_FILE: _WRITE_DATA,
+    FileInfoClass.VALID_DATA_LENGTH: _WRITE_DATA,
+    FileInfoClass.PIPE: _WRITE_ATTRIBUTES,
+}
+"""By SET_INFO level (MS-SMB2 3.3.5.21.1): any of the rights is enough. What rename and link ask of other objects is in
+``decide``."""
+
+FSCTL: dict[int, int] = {
+    Fsctl.SET_SPARSE: _WRITE_DATA | _WRITE_ATTRIBUTES | _APPEND_DATA,
+    Fsctl.SET_ZERO_DATA: _WRITE_DATA,
+    Fsctl.QUERY_ALLOCATED_RANGES: _READ_DATA,
+    Fsctl.FILE_LEVEL_TRIM: _WRITE_DATA,
+    Fsctl.QUERY_FILE_REGIONS: _READ_DATA,
+    Fsctl.SET_REPARSE_POINT: _WRITE_DATA | _WRITE_ATTRIBUTES,
+    Fsctl.DELETE_REPARSE_POINT: _WRITE_DATA | _WRITE_ATTRIBUTES,
+    Fsctl.SET_COMPRESSION: _WRITE_DATA,
+    Fsctl.DUPLICATE_EXTENTS_TO_FILE: _WRITE_DATA,
+    Fsctl.DUPLICATE_EXTENTS_TO_FILE_EX: _WRITE_DATA,
+}
+"""By control code (MS-FSA 2.1.5.10): any of the rights is enough. Codes that are not here need none."""
+
+_READ_CONTROL_PARTS = int(
+    SecurityInformation.OWNER
+    | SecurityInformation.GROUP
+    | SecurityInformation.DACL
+    | SecurityInformation.LABEL
+    | SecurityInformation.ATTRIBUTE
+    | SecurityInformation.SCOPE
+    | SecurityInformation.BACKUP
+)
+_AUDIT_PARTS = int(SecurityInformation.SACL | SecurityInformation.BACKUP)
+_WRITE_OWNER_PARTS = int(SecurityInformation.OWNER | SecurityInformation.GROUP | SecurityInformation.LABEL)
+_WRITE_DAC_PARTS = int(SecurityInformation.DACL | SecurityInformation.ATTRIBUTE | SecurityInformation.BACKUP)
+_PRIVILEGED_PARTS = int(SecurityInformation.SACL | SecurityInformation.SCOPE)
+
+
+def check(granted: int, any_of: int) -> None:
+    """Refuse an open that was granted none of the rights; ``any_of`` 0 asks for none."""
+    if any_of and not granted & any_of:
+        raise StatusError(NtStatus.ACCESS_DENIED)
+
+
+def check_append(granted: int, offset: int, end_of_file: int) -> None:
+    """Refuse to change bytes that are there to who may only append (MS-SMB2 3.3.5.13)."""
+    if not granted & _WRITE_DATA and offset < end_of_file:
+        raise StatusError(NtStatus.ACCESS_DENIED)
+
+
+def check_query_security(granted: int, parts: int) -> None:
+    """Refuse to show parts of a descriptor (MS-SMB2 3.3.5.20.3)."""
+    if parts & _READ_CONTROL_PARTS:
+        check(granted, int(Access.READ_CONTROL))
+    if parts & _AUDIT_PARTS:
+        check(granted, int(Access.ACCESS_SYSTEM_SECURITY))
+
+
+def check_set_security(granted: int, parts: int) -> None:
+    """Refuse to replace parts of a descriptor (MS-SMB2 3.3.5.21.3)."""
+    if parts & _WRITE_OWNER_PARTS:
+        check(granted, int(Access.WRITE_OWNER))
+    if parts & _WRITE_DAC_PARTS:
+        check(granted, int(Access.WRITE_DAC))
+    if parts & _PRIVILEGED_PARTS:
+        check(granted, int(Access.ACCESS_SYSTEM_SECURITY))
