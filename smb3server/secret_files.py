@@ -8,7 +8,7 @@ from pathlib import Path
 
 MAX_SECRET = 1 << 20
 """Bytes."""
-_OTHERS = 0o027
+_OTHERS = 0o037
 """Rights that nobody but the owner may have; groups of this process may read."""
 _GROUP_READS = 0o040
 

@@ -69,7 +69,7 @@ def test_a_secret_is_made_once_and_read_by_its_owner_only(tmp_path: Path) -> Non
     assert len(secret) == 64
     assert main(["secret", str(path)]) == 1
     assert load_secret(path) == secret
-    for mode in (0o640, 0o604, 0o620):
+    for mode in (0o644, 0o604, 0o620):
         path.chmod(mode)
         with pytest.raises(SecretFileError, match="chmod 600"):
             load_secret(path)

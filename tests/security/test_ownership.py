@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from smb3server import security_info
+from smb3server.access.caller import Caller
 from smb3server.backends import file_io
 from smb3server.backends.base import Disposition, OpenRequest
 from smb3server.backends.local import LocalBackend
-from smb3server.security.access import FILE_ALL_ACCESS
+from smb3server.security.access import FILE_ALL_ACCESS, Token
 from smb3server.security.descriptor import EVERYONE, Acl, SecurityDescriptor, Sid, allow, unpack
 from smb3server.status import NtStatus
 from smb3server.wire.create import Access
@@ -210,10 +212,12 @@ def test_accounts_that_share_a_uid_keep_its_bits(tmp_path: Path) -> None:
         handle = backend.open(OpenRequest(("f",), user=ALICE))
         account, other = Sid(5, (21, 1, 2, 3, 1000)), Sid(5, (21, 1, 2, 3, 1001))
         dacl = Acl((allow(account, FILE_ALL_ACCESS), allow(other, 0x00120089)))
-        for owner in (account, other):
+        user = replace(ALICE, shared=True)
+        for owner, mode in ((account, 0o700), (other, 0o600)):
             descriptor = SecurityDescriptor(owner=owner, group=EVERYONE, dacl=dacl)
-            security_info.to_host(handle, descriptor, DACL, shared=True)
-            assert seen(tmp_path / "f") == (ALICE.uid, ALICE.gid, 0o700)
+            caller = Caller(Token(owner, frozenset([owner]), EVERYONE), user, FILE_ALL_ACCESS)
+            security_info.to_host(handle, descriptor, DACL, caller)
+            assert seen(tmp_path / "f") == (ALICE.uid, ALICE.gid, mode)
         handle.close()
 
     run(tmp_path, test)
