@@ -131,6 +131,10 @@ def furnish(share: Path) -> None:
         for _ in range(BIG_MEGABYTES):
             big.write(os.urandom(1 << 20))
     (share / "big.bin").chmod(0o666)
+    if os.geteuid() == 0:
+        # Both servers act as this user then: Samba as the client's, ours as the folder's owner.
+        for path in (share, *share.rglob("*")):
+            shutil.chown(path, USER, USER)
 
 
 @contextlib.contextmanager
