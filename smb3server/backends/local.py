@@ -367,10 +367,10 @@ class LocalBackend(Backend):
             user=request.user,
         )
         try:
-            if request.attributes:
-                handle.set_attributes(request.attributes)
             if request.security_descriptor is not None:
-                handle.set_security_descriptor(request.security_descriptor)
+                handle.set_security_descriptor(request.security_descriptor, request.attributes)
+            elif request.attributes:
+                handle.set_attributes(request.attributes)
             for name, value in request.ea:
                 handle.set_ea(name, value)
             if not request.stream:

@@ -253,8 +253,11 @@ class LocalHandle(Handle):
             self._change(times)
 
     def set_attributes(self, attributes: int) -> None:
+        self._change(self._attributes(attributes))
+
+    def _attributes(self, attributes: int) -> _Change:
         settable = attr.DIRECTORY_SETTABLE if self.kind == Kind.DIRECTORY else attr.SETTABLE
-        self._change(lambda metadata: setattr(metadata, "attributes", attributes & settable))
+        return lambda metadata: setattr(metadata, "attributes", attributes & settable)
 
     def _changing(self) -> None:
         self._backend.check_writable()
@@ -283,10 +286,12 @@ class LocalHandle(Handle):
     def security_descriptor(self) -> bytes | None:
         return self._blob(Blob.DESCRIPTOR)
 
-    def set_security_descriptor(self, descriptor: bytes) -> None:
+    def set_security_descriptor(self, descriptor: bytes, attributes: int = 0) -> None:
+        """``attributes``, unless 0, are set with it: one write less for a new file."""
         if len(descriptor) > attr.MAX_DESCRIPTOR_BYTES:
             raise OSError(errno.E2BIG, "security descriptor larger than 64 KiB")
-        self._set_blob(Blob.DESCRIPTOR, bytes(descriptor))
+        change = self._attributes(attributes) if attributes else None
+        self._set_blob(Blob.DESCRIPTOR, bytes(descriptor), change)
 
     def set_permissions(
         self, uid: int | None, gid: int | None, mode: int | None = None, acl: bytes | None = None

@@ -7,6 +7,7 @@ import os
 import pwd
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -161,9 +162,20 @@ def test_what_is_inherited_belongs_to_the_account_too(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_a_new_file_costs_one_attribute_more_at_most(tmp_path: Path) -> None:
+def test_a_new_file_costs_one_attribute_more_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    setxattr = os.setxattr
+
+    def spy(path: Any, name: str, *rest: Any) -> None:
+        written.append(name.rpartition(".")[2])
+        setxattr(path, name, *rest)
+
+    monkeypatch.setattr(os, "setxattr", spy)
+
     async def scene(service: Service, carol: Tree, dave: Tree) -> None:
+        written.clear()
         await make(carol, "plain")
+        assert sorted(written) == ["meta", "sd"]
         await make(carol, "folder", folder=True)
         assert await set_dacl(carol, "folder", allow(EVERYONE, FILE_ALL_ACCESS, 0x03)) == 0
         await make(carol, "folder\\inherits")

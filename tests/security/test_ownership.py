@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import struct
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -212,7 +211,7 @@ def test_accounts_that_share_a_uid_keep_its_bits(tmp_path: Path) -> None:
         handle = backend.open(OpenRequest(("f",), user=ALICE))
         account, other = Sid(5, (21, 1, 2, 3, 1000)), Sid(5, (21, 1, 2, 3, 1001))
         dacl = Acl((allow(account, FILE_ALL_ACCESS), allow(other, 0x00120089)))
-        user = replace(ALICE, shared=True)
+        user = ALICE._replace(shared=True)
         for owner, mode in ((account, 0o700), (other, 0o600)):
             descriptor = SecurityDescriptor(owner=owner, group=EVERYONE, dacl=dacl)
             caller = Caller(Token(owner, frozenset([owner]), EVERYONE), user, FILE_ALL_ACCESS)

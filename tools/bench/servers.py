@@ -67,6 +67,10 @@ def furnish(folder: Path, megabytes: int) -> None:
         for _ in range(megabytes):
             big.write(os.urandom(1 << 20))
     (folder / "big.bin").chmod(0o666)
+    if os.geteuid() == 0:
+        # Both servers act as this user then: Samba as the client's, ours as the folder's owner.
+        for path in (folder, *folder.rglob("*")):
+            shutil.chown(path, USER, USER)
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
