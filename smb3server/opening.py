@@ -7,7 +7,7 @@ the request, and once the break is over the next attempt sees the world as it is
 from __future__ import annotations
 
 import errno
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from smb3server import notify, security_info, symlinks, tokens
@@ -237,32 +237,34 @@ class Opening:
 
     def _may_add_stream(self) -> bool:
         """The stream's file is there, and lets the caller add one. False: it is not there."""
+        follow = not self.record.create_options & CreateOptions.OPEN_REPARSE_POINT
+        whole = OpenRequest(self.path, directory=self.directory, open_reparse_point=not follow, user=self.user)
         try:
-            base = self.backend.open(
-                OpenRequest(
-                    self.path,
-                    directory=self.directory,
-                    open_reparse_point=bool(self.record.create_options & CreateOptions.OPEN_REPARSE_POINT),
-                    user=self.user,
-                )
-            )
+            base = self.backend.open(whole)
         except PathNotFound:
             raise
         except FileNotFoundError:
             return False
         try:
             info = base.info()
-            if info.reparse_tag == symlinks.TAG_SYMLINK:
-                # What the path means is for who opens it to find out.
-                return True
-            if any(entry.name.upper() == self.stream.upper() for entry in base.streams()):
-                # It is there by now, or may not be there (CREATE): no stream is added.
-                return True
+            if info.reparse_tag == symlinks.TAG_SYMLINK and follow:
+                raise symlinks.stopped(base, ())
             if self._base_pending(base):
                 raise StatusError(NtStatus.DELETE_PENDING)
             decide.grant_new_stream(self.wanted, self._maximal_access(base, info), self._attributes_of(base, info))
+        except StatusError as error:
+            # Where the stream is there already (CREATE, or by now) none is added.
+            if error.status != NtStatus.ACCESS_DENIED or not self._stream_exists(whole):
+                raise
         finally:
             base.close()
+        return True
+
+    def _stream_exists(self, whole: OpenRequest) -> bool:
+        try:
+            self.backend.open(replace(whole, stream=self.stream)).close()
+        except FileNotFoundError:
+            return False
         return True
 
     @staticmethod

@@ -98,9 +98,7 @@ class _NameChange:
         FILE_ADD_SUBDIRECTORY (MS-FSA 2.1.5.15.6, 2.1.5.15.12). A name in another case is a new name, too."""
         try:
             rights = self.caller.rights_in_folder(self.backend, target[:-1])
-        except FileNotFoundError:
-            raise StatusError(NtStatus.OBJECT_PATH_NOT_FOUND) from None
-        except NotADirectoryError:
+        except (FileNotFoundError, NotADirectoryError):
             raise StatusError(NtStatus.OBJECT_PATH_NOT_FOUND) from None
         decide.check_addition(rights, self.opened.is_directory)
 

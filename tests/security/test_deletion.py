@@ -9,13 +9,15 @@ import pytest
 
 from smb3server.backends.base import Disposition, Handle, OpenRequest
 from smb3server.backends.local import LocalBackend
+from smb3server.backends.reparse import symlink_buffer
 from smb3server.security.access import FILE_ALL_ACCESS
 from smb3server.security.descriptor import EVERYONE, AceFlag, Acl, SecurityDescriptor, allow
 from smb3server.status import NtStatus
 from smb3server.wire.create import Access
 from smb3server.wire.file_info import FileInfoClass
+from smb3server.wire.ioctl import Fsctl
 from tests.security.disk import ALICE, BOB, IDS, needs_root, run
-from tests.security.test_rights import CREATE, FOLDER, MAXIMUM, ON_CLOSE, OPEN, REPARSE, Actor, Refused
+from tests.security.test_rights import CREATE, FOLDER, MAXIMUM, ON_CLOSE, OPEN, OPEN_IF, REPARSE, Actor, Refused
 
 READ = 0x00120089
 DELETE = int(Access.DELETE)
@@ -207,5 +209,34 @@ def test_who_asks_is_told_if_the_host_will_refuse(tmp_path: Path, mode: int, how
         assert (folder / "f").exists()
         await delete(bob)
         assert not (folder / "f").exists()
+
+    run(tmp_path, test)
+
+
+def test_stream_that_is_there_collides_whatever_the_rights(tmp_path: Path) -> None:
+    async def test(alice: Actor, bob: Actor, backend: LocalBackend) -> None:
+        await bob.close(await bob.open("f:s", MAXIMUM, CREATE))
+        handle = backend.open(OpenRequest(("f",)))
+        dacl = Acl((allow(EVERYONE, READ),))
+        handle.set_security_descriptor(SecurityDescriptor(owner=BOB_SID, group=EVERYONE, dacl=dacl).pack())
+        handle.close()
+        for name, status in (("f:s", NtStatus.OBJECT_NAME_COLLISION), ("f:new", NtStatus.ACCESS_DENIED)):
+            with pytest.raises(Refused) as refused:
+                await alice.open(name, READ, CREATE)
+            assert refused.value.status == status
+        await alice.close(await alice.open("f:s", READ, OPEN_IF))
+
+    run(tmp_path, test)
+
+
+def test_new_stream_of_a_link_stops_at_the_link(tmp_path: Path) -> None:
+    async def test(alice: Actor, bob: Actor, backend: LocalBackend) -> None:
+        file = await alice.open("link", MAXIMUM, CREATE)
+        await alice.control(file, Fsctl.SET_REPARSE_POINT, symlink_buffer("elsewhere"))
+        await alice.close(file)
+        with pytest.raises(Refused) as refused:
+            await alice.open("link:new", MAXIMUM, CREATE)
+        assert refused.value.status == NtStatus.STOPPED_ON_SYMLINK
+        await alice.close(await alice.open("link:new", MAXIMUM, CREATE, REPARSE))
 
     run(tmp_path, test)
