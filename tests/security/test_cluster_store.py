@@ -44,7 +44,8 @@ class Cluster:
         self.share.mkdir()
         sections = (
             '[[service]]\nname = "one"\nnodes = ["a", "b"]\n'
-            f'[[share]]\nname = "data"\npath = "{self.share}"\n{own_user.LINE}continuous_availability = true\nservice = "one"\n'
+            f'[[share]]\nname = "data"\npath = "{self.share}"\n{own_user.LINE}'
+            'continuous_availability = true\nservice = "one"\n'
         )
         self.a, self.b = (Node(folder, name, etcd.url, sections, cluster_options=etcd.options) for name in "ab")
 
