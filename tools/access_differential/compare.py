@@ -55,6 +55,10 @@ class Difference:
     """ALLOWED: what Samba would grant this user on the path; None: it is not there."""
     target_access: int | None = None
     """The same of the target of a rename or link."""
+    asked_alone: bool = False
+    """ALLOWED: whether Samba grants what is asked for by name, without MAXIMUM_ALLOWED."""
+    read_only: bool = False
+    """ALLOWED: whether what is there is read-only on Samba's side."""
 
     def __str__(self) -> str:
         text = f"{self.kind}: {self.step}\n    here {self.ours}; Samba {self.theirs} (at {self.at})"
@@ -132,8 +136,10 @@ class Explanation:
     """Bits that Samba would grant this user on the path, all of them."""
     path_absent: bool = False
     """Whether the path was not there."""
-    asked_is_granted: bool = False
-    """Whether Samba would grant all bits that were asked for, one by one."""
+    asked_alone: bool = False
+    """Whether Samba grants what is asked for by name, without MAXIMUM_ALLOWED."""
+    read_only: bool = False
+    """Whether what is there is read-only on Samba's side."""
     target_access: int = 0
     """Bits that Samba would grant this user on the target, all of them."""
     who: tuple[str, ...] = ()
@@ -159,7 +165,8 @@ class Explanation:
             and (self.replace is None or self.replace == step.replace)
             and (not self.path_access or not self.path_access & ~(found.path_access or 0))
             and (not self.path_absent or found.path_access is None)
-            and (not self.asked_is_granted or not step.access & ~steps.MAXIMUM & ~(found.path_access or 0))
+            and (not self.asked_alone or found.asked_alone)
+            and (not self.read_only or found.read_only)
             and (not self.who or step.who in self.who)
             and (not self.target_access or not self.target_access & ~(found.target_access or 0))
         )
@@ -209,8 +216,13 @@ def play_both(round_: list[Step], ours: Player, theirs: Player) -> list[Differen
         if difference is not None:
             if difference.kind == Kind.ALLOWED:
                 target = theirs.probe(step.user, step.target) if step.target else None
-                path = theirs.probe(step.user, step.path)
-                difference = replace(difference, path_access=path, target_access=target)
+                difference = replace(
+                    difference,
+                    path_access=theirs.probe(step.user, step.path),
+                    target_access=target,
+                    asked_alone=theirs.allows(step),
+                    read_only=theirs.read_only(step.path),
+                )
             found.append(difference)
             if difference.ends_round:
                 return found

@@ -26,6 +26,8 @@ _BASIC, _ACCESS, _RENAME, _LINK, _DISPOSITION, _FULL_EA, _END_OF_FILE = 4, 8, 10
 _OWNER, _GROUP, _DACL = 1, 2, 4
 _NAMES = 12
 _NO_CHANGE = 0
+_SHOWN_ATTRIBUTES = 0x17
+"""READONLY, HIDDEN, SYSTEM, DIRECTORY. When ARCHIVE is set is each server's own choice."""
 _NOTHING_THERE = frozenset({0xC0000034, 0xC000003A})
 """OBJECT_NAME_NOT_FOUND, OBJECT_PATH_NOT_FOUND."""
 
@@ -109,6 +111,16 @@ class Player:
             return None
         return int(outcome.found) if outcome.allowed else 0
 
+    def allows(self, step: Step) -> bool:
+        """Say whether the open of a step, without MAXIMUM_ALLOWED and without making or deleting anything, is granted."""
+        access = step.access & ~steps.MAXIMUM | steps.READ_ATTRIBUTES
+        return self.do(Step(step.user, step.path, access)).allowed
+
+    def read_only(self, path: str) -> bool:
+        """Say whether one of the users sees the read-only attribute there."""
+        asked = [self.do(Step(user, path, steps.READ_ATTRIBUTES, do=Do.QUERY_ATTRIBUTES)) for user in (0, 1)]
+        return any(outcome.allowed and outcome.found & steps.ATTRIBUTE_READONLY for outcome in asked)
+
     @property
     def folder(self) -> str:
         """The folder of the last round, from the share's root."""
@@ -191,6 +203,8 @@ class Player:
                 return descriptor.describe(self._query(user, file, 0, _SECURITY, step.number), self.sids)
             case Do.QUERY_ACCESS:
                 return int.from_bytes(self._query(user, file, _ACCESS, _FILE)[:4], "little")
+            case Do.QUERY_ATTRIBUTES:
+                return int.from_bytes(self._query(user, file, _BASIC, _FILE)[32:36], "little") & _SHOWN_ATTRIBUTES
         return None
 
     def _set(self, user: int, file: Any, level: int, data: bytes, kind: int = _FILE, additional: int = 0) -> None:
