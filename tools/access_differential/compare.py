@@ -87,6 +87,10 @@ def name_of(status: int) -> str:
 
 def of_step(step: Step, ours: Outcome, theirs: Outcome) -> Difference | None:
     """Return how two outcomes of the step differ."""
+    if SUCCESS in {ours.open_status, theirs.open_status} and ours.open_status != theirs.open_status:
+        # An open alone may change something: it may make a file, or delete it once it is closed.
+        kind = Kind.ALLOWED if ours.open_status == SUCCESS else Kind.DENIED
+        return Difference(kind, step, name_of(ours.open_status), name_of(theirs.open_status), "open")
     if ours.allowed and theirs.allowed:
         return _of_answers(step, ours.found, theirs.found)
     at = "open" if ours.open_status != SUCCESS or theirs.open_status != SUCCESS else "action"
