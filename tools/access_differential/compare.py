@@ -59,6 +59,8 @@ class Difference:
     """ALLOWED: whether Samba grants what is asked for by name, without MAXIMUM_ALLOWED."""
     read_only: bool = False
     """ALLOWED: whether what is there is read-only on Samba's side."""
+    may_add: bool = False
+    """ALLOWED: whether Samba grants an open of the folder the right to add what the step would make there."""
 
     def __str__(self) -> str:
         text = f"{self.kind}: {self.step}\n    here {self.ours}; Samba {self.theirs} (at {self.at})"
@@ -144,6 +146,10 @@ class Explanation:
     """Whether Samba grants what is asked for by name, without MAXIMUM_ALLOWED."""
     read_only: bool = False
     """Whether what is there is read-only on Samba's side."""
+    may_add: bool = False
+    """Whether Samba grants an open of the folder the right to add what the step would make there."""
+    itself: bool = False
+    """Whether path and target are the same."""
     target_access: int = 0
     """Bits that Samba would grant this user on the target, all of them."""
     who: tuple[str, ...] = ()
@@ -171,6 +177,8 @@ class Explanation:
             and (not self.path_absent or found.path_access is None)
             and (not self.asked_alone or found.asked_alone)
             and (not self.read_only or found.read_only)
+            and (not self.may_add or found.may_add)
+            and (not self.itself or step.path == step.target)
             and (not self.who or step.who in self.who)
             and (not self.target_access or not self.target_access & ~(found.target_access or 0))
         )
@@ -226,6 +234,7 @@ def play_both(round_: list[Step], ours: Player, theirs: Player) -> list[Differen
                     target_access=target,
                     asked_alone=theirs.allows(step),
                     read_only=theirs.read_only(step.path),
+                    may_add=_may_add(step, theirs),
                 )
             found.append(difference)
             if difference.ends_round:
@@ -235,6 +244,12 @@ def play_both(round_: list[Step], ours: Player, theirs: Player) -> list[Differen
             if difference is not None:
                 return [*found, difference]
     return found
+
+
+def _may_add(step: Step, theirs: Player) -> bool:
+    folder = step.path.rpartition("\\")[0]
+    needed = steps.APPEND_DATA if step.options & steps.DIRECTORY_FILE else steps.WRITE_DATA
+    return bool((theirs.probe(step.user, folder) or 0) & needed)
 
 
 def _of_trees(step: Step, ours: Tree, theirs: Tree) -> Difference | None:
