@@ -62,6 +62,8 @@ def test_shrinking_keeps_what_matters_only() -> None:
         (Outcome(0), Outcome(0, DENIED), Kind.ALLOWED),
         (Outcome(0, DENIED), Outcome(0), Kind.DENIED),
         (Outcome(DENIED), Outcome(0xC0000034), Kind.STATUS),
+        (Outcome(0, DENIED), Outcome(DENIED), Kind.ALLOWED),
+        (Outcome(DENIED), Outcome(0, DENIED), Kind.DENIED),
         (Outcome(0, 0, 0x7), Outcome(0, 0, 0x3), Kind.ALLOWED),
         (Outcome(0, 0, 0x3), Outcome(0, 0, 0x7), Kind.DENIED),
     ],

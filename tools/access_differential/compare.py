@@ -55,6 +55,12 @@ class Difference:
     """ALLOWED: what Samba would grant this user on the path; None: it is not there."""
     target_access: int | None = None
     """The same of the target of a rename or link."""
+    asked_alone: bool = False
+    """ALLOWED: whether Samba grants what is asked for by name, without MAXIMUM_ALLOWED."""
+    read_only: bool = False
+    """ALLOWED: whether what is there is read-only on Samba's side."""
+    may_add: bool = False
+    """ALLOWED: whether Samba grants an open of the folder the right to add what the step would make there."""
 
     def __str__(self) -> str:
         text = f"{self.kind}: {self.step}\n    here {self.ours}; Samba {self.theirs} (at {self.at})"
@@ -83,6 +89,10 @@ def name_of(status: int) -> str:
 
 def of_step(step: Step, ours: Outcome, theirs: Outcome) -> Difference | None:
     """Return how two outcomes of the step differ."""
+    if SUCCESS in {ours.open_status, theirs.open_status} and ours.open_status != theirs.open_status:
+        # An open alone may change something: it may make a file, or delete it once it is closed.
+        kind = Kind.ALLOWED if ours.open_status == SUCCESS else Kind.DENIED
+        return Difference(kind, step, name_of(ours.open_status), name_of(theirs.open_status), "open")
     if ours.allowed and theirs.allowed:
         return _of_answers(step, ours.found, theirs.found)
     at = "open" if ours.open_status != SUCCESS or theirs.open_status != SUCCESS else "action"
@@ -132,8 +142,14 @@ class Explanation:
     """Bits that Samba would grant this user on the path, all of them."""
     path_absent: bool = False
     """Whether the path was not there."""
-    asked_is_granted: bool = False
-    """Whether Samba would grant all bits that were asked for, one by one."""
+    asked_alone: bool = False
+    """Whether Samba grants what is asked for by name, without MAXIMUM_ALLOWED."""
+    read_only: bool = False
+    """Whether what is there is read-only on Samba's side."""
+    may_add: bool = False
+    """Whether Samba grants an open of the folder the right to add what the step would make there."""
+    itself: bool = False
+    """Whether path and target are the same."""
     target_access: int = 0
     """Bits that Samba would grant this user on the target, all of them."""
     who: tuple[str, ...] = ()
@@ -159,7 +175,10 @@ class Explanation:
             and (self.replace is None or self.replace == step.replace)
             and (not self.path_access or not self.path_access & ~(found.path_access or 0))
             and (not self.path_absent or found.path_access is None)
-            and (not self.asked_is_granted or not step.access & ~steps.MAXIMUM & ~(found.path_access or 0))
+            and (not self.asked_alone or found.asked_alone)
+            and (not self.read_only or found.read_only)
+            and (not self.may_add or found.may_add)
+            and (not self.itself or step.path == step.target)
             and (not self.who or step.who in self.who)
             and (not self.target_access or not self.target_access & ~(found.target_access or 0))
         )
@@ -209,8 +228,14 @@ def play_both(round_: list[Step], ours: Player, theirs: Player) -> list[Differen
         if difference is not None:
             if difference.kind == Kind.ALLOWED:
                 target = theirs.probe(step.user, step.target) if step.target else None
-                path = theirs.probe(step.user, step.path)
-                difference = replace(difference, path_access=path, target_access=target)
+                difference = replace(
+                    difference,
+                    path_access=theirs.probe(step.user, step.path),
+                    target_access=target,
+                    asked_alone=theirs.allows(step),
+                    read_only=theirs.read_only(step.path),
+                    may_add=_may_add(step, theirs),
+                )
             found.append(difference)
             if difference.ends_round:
                 return found
@@ -219,6 +244,12 @@ def play_both(round_: list[Step], ours: Player, theirs: Player) -> list[Differen
             if difference is not None:
                 return [*found, difference]
     return found
+
+
+def _may_add(step: Step, theirs: Player) -> bool:
+    folder = step.path.rpartition("\\")[0]
+    needed = steps.APPEND_DATA if step.options & steps.DIRECTORY_FILE else steps.WRITE_DATA
+    return bool((theirs.probe(step.user, folder) or 0) & needed)
 
 
 def _of_trees(step: Step, ours: Tree, theirs: Tree) -> Difference | None:

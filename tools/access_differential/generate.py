@@ -39,6 +39,7 @@ NEEDED = {
     Do.DACL: steps.WRITE_DAC,
     Do.QUERY_SECURITY: steps.READ_CONTROL,
     Do.QUERY_ACCESS: steps.MAXIMUM,
+    Do.QUERY_ATTRIBUTES: steps.READ_ATTRIBUTES,
 }
 """What an open usually has when the action is tried (MS-FSA 2.1.5.10 to 2.1.5.17)."""
 

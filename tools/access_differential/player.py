@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.access_differential import descriptor, steps
-from tools.access_differential.steps import Do, Step, Who
+from tools.access_differential.steps import Ace, Do, Step, Who
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -26,6 +26,10 @@ _BASIC, _ACCESS, _RENAME, _LINK, _DISPOSITION, _FULL_EA, _END_OF_FILE = 4, 8, 10
 _OWNER, _GROUP, _DACL = 1, 2, 4
 _NAMES = 12
 _NO_CHANGE = 0
+_ROUNDS = "rounds"
+_LIST_AND_ADD = 0x1200AF
+_SHOWN_ATTRIBUTES = 0x17
+"""READONLY, HIDDEN, SYSTEM, DIRECTORY. When ARCHIVE is set is each server's own choice."""
 _NOTHING_THERE = frozenset({0xC0000034, 0xC000003A})
 """OBJECT_NAME_NOT_FOUND, OBJECT_PATH_NOT_FOUND."""
 
@@ -57,6 +61,8 @@ class Login:
 
     name: str
     password: str
+    group: str
+    """SID of the primary group of the host's user of this name."""
 
 
 class Player:
@@ -68,7 +74,8 @@ class Player:
         self._clients = [_log_on(port, login) for login in logins]
         self._trees = [client.connectTree(share) for client in self._clients]
         self._rounds = 0
-        self.sids = self._ask_for_sids()
+        self.sids = self._ask_for_sids(logins)
+        self._make_folder()
 
     def __enter__(self) -> Player:
         return self
@@ -77,8 +84,18 @@ class Player:
         for client in self._clients:
             client.close_session()
 
-    def _ask_for_sids(self) -> dict[Who, str]:
-        """Return the SID of every principal. Those of users and their groups are what the server gives new files.
+    def _make_folder(self) -> None:
+        """Make the folder of all rounds. What its users may do in it is said, not left to the server's defaults."""
+        everyone = Ace(Who.EVERYONE, _LIST_AND_ADD)
+        made = Step(0, "", steps.ALL, steps.CREATE, steps.DIRECTORY_FILE, do=Do.DACL, aces=(everyone,))
+        file = self._create(0, made, _ROUNDS)
+        try:
+            self._act(made, file)
+        finally:
+            self._clients[0].close(self._trees[0], file)
+
+    def _ask_for_sids(self, logins: tuple[Login, Login]) -> dict[Who, str]:
+        """Return the SID of every principal. Those of users are what the server gives new files.
 
         Raises ``RuntimeError`` if it gives both users the same."""
         sids = dict(descriptor.WELL_KNOWN)
@@ -91,7 +108,8 @@ class Player:
                 packed = self._query(user, file, 0, _SECURITY, _OWNER | _GROUP)
             finally:
                 self._clients[user].close(self._trees[user], file)
-            sids[who], sids[group] = descriptor.owner_and_group(packed)
+            sids[who], _ = descriptor.owner_and_group(packed)
+            sids[group] = logins[user].group
         if sids[Who.ALICE] == sids[Who.BOB]:
             raise RuntimeError(f"the server takes both users for the same one, {sids[Who.BOB]}")
         return sids
@@ -109,15 +127,25 @@ class Player:
             return None
         return int(outcome.found) if outcome.allowed else 0
 
+    def allows(self, step: Step) -> bool:
+        """Say whether what a step asks for by name, without MAXIMUM_ALLOWED, is granted on what is there."""
+        access = step.access & ~steps.MAXIMUM | steps.READ_ATTRIBUTES
+        return self.do(Step(step.user, step.path, access)).allowed
+
+    def read_only(self, path: str) -> bool:
+        """Say whether one of the users sees the read-only attribute there."""
+        asked = [self.do(Step(user, path, steps.READ_ATTRIBUTES, do=Do.QUERY_ATTRIBUTES)) for user in (0, 1)]
+        return any(outcome.allowed and outcome.found & steps.ATTRIBUTE_READONLY for outcome in asked)
+
     @property
     def folder(self) -> str:
         """The folder of the last round, from the share's root."""
-        return f"r{self._rounds}"
+        return f"{_ROUNDS}\\r{self._rounds}"
 
     def tree(self) -> dict[str, tuple[Any, ...]]:
         """Return what is on disk after the round: kind, names of the file, and a digest of its content."""
         found: dict[str, tuple[Any, ...]] = {}
-        top = self.root / self.folder
+        top = self.root / self.folder.replace("\\", "/")
         for place, folders, files in os.walk(top):
             for name in folders:
                 found[os.path.relpath(os.path.join(place, name), top)] = ("folder",)
@@ -191,6 +219,8 @@ class Player:
                 return descriptor.describe(self._query(user, file, 0, _SECURITY, step.number), self.sids)
             case Do.QUERY_ACCESS:
                 return int.from_bytes(self._query(user, file, _ACCESS, _FILE)[:4], "little")
+            case Do.QUERY_ATTRIBUTES:
+                return int.from_bytes(self._query(user, file, _BASIC, _FILE)[32:36], "little") & _SHOWN_ATTRIBUTES
         return None
 
     def _set(self, user: int, file: Any, level: int, data: bytes, kind: int = _FILE, additional: int = 0) -> None:

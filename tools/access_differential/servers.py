@@ -16,7 +16,7 @@ from pathlib import Path
 from tools import server_process
 from tools.access_differential.player import Login
 
-LOGINS = (Login("games", "Passw0rd-1"), Login("news", "Passw0rd-2"))
+LOGINS = (Login("games", "Passw0rd-1", "S-1-22-2-60"), Login("news", "Passw0rd-2", "S-1-22-2-9"))
 """Two users that every Debian has, and who own nothing that matters."""
 SHARE = "data"
 _START_SECONDS = 30.0

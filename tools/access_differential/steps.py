@@ -65,9 +65,10 @@ class Do(enum.StrEnum):
     DACL = "dacl"
     QUERY_SECURITY = "query security"
     QUERY_ACCESS = "query access"
+    QUERY_ATTRIBUTES = "query attributes"
 
 
-HARMLESS = frozenset({Do.NOTHING, Do.READ, Do.LIST, Do.QUERY_SECURITY, Do.QUERY_ACCESS})
+HARMLESS = frozenset({Do.NOTHING, Do.READ, Do.LIST, Do.QUERY_SECURITY, Do.QUERY_ACCESS, Do.QUERY_ATTRIBUTES})
 """Actions that change nothing."""
 
 

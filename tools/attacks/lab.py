@@ -222,7 +222,8 @@ def _target(chosen: Case, seconds: float) -> Iterator[Target]:
             stack.enter_context(_memory_file_system(share))
             shutil.chown(share, "nobody", "nogroup")
         share.chmod(0o777)
-        config = '[server]\nlisten = ["127.0.0.1"]\nport = 0\nguest = true\n'
+        config = '[server]\nlisten = ["127.0.0.1"]\nport = 0\n'
+        config += "" if "guest" in chosen.config else "guest = true\n"
         config += "" if "rdma" in chosen.config else 'rdma = "iwarp"\nrdma_port = 0\n'
         config += chosen.config
         for name, options in (("data", ""), ("guests", "guest = true\n"), ("readonly", "read_only = true\n")):

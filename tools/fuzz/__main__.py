@@ -33,7 +33,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--kinds", default="smb,signed,encrypted,twochannels,rdma,rpc")
     parser.add_argument("--rate", type=float, default=0.6, help="the part of requests that is spoilt")
     parser.add_argument("--out", type=Path, default=Path("build/fuzz"), help="where failing runs are written")
-    parser.add_argument("--limits", default="", help="lines for the server's section [limits]")
+    parser.add_argument("--server", default="", help="lines for the server's section [server]: watchdog = 0.05")
     parser.add_argument("--replay", type=Path, help="a file that a failure has written")
     parser.add_argument("--before", type=int, default=0, help="with --replay: so many runs before the one that failed")
     return parser.parse_args()
@@ -83,9 +83,11 @@ def _name(status: int) -> str:
         return hex(status)
 
 
-def fuzz(kind: str, seconds: float, seed: int, rate: float = 0.6, limits: str = "", out: Path | None = None) -> None:
+def fuzz(
+    kind: str, seconds: float, seed: int, rate: float = 0.6, server_options: str = "", out: Path | None = None
+) -> None:
     """Fuzz one kind for ``seconds``. Raises ``Failed``; then what was sent last is in ``out``."""
-    with watched("roce" if kind == "roce" else "iwarp", limits) as watch:
+    with watched("roce" if kind == "roce" else "iwarp", server_options) as watch:
         fuzzer = Fuzzer(watch, kind, seed, rate)
         end, number = time.monotonic() + seconds, 0
         try:
@@ -162,7 +164,7 @@ def main() -> int:
             return 0
         for kind in kinds:
             seconds = options.minutes * 60 / len(kinds)
-            fuzz(kind, seconds, seed, options.rate, options.limits, options.out)
+            fuzz(kind, seconds, seed, options.rate, options.server, options.out)
     except Failed as failure:
         print(f"FAILED: {failure}")
         return 1

@@ -35,6 +35,7 @@ anonymous = true
 rdma = "{rdma}"
 {rdma_port}
 log_level = "info"
+{server}
 [[share]]
 name = "data"
 path = "{share}/data"
@@ -139,8 +140,8 @@ class Watch:
 
 
 @contextlib.contextmanager
-def watched(rdma: str = "iwarp", extra: str = "") -> Iterator[Watch]:
-    """Start a server on a share of limited size. ``extra``: lines for its [limits]."""
+def watched(rdma: str = "iwarp", server_options: str = "") -> Iterator[Watch]:
+    """Start a server on a share of limited size. ``server_options``: more lines for its section [server]."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fuzz-")))
         folder.chmod(0o755)
@@ -155,7 +156,7 @@ def watched(rdma: str = "iwarp", extra: str = "") -> Iterator[Watch]:
                 # A server that runs as root acts for users without one of the host as the folder's owner.
                 shutil.chown(share / name, "nobody", "nogroup")
         port = "" if rdma == "roce" else "rdma_port = 0"
-        config = _CONFIG.format(rdma=rdma, rdma_port=port, share=share) + extra + "\n"
+        config = _CONFIG.format(rdma=rdma, rdma_port=port, share=share, server=server_options)
         for name, password in (*LOGINS, (USER, PASSWORD)):
             config += f'[[user]]\nname = "{name}"\npassword = "{password}"\n'
         server = stack.enter_context(server_process.running(folder, config))
