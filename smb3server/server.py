@@ -9,12 +9,12 @@ import secrets
 import sys
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from smb3server.accounts import Accounts
 from smb3server.auth.acceptor import Acceptor, hint_token
+from smb3server.auth.guessing import Guesses
 from smb3server.auth.users import UserDatabase
 from smb3server.break_notifications import BreakNotifications
 from smb3server.buffers import BufferPool
@@ -30,6 +30,7 @@ from smb3server.session import Identity, Session, SessionState
 from smb3server.settings import Settings
 from smb3server.status import NtStatus, StatusError
 from smb3server.tree import IPC_SHARE_NAME, Share, ShareType
+from smbdirect.strangers import Strangers
 
 if TYPE_CHECKING:
     from smb3server.fabric_choice import Choice
@@ -99,8 +100,20 @@ class Server:
         """What became of them."""
         self.lost_rdma: dict[bytes, str] = {}
         """How a client's last RDMA connection failed, by ClientGuid; the latest ones only."""
-        self._strangers: Counter[str] = Counter()
-        """Connections without a session, by the peer's address."""
+        self.logged_on = 0
+        """Connections with a session."""
+        most = self.settings.max_unauthenticated
+        self.silent_peers = Strangers(max(most, self.settings.max_connections))
+        """Connections that have said nothing, of all listeners: after a failover all clients may be among them."""
+        self.strangers = Strangers(most, self.settings.max_unauthenticated_per_address)
+        """Connections that have said something, without a session, of all listeners, RPC's too."""
+        self.guesses = Guesses(
+            self.settings.failed_logons_per_account,
+            self.settings.failed_logons_per_address,
+            self.settings.max_logon_delay,
+            self.settings.lockout_failures,
+            self.settings.lockout_time,
+        )
         self.add_share(Share(IPC_SHARE_NAME, ShareType.PIPE, remark="Remote IPC", hidden=True))
 
     def add_share(self, share: Share) -> None:
@@ -147,18 +160,18 @@ class Server:
         """3.3.5.1: serve a new connection, unless there are too many."""
         address = transport.peer_address[0]
         settings = self.settings
-        if (
-            len(self.connection_list) >= settings.max_connections
-            or self._strangers[address] >= settings.max_unauthenticated_per_address
-        ):
+        place = None
+        if self.logged_on < settings.max_connections:
+            place = self.strangers.enter(address, lambda: connection.disconnect("too many strangers"))
+        if place is None:
             log.warning("%s: too many connections", address)
             transport.start(lambda message: message.release(), lambda error: None)
             transport.abort("too many connections")
             return
         transport.max_message_size = settings.max_message_before_authentication
         connection = Connection(self, transport)
+        connection.place = place
         self.connection_list.add(connection)
-        self._strangers[address] += 1
         call_later = connection.loop.call_later
         connection.deadlines = [
             call_later(settings.negotiate_timeout, self._check_progress, connection, False),
@@ -173,15 +186,21 @@ class Server:
         if authenticated or not connection.negotiated:
             connection.disconnect("nothing sensible said in time")
 
+    def has_room(self, connection: Connection) -> bool:
+        """Tell whether a user may log on to the connection: not if too many are logged on to others."""
+        return connection.is_authenticated or self.logged_on < self.settings.max_connections
+
     def connection_authenticated(self, connection: Connection) -> None:
+        self.logged_on += 1
         self._forget_stranger(connection)
         self.connection_changed(connection, True)
 
     def connection_closed(self, connection: Connection) -> None:
         self.connection_list.discard(connection)
         self.connection_changed(connection, False)
-        if not connection.is_authenticated:
-            self._forget_stranger(connection)
+        if connection.is_authenticated:
+            self.logged_on -= 1
+        self._forget_stranger(connection)
 
     def rdma_lost(self, client_guid: bytes, reason: str) -> None:
         """Remember for the report why a client's RDMA connection is gone."""
@@ -191,14 +210,14 @@ class Server:
         self.lost_rdma[client_guid] = reason
 
     def _forget_stranger(self, connection: Connection) -> None:
-        address = connection.client_name
-        self._strangers[address] -= 1
-        if self._strangers[address] <= 0:
-            del self._strangers[address]
+        if connection.place is not None:
+            connection.place.leave()
+            connection.place = None
 
     # Sessions
 
-    def new_acceptor(self) -> Acceptor:
+    def new_acceptor(self, address: str = "") -> Acceptor:
+        """For a session of a client at ``address``."""
         settings = self.settings
         return Acceptor(
             self.users,
@@ -207,11 +226,15 @@ class Server:
             settings.allow_anonymous,
             self.kerberos,
             keys_only=True,
+            guesses=self.guesses,
+            address=address,
         )
 
     def new_rpc_acceptor(self) -> Acceptor:
         """For RPC over TCP: no guests, who have no keys."""
-        return Acceptor(self.users, self.settings.server_name, kerberos=self.kerberos, service="host")
+        return Acceptor(
+            self.users, self.settings.server_name, kerberos=self.kerberos, service="host", guesses=self.guesses
+        )
 
     def new_session(self, connection: Connection) -> Session:
         """3.3.5.5.1. Raises INSUFFICIENT_RESOURCES when the client has too many under way."""

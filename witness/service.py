@@ -15,6 +15,7 @@ from smb3server.rpc.association import Association
 from smb3server.rpc.dcerpc import Interface
 from smb3server.rpc.endpoint_mapper import EndpointMapper, Mapping
 from smb3server.rpc.tcp import RpcListener
+from smbdirect.strangers import Strangers
 from witness import ndr
 from witness.cluster import ClusterEvents, Event, ManualCluster
 from witness.interface import WitnessInterface
@@ -45,8 +46,10 @@ class WitnessService:
         new_acceptor: Callable[[], Acceptor],
         settings: WitnessSettings | None = None,
         extra_interfaces: Callable[[Association], list[Interface]] = lambda association: [],
+        strangers: Strangers | None = None,
     ) -> None:
-        """``extra_interfaces`` are served on the same port."""
+        """``extra_interfaces`` are served on the same port. ``strangers``: the table of connections that have not
+        authenticated; None: each port has its own."""
         self.settings = settings or WitnessSettings()
         self.cluster = cluster
         self.registrations = Registrations(cluster, self.settings.limits)
@@ -65,12 +68,14 @@ class WitnessService:
             lambda association: [self._interface.interface(association), *extra_interfaces(association)],
             new_acceptor,
             self.settings.max_connections,
+            strangers=strangers,
         )
         self._mapper_listener = RpcListener(
             lambda association: [self.mapper.interface(association)],
             new_acceptor,
             self.settings.max_connections,
             max_stub=4096,
+            strangers=strangers,
         )
         self._unsubscribe: Callable[[], None] = lambda: None
         self._timer: asyncio.TimerHandle | None = None

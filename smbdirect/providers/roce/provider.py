@@ -28,7 +28,6 @@ from smbdirect.providers.roce.cm import (
     Event,
     Outcome,
     Parameters,
-    State,
 )
 from smbdirect.providers.roce.cm_messages import MAD_LENGTH, Reason
 from smbdirect.providers.roce.endpoint import RoceEndpoint
@@ -154,7 +153,9 @@ class RoceProvider:
         self._segmentation = segmentation
         self._ports: dict[bytes, Port] = {}
         self._listeners: dict[tuple[Port, int], RoceListener] = {}
-        self._manager = ConnectionManager(secrets.randbits, self._is_listening)
+        self._manager = ConnectionManager(
+            secrets.randbits, self._is_listening, lambda path: unpack_address(cast(Route, path).peer)
+        )
         self._connections: dict[Connection, Route] = {}
         self._waiting: dict[Connection, asyncio.Future[None]] = {}
         self._dirty: list[RoceEndpoint] = []
@@ -211,7 +212,7 @@ class RoceProvider:
         connection = self._manager.connect(
             route, port, client_port, (info.local, info.peer), parameters, private_data, now
         )
-        connection.owner = endpoint
+        connection.owner, endpoint.connection = endpoint, connection
         await self._until_established(connection, route, endpoint, timeout)
         return endpoint
 
@@ -241,7 +242,7 @@ class RoceProvider:
             gone = CloseReason(CloseCause.PEER, "the peer gave up connecting")
             endpoint.end(gone)
             raise ConnectionLost(gone)
-        connection.owner = endpoint
+        connection.owner, endpoint.connection = endpoint, connection
         self._start(connection, route, endpoint, info.mtu)
         await self._until_established(connection, route, endpoint, None)
 
@@ -306,8 +307,9 @@ class RoceProvider:
     def forget(self, endpoint: RoceEndpoint) -> None:
         """The endpoint ended: take leave of its peer."""
         self.endpoints.pop(endpoint.queue_pair.number, None)
-        for connection in [c for c in self._connections if c.owner is endpoint]:
-            connection.owner = None
+        connection = endpoint.connection
+        if connection is not None:
+            endpoint.connection = connection.owner = None
             self._manager.disconnect(connection, asyncio.get_running_loop().time())
         self._after_manager()
 
@@ -381,11 +383,10 @@ class RoceProvider:
 
     def _early(self, endpoint: RoceEndpoint) -> None:
         """Data before the RTU says that the connection is established."""
-        for connection in self._waiting:
-            if connection.owner is endpoint and endpoint.counters["packets_received"]:
-                self._manager.established(connection)
-                self._after_manager()
-                return
+        connection = endpoint.connection
+        if connection in self._waiting and endpoint.counters["packets_received"]:
+            self._manager.established(connection)
+            self._after_manager()
 
     def _on_damaged(self, port: Port, packet: memoryview, source: bytes) -> None:
         endpoint = self.endpoints.get(packet[5] << 16 | packet[6] << 8 | packet[7])
@@ -424,9 +425,9 @@ class RoceProvider:
             self._timer = None
         if deadline is not None:
             self._timer = asyncio.get_running_loop().call_at(deadline, self._expired)
-        for connection in [c for c in self._connections if c.state is State.CLOSED and c not in self._waiting]:
-            del self._connections[connection]
-            self._sweep_soon()
+        while manager.ended:
+            if self._connections.pop(manager.ended.pop(), None) is not None:
+                self._sweep_soon()
 
     def _expired(self) -> None:
         self._timer = None
