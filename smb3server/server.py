@@ -24,6 +24,7 @@ from smb3server.durable import HandleCounts
 from smb3server.files import FileTable
 from smb3server.flushes import Flushes
 from smb3server.host_changes import HostChanges
+from smb3server.idle import IdleSweep
 from smb3server.multichannel import InterfaceList
 from smb3server.replay import Replays
 from smb3server.session import Identity, Session, SessionState
@@ -107,6 +108,7 @@ class Server:
         """Connections that have said nothing, of all listeners: after a failover all clients may be among them."""
         self.strangers = Strangers(most, self.settings.max_unauthenticated_per_address)
         """Connections that have said something, without a session, of all listeners, RPC's too."""
+        self.idle = IdleSweep(self, self.settings.idle_session_timeout)
         self.guesses = Guesses(
             self.settings.failed_logons_per_account,
             self.settings.failed_logons_per_address,
@@ -172,6 +174,7 @@ class Server:
         connection = Connection(self, transport)
         connection.place = place
         self.connection_list.add(connection)
+        self.idle.wake()
         call_later = connection.loop.call_later
         connection.deadlines = [
             call_later(settings.negotiate_timeout, self._check_progress, connection, False),
@@ -300,6 +303,7 @@ class Server:
     async def shutdown(self, grace: float = 10.0) -> None:
         """Finish requests in flight (waiting ones are cancelled), close every open, then every connection."""
         deadline = asyncio.get_running_loop().time() + grace
+        self.idle.stop()
         for connection in list(self.connection_list):
             connection.transport.pause_reading()
             connection.cancel_waiting()

@@ -11,7 +11,7 @@ from impacket.dcerpc.v5 import epm
 from impacket.dcerpc.v5.ndr import NDRCALL, NULL
 
 from smb3server.rpc.association import Association
-from smb3server.rpc.dcerpc import NDR, Interface
+from smb3server.rpc.dcerpc import FAULT_BAD_STUB_DATA, NDR, Fault, Interface
 from smb3server.rpc.ndr import operation, wire_uuid
 
 UUID = wire_uuid("E1AF8308-5D1F-11C9-91A4-08002B14A0FA")
@@ -134,6 +134,9 @@ class EndpointMapper:
         )
 
     def _map(self, association: Association, request: Any) -> Any:
+        if request["map_tower"] == NULL:
+            # A full pointer may be null (C706 appendix O); a question about nothing has no answer.
+            raise Fault(FAULT_BAD_STUB_DATA)
         response = epm.ept_mapResponse()
         found: list[Mapping] = []
         data = b"".join(request["map_tower"]["tower_octet_string"])
