@@ -85,7 +85,7 @@ class Exchange:
             self._bare = True
             self.chosen = self._find(bare)
             if self.chosen is None:
-                raise LogonError(context_msg="mechanism not known")
+                raise LogonError("mechanism not known")
             return self._step_bare(self.chosen, token)
         init = spnego_tokens.parse_init(token)
         chosen = self._choose(init)
@@ -105,7 +105,7 @@ class Exchange:
                 self.chosen, self._oid = found, oid
                 self._mic_due = oid != init.first
                 return found
-        raise LogonError(context_msg="no common mechanism")
+        raise LogonError("no common mechanism")
 
     def _step_bare(self, chosen: Mechanism, token: bytes) -> bytes:
         answer = chosen.step(token)
@@ -114,7 +114,7 @@ class Exchange:
 
     def _continue(self, chosen: Mechanism, resp: Resp) -> bytes:
         if resp.state == REJECT:
-            raise LogonError(context_msg="the client rejects")
+            raise LogonError("the client rejects")
         # Of these only an acceptor's first answer may speak (RFC 4178 4.2.2).
         if resp.state == REQUEST_MIC or resp.mechanism not in (None, self._oid):
             raise ValueError("not an initiator's NegTokenResp")
@@ -123,10 +123,10 @@ class Exchange:
         mic = resp.mic if resp.mic and resp.mic != resp.token else b""
         if not chosen.complete:
             if not resp.token:
-                raise LogonError(context_msg="no answer to the challenge")
+                raise LogonError("no answer to the challenge")
             answer = chosen.step(resp.token)
         elif not mic:
-            raise LogonError(context_msg="no mechListMIC")
+            raise LogonError("no mechListMIC")
         return self._answer(chosen, ACCEPT_INCOMPLETE, answer, mic, first=False)
 
     def _answer(self, chosen: Mechanism, state: int, token: bytes, mic: bytes, first: bool = True) -> bytes:

@@ -11,7 +11,6 @@ import os
 
 from spnego._ntlm_raw.crypto import rc4init, rc4k, sealkey, signkey
 from spnego._ntlm_raw.security import sign
-from spnego.exceptions import InvalidTokenError
 
 from smb3server.auth import ntlm_messages as messages
 from smb3server.auth.guessing import Guesses, LogonDelayed, LogonRefused
@@ -27,11 +26,13 @@ _NOBODY = os.urandom(16)
 time tells which names there are."""
 
 
-class LogonError(InvalidTokenError):  # type: ignore[misc]
+class LogonError(Exception):
     """Unknown user or wrong proof: STATUS_LOGON_FAILURE."""
 
-    locked = False
-    """The account is locked out: STATUS_ACCOUNT_LOCKED_OUT."""
+    def __init__(self, reason: str, locked: bool = False) -> None:
+        """``locked``: the account is locked out, STATUS_ACCOUNT_LOCKED_OUT."""
+        super().__init__(reason)
+        self.locked = locked
 
 
 class NtlmLogon:
@@ -94,7 +95,7 @@ class NtlmLogon:
         """3.2.5.1.1."""
         offered = messages.parse_negotiate(token)
         if not offered & _UNICODE:
-            raise LogonError(context_msg="client does not speak Unicode")
+            raise LogonError("client does not speak Unicode")
         self._server_challenge = os.urandom(8)
         self._negotiate = token
         self._challenge = messages.pack_challenge(
@@ -105,7 +106,7 @@ class NtlmLogon:
     def authenticate(self, token: bytes) -> None:
         """3.2.5.1.2."""
         if self.identity is not None or not self._challenge:
-            raise LogonError(context_msg="no challenge is open")
+            raise LogonError("no challenge is open")
         given = messages.parse_authenticate(token)
         response = given.nt_response
         anonymous = not given.user and not response
@@ -141,9 +142,7 @@ class NtlmLogon:
                 self._not_before = now + guesses.delay(name, self.address)
             except LogonRefused as refusal:
                 self._challenge = b""
-                error = LogonError(context_msg=str(refusal))
-                error.locked = refusal.locked
-                raise error from refusal
+                raise LogonError(str(refusal), refusal.locked) from refusal
         if now < self._not_before:
             raise LogonDelayed(self._not_before - now)
 
@@ -151,7 +150,7 @@ class NtlmLogon:
         """Verify the NTLMv2 response. For names that are no account the same is done, and fails."""
         response = given.nt_response
         if len(response) < PROOF_SIZE + CLIENT_CHALLENGE_SIZE:
-            raise LogonError(context_msg="no NTLMv2 response")
+            raise LogonError("no NTLMv2 response")
         proof, blob = response[:PROOF_SIZE], response[PROOF_SIZE:]
         # Windows looks at the form before the proof.
         av_flags = messages.av_flags(blob)
@@ -160,7 +159,7 @@ class NtlmLogon:
         key = hmac.digest(_NOBODY if account is None else account.nt_hash, name, "md5")
         right = hmac.compare_digest(hmac.digest(key, self._server_challenge + blob, "md5"), proof)
         if account is None or not right:
-            raise LogonError(context_msg="wrong password, or no such user")
+            raise LogonError("wrong password, or no such user")
         session_key = _exchange(given, hmac.digest(key, proof, "md5"))
         if av_flags & messages.AV_FLAG_MIC:
             self._verify_mic(session_key, challenge, token)
@@ -172,15 +171,15 @@ class NtlmLogon:
         """Over all three messages as they were on the wire, its own bytes zero (3.2.5.1.2)."""
         end = MIC_OFFSET + MIC_SIZE
         if len(token) < end:
-            raise LogonError(context_msg="no MIC")
+            raise LogonError("no MIC")
         covered = b"".join((self._negotiate, challenge, token[:MIC_OFFSET], bytes(MIC_SIZE), token[end:]))
         if not hmac.compare_digest(hmac.digest(session_key, covered, "md5"), token[MIC_OFFSET:end]):
-            raise LogonError(context_msg="wrong MIC")
+            raise LogonError("wrong MIC")
 
     def _accept_unproven(self, given: Authenticate, identity: Identity, allowed: bool) -> None:
         """Anonymous and guest: there is no shared secret, so the session has no keys."""
         if not allowed:
-            raise LogonError(context_msg="anonymous access is off")
+            raise LogonError("anonymous access is off")
         self.session_key = _exchange(given, bytes(16)) if identity.anonymous else bytes(16)
         self.flags = given.flags
         self.identity = identity
@@ -192,7 +191,7 @@ class NtlmLogon:
     def check_mechanism_list_mic(self, mechanisms: bytes, mic: bytes) -> None:
         """Raises ``LogonError``."""
         if not hmac.compare_digest(self._mic(mechanisms, "initiate"), mic):
-            raise LogonError(context_msg="wrong mechListMIC")
+            raise LogonError("wrong mechListMIC")
 
     def _mic(self, mechanisms: bytes, side: str) -> bytes:
         """The first signature of that side (MS-NLMP 3.4.4)."""
@@ -204,6 +203,6 @@ def _exchange(given: Authenticate, key: bytes) -> bytes:
     """ExportedSessionKey (MS-NLMP 3.2.5.1.2)."""
     if given.flags & _KEY_EXCHANGE and given.flags & _PROTECTS:
         if len(given.encrypted_key) != 16:
-            raise LogonError(context_msg="session key of a wrong size")
+            raise LogonError("session key of a wrong size")
         return rc4k(key, given.encrypted_key)  # type: ignore[no-any-return]
     return key
