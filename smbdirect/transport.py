@@ -28,7 +28,7 @@ class SmbDirectListener:
         self, on_transport: OnTransport, settings: Settings, pool: BufferPool, strangers: Strangers | None = None
     ) -> None:
         self.address: tuple[str, int] = ("", 0)
-        self.strangers = strangers or Strangers(MAX_STRANGERS)
+        self.strangers = Strangers(MAX_STRANGERS) if strangers is None else strangers
         self._places: dict[SmbDirectTransport, Stranger] = {}
         """Of those that have proved their address and are negotiating."""
         self.transports: set[SmbDirectTransport] = set()

@@ -162,7 +162,7 @@ class RpcListener:
         """``max_stub``: bytes of request stubs under way, of one connection. NDR takes a second per megabyte.
         ``strangers``: the table of connections that have not authenticated; None: one of its own."""
         self.max_stub = max_stub
-        self.strangers = strangers or Strangers(MAX_STRANGERS, MAX_STRANGERS_PER_ADDRESS)
+        self.strangers = Strangers(MAX_STRANGERS, MAX_STRANGERS_PER_ADDRESS) if strangers is None else strangers
         self.interfaces = interfaces
         self.new_acceptor = new_acceptor
         self.max_connections = max_connections

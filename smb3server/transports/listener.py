@@ -84,7 +84,7 @@ class TcpListener:
         self._max_message_size = max_message_size
         self._on_iwarp = on_iwarp
         self._first_byte_timeout = first_byte_timeout
-        self._places = silent or Strangers(MAX_SILENT)
+        self._places = Strangers(MAX_SILENT) if silent is None else silent
         self._silent: dict[socket.socket, tuple[asyncio.TimerHandle, Stranger]] = {}
         """Connected and not heard of yet, oldest first."""
         self._waiting: deque[socket.socket] = deque()
