@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from impacket.dcerpc.v5 import epm
-from impacket.dcerpc.v5.ndr import NDRCALL, NULL
+from impacket.dcerpc.v5.ndr import NDRCALL
 
 from smb3server.rpc.association import Association
 from smb3server.rpc.dcerpc import FAULT_BAD_STUB_DATA, NDR, Fault, Interface
@@ -134,8 +134,8 @@ class EndpointMapper:
         )
 
     def _map(self, association: Association, request: Any) -> Any:
-        if request["map_tower"] == NULL:
-            # A full pointer may be null (C706 appendix O); a question about nothing has no answer.
+        if isinstance(request["map_tower"], bytes):
+            # A null pointer, which impacket shows as no bytes: a question about nothing has no answer.
             raise Fault(FAULT_BAD_STUB_DATA)
         response = epm.ept_mapResponse()
         found: list[Mapping] = []
@@ -160,7 +160,7 @@ class EndpointMapper:
         found = []
         if request["entry_handle"].isNull():
             found = self.mappings
-            if request["inquiry_type"] == _INQUIRE_INTERFACE and request["Ifid"] != NULL:
+            if request["inquiry_type"] == _INQUIRE_INTERFACE and not isinstance(request["Ifid"], bytes):
                 found = [entry for entry in found if entry.uuid == request["Ifid"]["Uuid"]]
             elif request["inquiry_type"] != _INQUIRE_ALL:
                 found = []
