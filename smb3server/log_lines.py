@@ -136,7 +136,9 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
                 trace = trace.tb_next
             raised = (trace.tb_frame.f_code.co_filename, trace.tb_lineno) if trace is not None else None
             return self._take(("trace", place, raised, record.exc_info[0]), record, 1, 1 / TRACE_INTERVAL, now)
-        source = printable(str(record.args[0]), 100) if isinstance(record.args, tuple) and record.args else ""
+        first = record.args[0] if isinstance(record.args, tuple) and record.args else ""
+        # An address may come with its port, which a peer has many of.
+        source = printable(str(first[0] if isinstance(first, tuple) and first else first), 100)
         return self._take((place, source), record, PER_SOURCE, SOURCE_RATE, now) and self._take(
             place, record, PER_PLACE, PLACE_RATE, now
         )

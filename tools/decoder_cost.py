@@ -316,7 +316,9 @@ def _smbd(data: Callable[[int], list[bytes]], negotiated: bool) -> Callable[[int
 def _pieces(size: int) -> list[bytes]:
     """Data transfer messages with one byte of an upper-layer message each."""
     count = size // 25
-    return [struct.pack("<HHHHIII", 1, 0, 0, 0, count - number - 1, 24, 1) + bytes(4) + b"x" for number in range(count)]
+    return [
+        struct.pack("<HHHHIII", 255, 1, 0, 0, count - number - 1, 24, 1) + bytes(4) + b"x" for number in range(count)
+    ]
 
 
 def _mads(size: int) -> Work:

@@ -110,11 +110,11 @@ class _Handshake:
         self._data = bytearray()
         self._wanted = FRAME_HEADER.size
         self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(MPA_TIMEOUT, self.close)
-        self._place = provider.strangers.enter(sock.getpeername()[0], self.close)
+        self._peer: str = sock.getpeername()[0]
+        self._place = provider.strangers.enter(self._peer, self.close)
         if self._place is None:
-            self._timer.cancel()
-            raise OSError("too many unfinished handshakes")
+            raise OSError(f"{self._peer}: too many unfinished handshakes")
+        self._timer = self._loop.call_later(MPA_TIMEOUT, self.close)
         provider.handshakes.add(self)
         self._loop.add_reader(sock, self._readable)
 
@@ -126,8 +126,7 @@ class _Handshake:
         self._timer.cancel()
         self._loop.remove_reader(self._sock)
         self._provider.handshakes.discard(self)
-        if self._place is not None:
-            self._place.leave()
+        self._place.leave()
 
     def _readable(self) -> None:
         try:
@@ -145,7 +144,7 @@ class _Handshake:
         try:
             frame = self._parse()
         except ProtocolError as error:
-            _log.info("%s: %s", self._sock, error)
+            _log.info("%s: %s", self._peer, error)
             self._refuse(None)
             return
         if frame is None:
@@ -154,7 +153,7 @@ class _Handshake:
             mpa.check_request(frame)
             request = IwarpConnectionRequest(self._provider, self._sock, frame)
         except ProtocolError as error:
-            _log.info("%s: %s", self._sock, error)
+            _log.info("%s: %s", self._peer, error)
             self._refuse(frame)
             return
         except OSError:
