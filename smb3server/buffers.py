@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from smbdirect.buffers import STRANGERS_LIMIT
+from smbdirect.buffers import STRANGERS_GRACE, STRANGERS_LIMIT
 from smbdirect.strangers import Strangers
 
 SMALLEST = 1 << 12
@@ -35,7 +35,7 @@ class BufferPool:
         self.idle_bytes = 0
         self.allocations = 0
         self.in_use = 0
-        self.strangers = Strangers(STRANGERS_LIMIT)
+        self.strangers = Strangers(STRANGERS_LIMIT, grace=STRANGERS_GRACE)
         self._free: dict[int, list[bytearray]] = {}
 
     def get(self, size: int) -> Buffer:

@@ -27,6 +27,9 @@ DEFAULT_RETAINED = 64 << 20
 STRANGER_SIZE = 8192
 """Bytes of a message up to which a peer that is not trusted needs no allowance."""
 
+STRANGERS_GRACE = 1.0
+"""Seconds that a message of theirs is safe from newcomers whose source has as much: longer than it takes to arrive."""
+
 STRANGERS_LIMIT = 4 << 20
 """Bytes of their longer messages, all peers together."""
 
@@ -115,7 +118,7 @@ class BufferPool:
         """Bytes on the free lists."""
         self.lent = 0
         """Bytes on loan."""
-        self.strangers = Strangers(STRANGERS_LIMIT)
+        self.strangers = Strangers(STRANGERS_LIMIT, grace=STRANGERS_GRACE)
         """Bytes that peers whom nobody trusts yet make this side hold, beyond what each has anyway. Most need none:
         only a long security token in their first messages does."""
         self._free: FreeLists = {}

@@ -111,9 +111,10 @@ class _Handshake:
         self._wanted = FRAME_HEADER.size
         self._loop = asyncio.get_running_loop()
         self._peer: str = sock.getpeername()[0]
-        self._place = provider.strangers.enter(self._peer, self.close)
-        if self._place is None:
+        place = provider.strangers.enter(self._peer, self.close)
+        if place is None:
             raise OSError(f"{self._peer}: too many unfinished handshakes")
+        self._place = place
         self._timer = self._loop.call_later(MPA_TIMEOUT, self.close)
         provider.handshakes.add(self)
         self._loop.add_reader(sock, self._readable)
