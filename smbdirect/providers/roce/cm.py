@@ -14,6 +14,7 @@ RTU repeats nothing of the request.
 from __future__ import annotations
 
 import enum
+import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from functools import partial
@@ -174,6 +175,9 @@ class ConnectionManager:
         self._by_peer: dict[tuple[Hashable, int], Connection] = {}
         """Established connections by path and the peer's queue pair."""
         self._timed: set[Connection] = set()
+        self._timers: list[tuple[float, int, Connection]] = []
+        """A heap; entries whose connection has other times by now are left in it until they come up."""
+        self._armed = 0
 
     def __len__(self) -> int:
         return len(self._connections)
@@ -343,7 +347,7 @@ class ConnectionManager:
         )
         connection.private_data = bytes(request.private_data[CMA_SIZE:]).rstrip(b"\0")
         connection.expires = now + ANSWER_WITHIN
-        self._timed.add(connection)
+        self._arm(connection, connection.expires)
         self._passive[path, request.local_id] = connection
         self.events.append(Event(Outcome.REQUESTED, connection))
 
@@ -404,6 +408,7 @@ class ConnectionManager:
         if connection is not None and connection.deadline is not None:
             delay = 4.096e-6 * (1 << (answer.rest[1] >> 3))
             connection.deadline = now + min(max(delay, REPEAT_AT_MOST), ANSWER_WITHIN)
+            self._arm(connection, connection.deadline)
 
     def _on_dreq(self, header: Mad, body: memoryview, path: Hashable, now: float) -> None:
         request = DREQ.unpack(body)
@@ -431,14 +436,29 @@ class ConnectionManager:
 
     @property
     def next_deadline(self) -> float | None:
-        return min(
-            (time for c in self._timed for time in (c.deadline, c.expires) if time is not None),
-            default=None,
-        )
+        timers = self._timers
+        while timers and self._is_stale(timers[0]):
+            heapq.heappop(timers)
+        return timers[0][0] if timers else None
+
+    def _is_stale(self, timer: tuple[float, int, Connection]) -> bool:
+        time, _, connection = timer
+        return connection not in self._timed or time not in (connection.deadline, connection.expires)
+
+    def _arm(self, connection: Connection, time: float) -> None:
+        """Have ``handle_timer`` look at the connection at ``time``, which is its ``deadline`` or ``expires``."""
+        self._timed.add(connection)
+        self._armed += 1
+        heapq.heappush(self._timers, (time, self._armed, connection))
 
     def handle_timer(self, now: float) -> None:
         self._now = now
-        for connection in list(self._timed):
+        timers = self._timers
+        while timers and timers[0][0] <= now:
+            timer = heapq.heappop(timers)
+            if self._is_stale(timer):
+                continue
+            connection = timer[2]
             if connection.expires is not None and now >= connection.expires:
                 self.reject(connection, Reason.TIMEOUT)
                 self.events.append(Event(Outcome.TIMED_OUT, connection, "not answered by the application"))
@@ -480,7 +500,7 @@ class ConnectionManager:
         connection.tries += 1
         connection.deadline = now + connection.interval
         connection.interval = min(2 * connection.interval, REPEAT_AT_MOST)
-        self._timed.add(connection)
+        self._arm(connection, connection.deadline)
 
     def _stop_timer(self, connection: Connection) -> None:
         connection.deadline = connection.expires = None
