@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 
 import pytest
 
 from smbdirect.providers.roce.cm import MAX_PENDING, REMEMBERED, Outcome, State
 from smbdirect.providers.roce.cm_messages import ANSWER, Answer, Attribute, Reason, mad_bytes
+from smbdirect.providers.roce.headers import BTH, DETH, ICRC_LENGTH, Bth, Deth, Opcode
+from smbdirect.providers.roce.provider import DATAGRAMS_PER_PEER, DATAGRAMS_PER_TURN, RoceProvider
+from smbdirect.providers.roce.sockets import Route
+from tests.providers.test_roce_hostile import free_udp_port
 from tests.unit.test_roce_cm import CLIENT_SIDE, SERVER_SIDE, End, Pair, request_bytes_fast
 
 
@@ -135,3 +140,43 @@ def test_a_flood_keeps_nobody_out(sources: int) -> None:
         assert len(server.manager) <= MAX_PENDING + 1
     assert connection is not None
     assert connection.state is State.ESTABLISHED
+
+
+def test_a_turn_of_the_event_loop_takes_few_datagrams() -> None:
+    """However many arrive at once, those of others get their turn; what waits is bounded, and shared among peers."""
+
+    async def body() -> None:
+        provider = RoceProvider(free_udp_port())
+        taken: list[bytes] = []
+
+        def take(datagram: memoryview, route: object, now: float) -> None:
+            assert isinstance(route, Route)
+            taken.append(route.peer)
+
+        provider._manager.receive = take  # type: ignore[method-assign]
+        packet = BTH.pack(Bth(Opcode.UD_SEND_ONLY, 0, 0xFFFF, 1, 1)) + DETH.pack(Deth(0x80010000, 1))
+        packet += bytes(256 + ICRC_LENGTH)
+
+        def arrive(peer: int) -> None:
+            route = Route(None, b"\x7f\0\0\1", bytes((10, 0, 0, peer)), 0)  # type: ignore[arg-type]
+            provider._on_packet(route, memoryview(packet), False)
+
+        for _ in range(1000):
+            arrive(1)
+        arrive(2)
+        assert len(taken) == DATAGRAMS_PER_TURN
+        assert len(provider._datagrams) == DATAGRAMS_PER_PEER + 1
+        before = len(taken)
+        while provider._datagrams:
+            await asyncio.sleep(0)
+            assert len(taken) - before <= DATAGRAMS_PER_TURN
+            before = len(taken)
+        assert taken[-1] == bytes((10, 0, 0, 2))
+        assert provider.counters["dropped_datagrams"] == 1000 - DATAGRAMS_PER_TURN - DATAGRAMS_PER_PEER
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        arrive(3)
+        assert taken[-1] == bytes((10, 0, 0, 3))
+        assert not provider._waiting_by_peer
+
+    asyncio.run(body())

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import secrets
 import sys
+from collections import Counter, deque
 from collections.abc import Callable, Hashable
 from typing import cast
 
@@ -75,6 +76,11 @@ RNR_RETRY = 6
 """How often peers may come back to a queue pair without a receive; no credit-keeping peer ever needs to."""
 _MAD_PACKET = BTH.size + DETH.size + MAD_LENGTH + ICRC_LENGTH
 _FIRST_EPHEMERAL_PORT = 49152
+DATAGRAMS_PER_TURN = 16
+"""Management datagrams taken in one turn of the event loop: a request takes half a millisecond, with all it sets up."""
+DATAGRAMS_WAITING, DATAGRAMS_PER_PEER = 256, 64
+"""Those that may wait for the next turns, of all peers and of each; further ones are lost, and repeated by who means
+them."""
 
 
 class RoceRequest:
@@ -144,7 +150,7 @@ class RoceProvider:
         self.capabilities = capabilities
         self.notices: list[str] = []
         """What does not work fully here, one sentence each, for the user."""
-        self.counters = dict.fromkeys(("unknown_queue_pair", "malformed"), 0)
+        self.counters = dict.fromkeys(("unknown_queue_pair", "malformed", "dropped_datagrams"), 0)
         self.endpoints: dict[int, RoceEndpoint] = {}
         """By queue pair number."""
         self._udp_port = udp_port
@@ -162,6 +168,11 @@ class RoceProvider:
         self._sweeping = False
         self._timer: asyncio.TimerHandle | None = None
         self._mad_psn = 0
+        self._turn_left = DATAGRAMS_PER_TURN
+        """Management datagrams that this turn of the event loop may still take."""
+        self._datagrams: deque[tuple[Route, bytes]] = deque()
+        """Those that came beyond."""
+        self._waiting_by_peer: Counter[bytes] = Counter()
 
     def available(self) -> str | None:
         if not sys.platform.startswith("linux"):
@@ -404,7 +415,33 @@ class RoceProvider:
             self.counters["malformed"] += 1
             return
         start = BTH.size + DETH.size
-        self._manager.receive(packet[start : start + MAD_LENGTH], route, asyncio.get_running_loop().time())
+        datagram = packet[start : start + MAD_LENGTH]
+        if self._turn_left:
+            self._turn_left -= 1
+            if self._turn_left == DATAGRAMS_PER_TURN - 1:
+                asyncio.get_running_loop().call_soon(self._next_turn)
+            self._take_datagram(route, datagram)
+        elif self._waiting_by_peer[route.peer] < DATAGRAMS_PER_PEER and len(self._datagrams) < DATAGRAMS_WAITING:
+            self._waiting_by_peer[route.peer] += 1
+            self._datagrams.append((route, bytes(datagram)))
+        else:
+            self.counters["dropped_datagrams"] += 1
+
+    def _next_turn(self) -> None:
+        """Another turn of the event loop: take what waits, and then what comes."""
+        self._turn_left = DATAGRAMS_PER_TURN
+        while self._datagrams and self._turn_left:
+            route, datagram = self._datagrams.popleft()
+            self._waiting_by_peer[route.peer] -= 1
+            if not self._waiting_by_peer[route.peer]:
+                del self._waiting_by_peer[route.peer]
+            self._turn_left -= 1
+            self._take_datagram(route, memoryview(datagram))
+        if self._turn_left < DATAGRAMS_PER_TURN:
+            asyncio.get_running_loop().call_soon(self._next_turn)
+
+    def _take_datagram(self, route: Route, datagram: memoryview) -> None:
+        self._manager.receive(datagram, route, asyncio.get_running_loop().time())
         self._after_manager()
 
     # -- connection management out -----------------------------------------------------------------------------------
