@@ -1,9 +1,8 @@
 """End sessions and connections that nobody uses.
 
 A session ends that has had no tree connect for ``idle_session_timeout`` seconds, or neither an open nor a message on
-any of its connections. So does a connection that its users have logged off. Guests' are no exception. Clients that
-still want theirs log on again. A session with open files
-stays for as long as its client is there.
+any of its connections; its connections go with it, unless others use them. So does a connection that its users have
+logged off. Guests' are no exception. A session with open files stays for as long as its client is there.
 """
 
 from __future__ import annotations
@@ -74,7 +73,12 @@ class IdleSweep:
             messages = sum(map(_messages, session.channel_list)) if session.tree_connect_table else -1
             if self._unused(("session", session.session_id), messages, before, now):
                 log.info("%s: session of %s is idle", session.connection.client_name, session.identity)
+                connections = list(session.channel_list)
                 self._owner.remove_session(session)
+                for connection in connections:
+                    # What clients expect of an idle server: they connect and log on again when they have need to.
+                    if not connection.session_table:
+                        connection.disconnect("idle")
         for connection in list(self._owner.connection_list):
             if not connection.is_authenticated or connection.session_table:
                 continue

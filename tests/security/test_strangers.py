@@ -324,10 +324,17 @@ def test_sessions_that_nobody_uses_end(guest: bool) -> None:
         assert len(server.global_session_table) == 2
         sweep.sweep(202.0)
         assert len(server.global_session_table) == 1
-        assert len(server.connection_list) == 4
-        sweep.sweep(303.0)
+        # Their connections go with them.
         await asyncio.sleep(0.05)
         assert len(server.connection_list) == 1
+        last = harness.clients[-1]
+        await last.call(Command.LOGOFF, struct.pack("<HH", 4, 0))
+        sweep.sweep(303.0)
+        sweep.sweep(402.0)
+        assert len(server.connection_list) == 1
+        sweep.sweep(403.1)
+        await asyncio.sleep(0.05)
+        assert not server.connection_list
 
     settings = Settings(allow_guest=guest)
 
