@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from smbdirect.buffers import Allowance
+from smbdirect.buffers import STRANGERS_GRACE, STRANGERS_LIMIT
+from smbdirect.strangers import Strangers
 
 SMALLEST = 1 << 12
 LARGEST = 1 << 24
@@ -34,7 +35,7 @@ class BufferPool:
         self.idle_bytes = 0
         self.allocations = 0
         self.in_use = 0
-        self.strangers = Allowance()
+        self.strangers = Strangers(STRANGERS_LIMIT, grace=STRANGERS_GRACE)
         self._free: dict[int, list[bytearray]] = {}
 
     def get(self, size: int) -> Buffer:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from shlex import quote
 from urllib.parse import quote as url_quote
 
-from smb3server import collector
+from smb3server import collector, log_lines
 from smb3server.config import Config, ConfigError, parse_arguments
 from smb3server.passwords import hide_arguments, read_text
 from smb3server.privileges import Privileges
@@ -116,9 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(f"smb3server: {error}", file=sys.stderr)
         return EXIT_USAGE
-    logging.basicConfig(
-        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
+    log_lines.set_up(config.log_level.upper(), sys.stderr)
     # Dumps of tokens and of calls are no use to operators, and no business of log files.
     for name in ("spnego", "asyncio", "pyroute2"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -142,7 +142,9 @@ SIGNING = {
 LIMITS = tuple(
     entry.name
     for entry in fields(Settings)
-    if entry.name.startswith(("max_", "credits_", "interim_", "failed_", "authentication_", "negotiate_"))
+    if entry.name.startswith(
+        ("max_", "credits_", "interim_", "failed_", "authentication_", "negotiate_", "lockout_", "idle_")
+    )
     and entry.name != "max_dialect"
 )
 """Numbers of ``Settings`` that the section [limits] sets under the same names."""
@@ -499,7 +501,7 @@ def _read_limits(table: _Table, settings: Settings) -> None:
             given.add(name)
         kinds: tuple[type[Any], ...] = (int,) if isinstance(default, int) else (int, float)
         value = table.number(name, kinds, default)
-        if value < 0 or (isinstance(default, int) and value == 0):
+        if value < 0 or (isinstance(default, int) and default and value == 0):
             raise ConfigError(f"[limits]: {name} must be greater than 0, not {value}")
         setattr(settings, name, type(default)(value))
     table.finish()

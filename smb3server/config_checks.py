@@ -113,7 +113,15 @@ def _check_protection(config: Config) -> None:
 
 
 def _check_limits(settings: Settings) -> None:
-    for name in ("interim_delay", "failed_logon_delay", "authentication_timeout", "negotiate_timeout"):
+    for name in (
+        "interim_delay",
+        "failed_logon_delay",
+        "max_logon_delay",
+        "lockout_time",
+        "authentication_timeout",
+        "negotiate_timeout",
+        "idle_session_timeout",
+    ):
         if not math.isfinite(getattr(settings, name)):
             raise ConfigError(f"[limits]: {name} must be a finite number")
     largest = LARGEST_MESSAGE - MESSAGE_OVERHEAD

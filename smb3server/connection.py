@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from smb3server.server import Server
     from smb3server.session import Session
     from smbdirect.message_transport import MessageTransport
+    from smbdirect.strangers import Stranger
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +66,8 @@ class Connection:
         """A session was valid on it once."""
         self.deadlines: list[asyncio.TimerHandle] = []
         """By which it must have negotiated and authenticated; they would keep a closed connection in memory."""
+        self.place: Stranger | None = None
+        """Among those without a session, until it has one."""
         self.closed = False
         self.forced_stall = False
         """For tests: the peer counts as one that acknowledges nothing."""

@@ -143,8 +143,17 @@ class Fabrics:
 
         provider = self._providers[name]
         self._pool = self._pool or BufferPool()
-        admits = self.server.settings.hosts.admits
-        listener = await listen(provider, host, port, self.server.accept, pool=self._pool, admits=admits)
+        if hasattr(provider, "strangers"):
+            provider.strangers = self.server.silent_peers
+        listener = await listen(
+            provider,
+            host,
+            port,
+            self.server.accept,
+            pool=self._pool,
+            admits=self.server.settings.hosts.admits,
+            strangers=self.server.strangers,
+        )
         self.listeners.append((name, listener))
         self.server.rdma_addresses.add(listener.address[0])
         adopt = getattr(provider, "adopt", None)

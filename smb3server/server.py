@@ -9,12 +9,12 @@ import secrets
 import sys
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from smb3server.accounts import Accounts
 from smb3server.auth.acceptor import Acceptor, hint_token
+from smb3server.auth.guessing import Guesses
 from smb3server.auth.principals import Principals
 from smb3server.auth.users import UserDatabase
 from smb3server.break_notifications import BreakNotifications
@@ -25,12 +25,14 @@ from smb3server.durable import HandleCounts
 from smb3server.files import FileTable
 from smb3server.flushes import Flushes
 from smb3server.host_changes import HostChanges
+from smb3server.idle import IdleSweep
 from smb3server.multichannel import InterfaceList
 from smb3server.replay import Replays
 from smb3server.session import Identity, Session, SessionState
 from smb3server.settings import Settings
 from smb3server.status import NtStatus, StatusError
 from smb3server.tree import IPC_SHARE_NAME, Share, ShareType
+from smbdirect.strangers import Strangers
 
 if TYPE_CHECKING:
     from smb3server.fabric_choice import Choice
@@ -102,8 +104,21 @@ class Server:
         """What became of them."""
         self.lost_rdma: dict[bytes, str] = {}
         """How a client's last RDMA connection failed, by ClientGuid; the latest ones only."""
-        self._strangers: Counter[str] = Counter()
-        """Connections without a session, by the peer's address."""
+        self.logged_on = 0
+        """Connections with a session."""
+        most = self.settings.max_unauthenticated
+        self.silent_peers = Strangers(max(most, self.settings.max_connections))
+        """Connections that have said nothing, of all listeners: after a failover all clients may be among them."""
+        self.strangers = Strangers(most, self.settings.max_unauthenticated_per_address)
+        """Connections that have said something, without a session, of all listeners, RPC's too."""
+        self.idle = IdleSweep(self, self.settings.idle_session_timeout)
+        self.guesses = Guesses(
+            self.settings.failed_logons_per_account,
+            self.settings.failed_logons_per_address,
+            self.settings.max_logon_delay,
+            self.settings.lockout_failures,
+            self.settings.lockout_time,
+        )
         self.add_share(Share(IPC_SHARE_NAME, ShareType.PIPE, remark="Remote IPC", hidden=True))
 
     def add_share(self, share: Share) -> None:
@@ -150,18 +165,19 @@ class Server:
         """3.3.5.1: serve a new connection, unless there are too many."""
         address = transport.peer_address[0]
         settings = self.settings
-        if (
-            len(self.connection_list) >= settings.max_connections
-            or self._strangers[address] >= settings.max_unauthenticated_per_address
-        ):
+        place = None
+        if self.logged_on < settings.max_connections:
+            place = self.strangers.enter(address, lambda: connection.disconnect("too many strangers"))
+        if place is None:
             log.warning("%s: too many connections", address)
             transport.start(lambda message: message.release(), lambda error: None)
             transport.abort("too many connections")
             return
         transport.max_message_size = settings.max_message_before_authentication
         connection = Connection(self, transport)
+        connection.place = place
         self.connection_list.add(connection)
-        self._strangers[address] += 1
+        self.idle.wake()
         call_later = connection.loop.call_later
         connection.deadlines = [
             call_later(settings.negotiate_timeout, self._check_progress, connection, False),
@@ -176,15 +192,21 @@ class Server:
         if authenticated or not connection.negotiated:
             connection.disconnect("nothing sensible said in time")
 
+    def has_room(self, connection: Connection) -> bool:
+        """Tell whether a user may log on to the connection: not if too many are logged on to others."""
+        return connection.is_authenticated or self.logged_on < self.settings.max_connections
+
     def connection_authenticated(self, connection: Connection) -> None:
+        self.logged_on += 1
         self._forget_stranger(connection)
         self.connection_changed(connection, True)
 
     def connection_closed(self, connection: Connection) -> None:
         self.connection_list.discard(connection)
         self.connection_changed(connection, False)
-        if not connection.is_authenticated:
-            self._forget_stranger(connection)
+        if connection.is_authenticated:
+            self.logged_on -= 1
+        self._forget_stranger(connection)
 
     def rdma_lost(self, client_guid: bytes, reason: str) -> None:
         """Remember for the report why a client's RDMA connection is gone."""
@@ -194,14 +216,14 @@ class Server:
         self.lost_rdma[client_guid] = reason
 
     def _forget_stranger(self, connection: Connection) -> None:
-        address = connection.client_name
-        self._strangers[address] -= 1
-        if self._strangers[address] <= 0:
-            del self._strangers[address]
+        if connection.place is not None:
+            connection.place.leave()
+            connection.place = None
 
     # Sessions
 
-    def new_acceptor(self) -> Acceptor:
+    def new_acceptor(self, address: str = "") -> Acceptor:
+        """For a session of a client at ``address``."""
         settings = self.settings
         return Acceptor(
             self.users,
@@ -211,12 +233,21 @@ class Server:
             self.principals,
             keys_only=True,
             ntlm=settings.ntlm,
+            guesses=self.guesses,
+            address=address,
         )
 
     def new_rpc_acceptor(self) -> Acceptor:
         """For RPC over TCP: no guests, who have no keys."""
         settings = self.settings
-        return Acceptor(self.users, settings.server_name, kerberos=self.principals, service="host", ntlm=settings.ntlm)
+        return Acceptor(
+            self.users,
+            settings.server_name,
+            kerberos=self.principals,
+            service="host",
+            ntlm=settings.ntlm,
+            guesses=self.guesses,
+        )
 
     def new_session(self, connection: Connection) -> Session:
         """3.3.5.5.1. Raises INSUFFICIENT_RESOURCES when the client has too many under way."""
@@ -282,6 +313,7 @@ class Server:
     async def shutdown(self, grace: float = 10.0) -> None:
         """Finish requests in flight (waiting ones are cancelled), close every open, then every connection."""
         deadline = asyncio.get_running_loop().time() + grace
+        self.idle.stop()
         for connection in list(self.connection_list):
             connection.transport.pause_reading()
             connection.cancel_waiting()

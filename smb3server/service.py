@@ -108,6 +108,7 @@ class Service:
             config.listen or hosts,
             server.settings.server_name,
             server.new_rpc_acceptor,
+            server.strangers,
             lambda: [share.name for share in server.share_list.values() if share.type == ShareType.DISK],
             lambda: [entry.address for entry in server.interfaces.interfaces],
             self.cluster_events,
@@ -129,7 +130,11 @@ class Service:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             soft = wanted
         if soft != resource.RLIM_INFINITY:
-            spare = min(self.config.settings.max_connections + 256, soft // 2)
+            settings = self.config.settings
+            spare = min(settings.max_connections + 2 * settings.max_unauthenticated + 256, soft // 2)
+            # Strangers must not take the descriptors that users' connections need.
+            for table in (self.server.silent_peers, self.server.strangers):
+                table.limit = min(table.limit, max(spare // 4, 16))
             self.server.max_opens = (soft - spare) // DESCRIPTORS_PER_OPEN
 
     def _check_kerberos(self) -> None:
@@ -366,7 +371,7 @@ class Service:
                 settings.max_message_before_authentication,
                 self.fabrics.adopt,
                 settings.negotiate_timeout,
-                settings.max_connections,
+                self.server.silent_peers,
                 settings.hosts.admits,
             )
         )

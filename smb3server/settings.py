@@ -67,6 +67,15 @@ class Settings:
     interim_delay: float = 0.2
     """After which a pending request tells its client so."""
     failed_logon_delay: float = 0.25
+    failed_logons_per_account: int = 10
+    """Failed logons to an account before its logons are slowed."""
+    failed_logons_per_address: int = 30
+    """The same from an IPv4 address or IPv6 /64."""
+    max_logon_delay: float = 5.0
+    """Between two logons to an account, or from an address, that are slowed; 0: none is."""
+    lockout_failures: int = 0
+    """Failed logons in a row that lock an account out; 0: none is."""
+    lockout_time: float = 900.0
     authentication_timeout: float = 45.0
     negotiate_timeout: float = 30.0
     """For a connection to say something that makes sense."""
@@ -85,4 +94,10 @@ class Settings:
     max_watchers: int = 1024
     """Per session: directories with CHANGE_NOTIFY; INSUFFICIENT_RESOURCES beyond."""
     max_connections: int = 4096
+    """With a user logged on."""
+    max_unauthenticated: int = 4096
+    """Connections without, of all addresses; beyond it the address that has most gives way."""
     max_unauthenticated_per_address: int = 512
+    """The same from one IPv4 address or IPv6 /64, once they have said something."""
+    idle_session_timeout: float = 900.0
+    """For a session without a tree connect, and a connection without a session, to be used; 0: for ever."""

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from smb3server.admin import SOCKET_NAME, ask, running
+from smb3server.log_lines import printable_tree
 
 EXIT_OK, EXIT_NO_SERVER, EXIT_USAGE = 0, 1, 2
 REFRESH_SECONDS = 2.0
@@ -229,6 +230,11 @@ def _report(path: Path) -> dict[str, Any]:
     return report
 
 
+def _shown(path: Path) -> dict[str, Any]:
+    """Give the report as a terminal may show it: clients choose some of the names in it."""
+    return cast("dict[str, Any]", printable_tree(_report(path)))
+
+
 def _show(path: Path, options: argparse.Namespace) -> int:
     interval = None if options.watch is None else max(0.2, options.watch)
     if options.json:
@@ -239,9 +245,9 @@ def _show(path: Path, options: argparse.Namespace) -> int:
             time.sleep(interval)
     console = Console()
     if interval is None:
-        console.print(render(_report(path)), highlight=False)
+        console.print(render(_shown(path)), highlight=False)
         return EXIT_OK
-    with Live(render(_report(path)), console=console, screen=console.is_terminal, auto_refresh=False) as live:
+    with Live(render(_shown(path)), console=console, screen=console.is_terminal, auto_refresh=False) as live:
         while True:
             time.sleep(interval)
-            live.update(render(_report(path)), refresh=True)
+            live.update(render(_shown(path)), refresh=True)

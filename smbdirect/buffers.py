@@ -13,6 +13,7 @@ import weakref
 
 from smbdirect.codec import Buffer
 from smbdirect.providers.base import Access, Endpoint, MemoryRegion, ProtectionDomain
+from smbdirect.strangers import Strangers
 
 _SMALLEST_CLASS = 12
 """log2 of the smallest buffer: 4 KiB."""
@@ -26,29 +27,13 @@ DEFAULT_RETAINED = 64 << 20
 STRANGER_SIZE = 8192
 """Bytes of a message up to which a peer that is not trusted needs no allowance."""
 
+STRANGERS_GRACE = 1.0
+"""Seconds that a message of theirs is safe from newcomers whose source has as much: longer than it takes to arrive."""
+
 STRANGERS_LIMIT = 4 << 20
 """Bytes of their longer messages, all peers together."""
 
 Counters = dict[str, int]
-
-
-class Allowance:
-    """Bytes that all peers whom nobody trusts yet may make this side hold together, beyond what each has anyway. Most
-    need none: only a long security token in their first messages does."""
-
-    def __init__(self, limit: int = STRANGERS_LIMIT) -> None:
-        self.limit = limit
-        self.taken = 0
-
-    def take(self, size: int) -> bool:
-        """False, and nothing is taken, if that is too much."""
-        if self.taken + size > self.limit:
-            return False
-        self.taken += size
-        return True
-
-    def give_back(self, size: int) -> None:
-        self.taken -= size
 
 
 class PoolBuffer:
@@ -133,7 +118,9 @@ class BufferPool:
         """Bytes on the free lists."""
         self.lent = 0
         """Bytes on loan."""
-        self.strangers = Allowance()
+        self.strangers = Strangers(STRANGERS_LIMIT, grace=STRANGERS_GRACE)
+        """Bytes that peers whom nobody trusts yet make this side hold, beyond what each has anyway. Most need none:
+        only a long security token in their first messages does."""
         self._free: FreeLists = {}
         self.caches: weakref.WeakSet[RegistrationCache] = weakref.WeakSet()
         """They hear of buffers that are given back to the system."""

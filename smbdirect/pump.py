@@ -43,6 +43,7 @@ from smbdirect.providers.base import (
 )
 from smbdirect.rdma import OnDone, Rdma, Transfer, check_descriptors, cut
 from smbdirect.settings import Settings
+from smbdirect.strangers import Stranger
 from smbdirect.work_queue import Sent, WorkQueue
 
 _log = logging.getLogger(__name__)
@@ -150,8 +151,8 @@ class SmbDirectTransport:
         self._closing = False
         self._dead = False
         self._ended = False
-        self._allowed = 0
-        """Bytes taken of the pool's allowance for peers that are not trusted."""
+        self._allowance: Stranger | None = None
+        """What it has of the memory for peers that are not trusted."""
         self._error: BaseException | None = None
         self._end: BaseException | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -324,19 +325,23 @@ class SmbDirectTransport:
     def _allocate(self, size: int) -> PoolBuffer:
         """A reassembly buffer. Raises ``ProtocolError`` where peers that are not trusted hold too much already."""
         if size > STRANGER_SIZE and self.connection.max_message_size <= constants.TRUSTED_MESSAGE_SIZE:
-            more = size - self._allowed
-            if more > 0:
-                if not self.pool.strangers.take(more):
-                    raise ProtocolError(f"no memory for a message of {size} bytes from a peer that is not trusted")
-                self._allowed = size
+            self._give_back_allowance()
+            self._allowance = self.pool.strangers.enter(self.peer_address[0], self._evicted, size)
+            if self._allowance is None:
+                raise ProtocolError(f"no memory for a message of {size} bytes from a peer that is not trusted")
         before = self.pool.allocations
         buffer = self.pool.acquire(size)
         self.counters["allocations"] += self.pool.allocations - before
         return buffer
 
     def _give_back_allowance(self) -> None:
-        self.pool.strangers.give_back(self._allowed)
-        self._allowed = 0
+        if self._allowance is not None:
+            self._allowance.leave()
+            self._allowance = None
+
+    def _evicted(self) -> None:
+        """Others need the memory more than the unfinished message of this peer, who has most of it."""
+        self.abort("unfinished message of a peer that is not trusted")
 
     def receive_released(self) -> None:
         """A receive buffer came back: post it and, if the peer needs it, grant it."""

@@ -13,8 +13,12 @@ from smbdirect.message_transport import InboundMessage, OnTransport
 from smbdirect.providers.base import ConnectionRequest, Endpoint, Listener, Provider, ignore_change
 from smbdirect.pump import SmbDirectTransport
 from smbdirect.settings import Settings
+from smbdirect.strangers import Stranger, Strangers
 
 _log = logging.getLogger(__name__)
+
+MAX_STRANGERS = 4096
+"""Connections that are negotiating, of a listener that shares no table with others."""
 
 
 class SmbDirectListener:
@@ -26,8 +30,12 @@ class SmbDirectListener:
         settings: Settings,
         pool: BufferPool,
         admits: Callable[[str], bool] = lambda host: True,
+        strangers: Strangers | None = None,
     ) -> None:
         self.address: tuple[str, int] = ("", 0)
+        self.strangers = Strangers(MAX_STRANGERS) if strangers is None else strangers
+        self._places: dict[SmbDirectTransport, Stranger] = {}
+        """Of those that have proved their address and are negotiating."""
         self.transports: set[SmbDirectTransport] = set()
         """Connections that have not finished negotiating."""
         self.on_change: Callable[[], None] = ignore_change
@@ -66,7 +74,7 @@ class SmbDirectListener:
             return
         transport.on_established = self._established
         self.transports.add(transport)
-        transport.start(_ignore_message, lambda error: self.transports.discard(transport))
+        transport.start(_ignore_message, lambda error: self._forget(transport))
         task = loop.create_task(self._accept(request, transport))
         self._accepting.add(task)
         task.add_done_callback(self._accepting.discard)
@@ -76,11 +84,27 @@ class SmbDirectListener:
             await request.accept()
         except (ConnectionLost, ProviderError) as error:
             _log.info("%s: not established: %s", request.peer_address, error)
-            self.transports.discard(transport)
+            self._forget(transport)
             transport.abort("not established")
+            return
+        if transport not in self.transports:
+            return  # it has negotiated already, or is gone
+        host = request.peer_address[0]
+        place = self.strangers.enter(host, lambda: transport.abort("too many connections"))
+        if place is None:
+            _log.warning("%s: too many connections", host)
+            transport.abort("too many connections")
+        else:
+            self._places[transport] = place
+
+    def _forget(self, transport: SmbDirectTransport) -> None:
+        self.transports.discard(transport)
+        place = self._places.pop(transport, None)
+        if place is not None:
+            place.leave()
 
     def _established(self, transport: SmbDirectTransport) -> None:
-        self.transports.discard(transport)
+        self._forget(transport)
         transport.detach()
         self._on_transport(transport)
 
@@ -108,14 +132,17 @@ async def listen(
     *,
     pool: BufferPool | None = None,
     admits: Callable[[str], bool] = lambda host: True,
+    strangers: Strangers | None = None,
 ) -> SmbDirectListener:
     """Accept SMB Direct connections from hosts that ``admits`` says True of; each is handed to ``on_transport`` once it
     has negotiated.
 
+    ``strangers``: the table of those that are negotiating, which listeners may share; None: one of its own.
+
     Until the upper layer raises ``max_message_size``, a peer gets few credits and only short messages. Raises
     ``OSError`` or ``ProviderError`` if the address cannot be listened on.
     """
-    listener = SmbDirectListener(on_transport, settings or Settings(), pool or BufferPool(), admits)
+    listener = SmbDirectListener(on_transport, settings or Settings(), pool or BufferPool(), admits, strangers)
     listener.attach(await provider.listen(host, port, listener.on_request))
     return listener
 

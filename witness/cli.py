@@ -8,9 +8,10 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from smb3server.admin import ask
+from smb3server.log_lines import printable_tree
 from smb3server.passwords import hide_arguments
 from smb3server.status_view import find_socket
 from witness.client import Registered, WitnessClient, WitnessClientError, choose_witness
@@ -162,7 +163,7 @@ def _ask_running(options: argparse.Namespace) -> int:
         print(f"smb3server witness: {answer['error']}", file=sys.stderr)
         return EXIT_FAILED
     if options.command == "status":
-        _show(answer)
+        _show(cast("dict[str, Any]", printable_tree(answer)))
     else:
         print(f"{answer['told']} registrations told")
     return EXIT_OK

@@ -15,6 +15,7 @@ from smb3server.rpc.association import Association
 from smb3server.rpc.dcerpc import Interface
 from smb3server.rpc.endpoint_mapper import EndpointMapper, Mapping
 from smb3server.rpc.tcp import RpcListener
+from smbdirect.strangers import Strangers
 from witness import ndr
 from witness.cluster import ClusterEvents, Event, ManualCluster
 from witness.interface import WitnessInterface
@@ -47,8 +48,10 @@ class WitnessService:
         new_acceptor: Callable[[], Acceptor],
         settings: WitnessSettings | None = None,
         extra_interfaces: Callable[[Association], list[Interface]] = lambda association: [],
+        strangers: Strangers | None = None,
     ) -> None:
-        """``extra_interfaces`` are served on the same port."""
+        """``extra_interfaces`` are served on the same port. ``strangers``: the table of connections that have not
+        authenticated; None: each port has its own."""
         self.settings = settings or WitnessSettings()
         self.cluster = cluster
         self.registrations = Registrations(cluster, self.settings.limits)
@@ -68,6 +71,7 @@ class WitnessService:
             new_acceptor,
             self.settings.max_connections,
             admits=self.settings.admits,
+            strangers=strangers,
         )
         self._mapper_listener = RpcListener(
             lambda association: [self.mapper.interface(association)],
@@ -75,6 +79,7 @@ class WitnessService:
             self.settings.max_connections,
             max_stub=4096,
             admits=self.settings.admits,
+            strangers=strangers,
         )
         self._unsubscribe: Callable[[], None] = lambda: None
         self._timer: asyncio.TimerHandle | None = None

@@ -9,6 +9,7 @@ from typing import Any
 from smb3server.admin import Command
 from smb3server.auth.acceptor import Acceptor
 from smb3server.config import WitnessConfig
+from smbdirect.strangers import Strangers
 from witness.cluster import ClusterEvents, ManualCluster, Node
 from witness.ndr import Address
 from witness.service import NotifyError, WitnessService, WitnessSettings, notify_by_hand
@@ -26,6 +27,7 @@ class Witness:
         hosts: Sequence[str],
         server_name: str,
         new_acceptor: Callable[[], Acceptor],
+        strangers: Strangers,
         list_shares: Callable[[], Collection[str]],
         list_local_addresses: Callable[[], Collection[Address]],
         cluster: ClusterEvents | None = None,
@@ -43,7 +45,7 @@ class Witness:
         settings = WitnessSettings(
             list(hosts), config.port, config.endpoint_mapper_port, config.require_privacy, admits=admits
         )
-        self.service = WitnessService(cluster, new_acceptor, settings)
+        self.service = WitnessService(cluster, new_acceptor, settings, strangers=strangers)
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> None:

@@ -1,6 +1,7 @@
 """One authentication under way: SPNEGO with NTLM and Kerberos, or either bare (MS-SPNG, RFC 4178).
 
-The usual one, NTLM to begin with, takes a short way (``short_exchange``); pyspnego does the others.
+Whoever sends the tokens is a stranger: their size is bounded here, SPNEGO and NTLM are parsed here (``exchange``,
+``ntlm_logon``), and no library sees more than the token of the mechanism that was chosen.
 """
 
 from __future__ import annotations
@@ -8,18 +9,20 @@ from __future__ import annotations
 import importlib
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 import spnego
 from spnego._context import GSSMech
-from spnego._negotiate import NegotiateProxy
-from spnego._spnego import NegTokenInit, unpack_token
-from spnego.exceptions import BadMechanismError, SpnegoError
+from spnego._spnego import NegTokenInit
+from spnego.exceptions import SpnegoError
 
+from smb3server.auth.exchange import AP_REQ, Exchange, Mechanism
+from smb3server.auth.guessing import Guesses, LogonDelayed
 from smb3server.auth.ntlm import NtlmAcceptor
 from smb3server.auth.ntlm_logon import LogonError, NtlmLogon
 from smb3server.auth.principals import Principals
-from smb3server.auth.short_exchange import ShortExchange
+from smb3server.auth.spnego_tokens import KERBEROS, MS_KERBEROS, NTLM, gss_mechanism
 from smb3server.auth.users import UserDatabase
 from smb3server.session import Identity
 from smb3server.status import NtStatus, StatusError
@@ -27,58 +30,81 @@ from smbdirect.errors import DecodeError
 
 log = logging.getLogger(__name__)
 
-_AP_REQ = b"\x6e"
-"""Tag of KRB_AP_REQ (RFC 4120 5.5.1)."""
+MAX_TOKEN = 8192
+"""Bytes of one security token without Kerberos: NTLM's largest are below 2 KiB."""
+MAX_KERBEROS_TOKEN = 65536
+"""Bytes of one with Kerberos: tickets of users in many groups are large (MaxTokenSize of Windows is 48000)."""
 
 
-class _Negotiate(NegotiateProxy):  # type: ignore[misc]
-    """pyspnego's SPNEGO with the mechanisms given, and no others."""
+class _Ntlm:
+    """Keeps ``exchange.Mechanism`` for NTLM: with pyspnego's context where messages are protected with it later."""
 
-    _complete: bool
+    def __init__(self, logon: NtlmLogon, context: NtlmAcceptor | None) -> None:
+        self._logon = logon
+        self._challenged = False
+        self.context = context
 
-    def __init__(self, contexts: dict[GSSMech, Any]) -> None:
-        super().__init__(usage="accept", _negotiate_contexts=contexts)
-        self._mechanisms = list(contexts)
-        self._context_list: dict[GSSMech, Any] = {}
-        for context in contexts.values():
-            context._is_wrapped = True
+    @property
+    def complete(self) -> bool:
+        return self._logon.identity is not None
 
-    def _preferred_mech_list(self) -> list[GSSMech]:
-        return self._mechanisms
+    @property
+    def unproven(self) -> bool:
+        return self._logon.unproven
 
-    def _rebuild_context_list(self, mech_types: list[str] | None = None, channel_bindings: Any = None) -> list[str]:
-        super()._rebuild_context_list(mech_types, channel_bindings)
-        if mech_types is not None:
-            # In the client's order: its first choice needs no mechListMIC (RFC 4178 5), its token is for that one.
-            offered: dict[GSSMech, Any] = {}
-            for oid in mech_types:
-                for mech, entry in self._context_list.items():
-                    if self._is_same_mech(mech, oid):
-                        offered.setdefault(mech, entry)
-            if not offered:
-                raise BadMechanismError(context_msg="no common mechanism")
-            self._context_list = offered
-            self._mechanisms = list(offered)
-        return [mech.value for mech in self._context_list]
+    def step(self, token: bytes) -> bytes:
+        if len(token) > MAX_TOKEN:
+            raise ValueError(f"NTLM token of {len(token)} bytes")
+        if self.context is not None:
+            return self.context.step(token) or b""
+        if not self._challenged:
+            self._challenged = True
+            return self._logon.challenge(token)
+        self._logon.authenticate(token)
+        return b""
 
-    def _step_spnego_input(self, in_token: bytes | None = None, channel_bindings: Any = None) -> Any:
-        complete: bool = self._complete
-        token, mic, is_spnego = super()._step_spnego_input(in_token, channel_bindings)
-        # Whether it is complete is for the acceptor to know, whatever negState the client sends.
-        self._complete = complete
-        if is_spnego and token and self._mech_list and not self._mech_sent:
-            # RFC 4178 4.2.1: the optimistic token is for the first mechanism of the client's; of no use for another.
-            first = self._mech_list[0]
-            if self._init_sent and not self._is_same_mech(self._chosen_mech, first):
-                token = None
-        return token, mic, is_spnego
+    def mic(self, data: bytes) -> bytes:
+        if self.context is None:
+            return self._logon.mechanism_list_mic(data)
+        made: bytes = self.context.sign(data)
+        # MS-SPNG 3.3.5.1: the cipher starts anew for messages, the sequence numbers go on.
+        self.context._reset_ntlm_crypto_state()
+        return made
 
-    def _step_spnego_mic(self, in_mic: bytes | None = None) -> bytes | None:
-        """A guest's comes of a password that nobody here knows: there is nothing to verify it with, nor to make one."""
-        if getattr(self._context, "unproven", False):
-            self._mic_sent = self._mic_recv = True
-            return None
-        return super()._step_spnego_mic(in_mic)  # type: ignore[no-any-return]
+    def check_mic(self, data: bytes, mic: bytes) -> None:
+        if self.context is None:
+            self._logon.check_mechanism_list_mic(data, mic)
+            return
+        self.context.verify(data, mic)
+        self.context._reset_ntlm_crypto_state(outgoing=False)
+
+
+class _Kerberos:
+    """Keeps ``exchange.Mechanism`` for Kerberos (RFC 4121): the tokens are for the system's GSS-API."""
+
+    unproven = False
+
+    def __init__(self, context: Any) -> None:
+        self.context = context
+        context._is_wrapped = True
+        self._begun = False
+
+    @property
+    def complete(self) -> bool:
+        return bool(self.context.complete)
+
+    def step(self, token: bytes) -> bytes:
+        # What names another mechanism would be given to that one's parser, whichever the system has.
+        if not self._begun and not token.startswith(AP_REQ) and gss_mechanism(token) not in (KERBEROS, MS_KERBEROS):
+            raise ValueError("not a Kerberos token")
+        self._begun = True
+        return self.context.step(token) or b""
+
+    def mic(self, data: bytes) -> bytes:
+        return self.context.sign(data)  # type: ignore[no-any-return]
+
+    def check_mic(self, data: bytes, mic: bytes) -> None:
+        self.context.verify(data, mic)
 
 
 class Acceptor:
@@ -94,82 +120,91 @@ class Acceptor:
         service: str = "cifs",
         keys_only: bool = False,
         ntlm: bool = True,
+        guesses: Guesses | None = None,
+        address: str = "",
     ) -> None:
         """``kerberos``: which principals get in; None: no tickets are taken. ``service``: first part of the server's
-        own principal. ``keys_only``: nobody wants its ``context``, so NTLM may take the short way. ``ntlm``: passwords
-        are taken."""
-        self._logon = NtlmLogon(users, server_name, allow_guest, allow_anonymous)
+        own principal. ``keys_only``: nobody wants its ``context``, so NTLM may do without pyspnego. ``ntlm``: passwords
+        are taken. ``guesses``: where failed logons from ``address`` count; None: nowhere."""
+        self._logon = NtlmLogon(users, server_name, allow_guest, allow_anonymous, guesses)
+        self._logon.address = address
+        self._users = users
         self._principals = kerberos
-        self._with_ntlm = ntlm
         self._service = service
         self._keys_only = keys_only
-        self._short: ShortExchange | None = None
-        self._ntlm: NtlmAcceptor | None = None
-        self._kerberos: Any = None
-        self._context: Any = None
-        self._begun = False
+        self._ntlm: _Ntlm | None = None
+        self._kerberos: _Kerberos | None = None
+        self._max_token = MAX_KERBEROS_TOKEN if kerberos is not None else MAX_TOKEN
+        mechanisms: dict[bytes, Callable[[], Mechanism | None]] = {NTLM: self._make_ntlm} if ntlm else {}
+        if kerberos is not None:
+            mechanisms |= {KERBEROS: self._make_kerberos, MS_KERBEROS: self._make_kerberos}
+        self._exchange = Exchange(mechanisms)
         self.identity: Identity | None = None
         self.expiration_time: float | None = None
         """When the credentials expire, monotonic seconds; None: never."""
 
+    @property
+    def address(self) -> str:
+        """The client's, by which failed logons count."""
+        return self._logon.address
+
+    @address.setter
+    def address(self, address: str) -> None:
+        self._logon.address = address
+
+    @property
+    def claimed(self) -> str:
+        """The account that the client named, proven or not; empty if none was named yet. The client chooses it: escape
+        it where it is shown."""
+        return self._logon.claimed
+
     def step(self, token: bytes) -> bytes:
-        """The answer to the client's token. Raises LOGON_FAILURE, or INVALID_PARAMETER for a token that is none."""
-        if not self._begun:
-            self._begun = True
-            if self._keys_only and self._with_ntlm:
-                self._short = ShortExchange.begin(token, self._logon)
-            if self._short is None:
-                self._make_context(token)
+        """Give the answer to the client's token. Raises ``StatusError``: LOGON_FAILURE, ACCOUNT_LOCKED_OUT, or
+        INVALID_PARAMETER for a token that is none; and ``LogonDelayed``: call it again then, with the same token."""
+        if len(token) > self._max_token:
+            raise StatusError(NtStatus.INVALID_PARAMETER)
         try:
-            answer = self._short.step(token) if self._short is not None else self._context.step(token)
+            answer = self._exchange.step(token)
+        except LogonDelayed:
+            raise
         except LogonError as error:
-            raise StatusError(NtStatus.LOGON_FAILURE) from error
+            raise StatusError(NtStatus.ACCOUNT_LOCKED_OUT if error.locked else NtStatus.LOGON_FAILURE) from error
         except DecodeError as error:
             raise StatusError(NtStatus.INVALID_PARAMETER) from error
         except SpnegoError as error:
             log.debug("authentication failed: %s", error)
             raise StatusError(NtStatus.LOGON_FAILURE) from error
         except Exception as error:
-            if self._kerberos is not None and self._kerberos._context is not None:
+            if self._kerberos is not None and self._kerberos.context._context is not None:
                 # A ticket that is old, for somebody else, seen before, or not authentic.
                 log.info("Kerberos: %s", error)
                 raise StatusError(NtStatus.LOGON_FAILURE) from error
             # The parsers behind this meet whatever a stranger sends, and raise whatever comes to them.
             log.debug("malformed security token: %r", error)
             raise StatusError(NtStatus.INVALID_PARAMETER) from error
-        if self._short is not None:
-            self.identity = self._logon.identity
-        elif self._context.complete:
+        if self._exchange.complete:
             self.identity = self._proven()
-        return answer or b""
+        return answer
 
-    def _make_context(self, token: bytes) -> None:
-        """pyspnego's, for this first token."""
-        contexts: dict[GSSMech, Any] = {}
-        if self._principals is not None:
-            try:
-                contexts[GSSMech.kerberos] = spnego.server(protocol="kerberos", service=self._service)
-            except SpnegoError as error:
-                log.warning("Kerberos is not available: %s", error)
-        if self._with_ntlm:
-            contexts[GSSMech.ntlm] = self._ntlm = NtlmAcceptor(self._logon)
-        if not contexts:
-            raise StatusError(NtStatus.LOGON_FAILURE)
-        self._kerberos = contexts.get(GSSMech.kerberos)
-        self._context = _Negotiate(contexts)
-        if self._kerberos is not None and token[:1] == _AP_REQ:
-            # RPC's Kerberos (GSS_C_DCE_STYLE) comes without the mechanism that GSS tokens begin with.
-            self._context = self._kerberos
-            self._context._is_wrapped = False
+    def _make_ntlm(self) -> Mechanism:
+        self._ntlm = _Ntlm(self._logon, None if self._keys_only else NtlmAcceptor(self._logon))
+        return self._ntlm
+
+    def _make_kerberos(self) -> Mechanism | None:
+        try:
+            self._kerberos = _Kerberos(spnego.server(protocol="kerberos", service=self._service))
+        except SpnegoError as error:
+            log.warning("Kerberos is not available: %s", error)
+            return None
+        return self._kerberos
 
     def _proven(self) -> Identity:
-        """Who the mechanism that was chosen says it is."""
-        chosen = self._kerberos if self._context is self._kerberos else self._context._context
-        if self._ntlm is not None and chosen is self._ntlm and self._ntlm.complete and self._ntlm.identity is not None:
-            return self._ntlm.identity  # type: ignore[no-any-return]
-        if self._kerberos is not None and chosen is self._kerberos and self._kerberos.complete:
-            return self._kerberos_identity(self._kerberos)
-        raise StatusError(NtStatus.LOGON_FAILURE)
+        """Tell who the mechanism that was chosen says it is."""
+        if self._exchange.chosen is self._kerberos and self._kerberos is not None:
+            return self._kerberos_identity(self._kerberos.context)
+        if self._logon.identity is None:
+            raise StatusError(NtStatus.LOGON_FAILURE)
+        return self._logon.identity
 
     def _kerberos_identity(self, context: Any) -> Identity:
         """The ticket's client, for as long as the ticket lasts."""
@@ -185,14 +220,16 @@ class Acceptor:
 
     @property
     def context(self) -> Any:
-        """pyspnego's context, for messages protected by the completed authentication itself; None if there
-        was none (``keys_only``)."""
-        return self._context
+        """pyspnego's context, for messages protected by the completed authentication itself; None if there is none
+        (NTLM with ``keys_only``)."""
+        chosen = self._exchange.chosen
+        return chosen.context if isinstance(chosen, _Ntlm | _Kerberos) else None
 
     @property
     def ntlm(self) -> NtlmAcceptor | None:
         """None if the mechanism is another."""
-        return self._ntlm if self._ntlm is not None and self._ntlm.complete else None
+        context = self._ntlm.context if self._ntlm is not None else None
+        return context if context is not None and context.complete else None
 
     @property
     def extended_session_security(self) -> bool | None:
@@ -202,9 +239,9 @@ class Acceptor:
     @property
     def session_key(self) -> bytes:
         """Of the completed authentication, whole."""
-        if self._short is not None:
-            return self._logon.session_key
-        return self._context.session_key  # type: ignore[no-any-return]
+        if self._exchange.chosen is self._kerberos and self._kerberos is not None:
+            return self._kerberos.context.session_key  # type: ignore[no-any-return]
+        return self._logon.session_key
 
 
 def hint_token(kerberos: bool = False, ntlm: bool = True) -> bytes:
@@ -212,9 +249,7 @@ def hint_token(kerberos: bool = False, ntlm: bool = True) -> bytes:
     mechanisms = [GSSMech._ms_kerberos.value, GSSMech.kerberos.value] if kerberos else []
     if ntlm or not mechanisms:
         mechanisms.append(GSSMech.ntlm.value)
-    token = NegTokenInit(mechanisms, hint_name=b"not_defined_in_RFC4178@please_ignore").pack()
-    unpack_token(token)
-    return token  # type: ignore[no-any-return]
+    return NegTokenInit(mechanisms, hint_name=b"not_defined_in_RFC4178@please_ignore").pack()  # type: ignore[no-any-return]
 
 
 def keytab_realms(keytab: str) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""The NTLM acceptor as pyspnego's SPNEGO wants it, and what protects messages afterwards (MS-NLMP 3.4).
+"""The NTLM acceptor with pyspnego's protection of messages afterwards (MS-NLMP 3.4).
 
 pyspnego's own acceptor reads accounts from a file named in the environment, computes the MIC over re-encoded messages
 and knows no anonymous users; ``ntlm_logon`` stands in for those steps.
@@ -26,6 +26,8 @@ class NtlmAcceptor(NTLMProxy):  # type: ignore[misc]
         ContextProxy.__init__(self, [], None, None, None, ContextReq.default, "accept", "ntlm", NegotiateOptions.none)
         self._logon = logon
         self._complete = False
+        # pyspnego then writes no token into its log, not even into one that nobody reads.
+        self._is_wrapped = True
         self._credential = None
         self._temp_negotiate: bytes | None = None
         self._temp_challenge = None
@@ -70,14 +72,3 @@ class NtlmAcceptor(NTLMProxy):  # type: ignore[misc]
         if self._context_attr & NegotiateFlags.key_exch:
             checksum = handle.update(checksum)
         return sealed, b"\x01\x00\x00\x00" + checksum + number
-
-    @property
-    def _requires_mech_list_mic(self) -> bool:
-        """A mechListMIC is verified and answered where it comes; only a change of mechanism makes it a must (RFC 4178
-        5). impacket: sends a MIC of NTLM's own and no mechListMIC."""
-        return False
-
-    @property
-    def unproven(self) -> bool:
-        """Let in without a proof of a password."""
-        return self._logon.unproven

@@ -11,40 +11,68 @@ import os
 
 from spnego._ntlm_raw.crypto import rc4init, rc4k, sealkey, signkey
 from spnego._ntlm_raw.security import sign
-from spnego.exceptions import InvalidTokenError
 
 from smb3server.auth import ntlm_messages as messages
+from smb3server.auth.guessing import Guesses, LogonDelayed, LogonRefused
 from smb3server.auth.ntlm_messages import CLIENT_CHALLENGE_SIZE, MIC_OFFSET, MIC_SIZE, PROOF_SIZE, Authenticate, Flags
-from smb3server.auth.users import UserDatabase
+from smb3server.auth.users import Account, UserDatabase
 from smb3server.session import Identity
 
 _UNICODE = int(Flags.UNICODE)
 _KEY_EXCHANGE = int(Flags.KEY_EXCHANGE)
 _PROTECTS = int(Flags.SIGN | Flags.SEAL)
+_NOBODY = os.urandom(16)
+"""Stands for the NT hash of names that are no account: their proof is verified, too, so that neither the answer nor its
+time tells which names there are."""
 
 
-class LogonError(InvalidTokenError):  # type: ignore[misc]
+class LogonError(Exception):
     """Unknown user or wrong proof: STATUS_LOGON_FAILURE."""
+
+    def __init__(self, reason: str, locked: bool = False) -> None:
+        """``locked``: the account is locked out, STATUS_ACCOUNT_LOCKED_OUT."""
+        super().__init__(reason)
+        self.locked = locked
 
 
 class NtlmLogon:
     """``challenge``, then ``authenticate``, once; ``identity`` is set once that succeeded. Both raise ``LogonError``,
-    and ``ValueError`` or ``DecodeError`` for a message that is none."""
+    and ``ValueError`` or ``DecodeError`` for a message that is none. ``authenticate`` may raise ``LogonDelayed``: then
+    nothing has changed, and it is called again."""
 
     __slots__ = (
         "_allow_anonymous",
         "_allow_guest",
         "_challenge",
+        "_guesses",
         "_negotiate",
+        "_not_before",
         "_server_challenge",
         "_server_name",
         "_users",
+        "address",
+        "claimed",
         "flags",
         "identity",
         "session_key",
     )
 
-    def __init__(self, users: UserDatabase, server_name: str, allow_guest: bool, allow_anonymous: bool) -> None:
+    def __init__(
+        self,
+        users: UserDatabase,
+        server_name: str,
+        allow_guest: bool,
+        allow_anonymous: bool,
+        guesses: Guesses | None = None,
+    ) -> None:
+        """``guesses``: where failures count; None: nowhere."""
+        self._guesses = guesses
+        self._not_before: float | None = None
+        """When the answer to the challenge may be looked at; None: that is not known yet."""
+        self.address = ""
+        """The client's, by which failures count."""
+        self.claimed = ""
+        """The account that the client named, proven or not."""
         self._users = users
         self._server_name = server_name
         self._allow_guest = allow_guest
@@ -59,11 +87,6 @@ class NtlmLogon:
         """NegotiateFlags of the AUTHENTICATE_MESSAGE."""
 
     @property
-    def begun(self) -> bool:
-        """The challenge was sent."""
-        return bool(self._challenge)
-
-    @property
     def unproven(self) -> bool:
         """Let in without a proof of a password."""
         return self.identity is not None and (self.identity.guest or self.identity.anonymous)
@@ -72,7 +95,7 @@ class NtlmLogon:
         """3.2.5.1.1."""
         offered = messages.parse_negotiate(token)
         if not offered & _UNICODE:
-            raise LogonError(context_msg="client does not speak Unicode")
+            raise LogonError("client does not speak Unicode")
         self._server_challenge = os.urandom(8)
         self._negotiate = token
         self._challenge = messages.pack_challenge(
@@ -83,28 +106,60 @@ class NtlmLogon:
     def authenticate(self, token: bytes) -> None:
         """3.2.5.1.2."""
         if self.identity is not None or not self._challenge:
-            raise LogonError(context_msg="no challenge is open")
-        # A challenge is good for one answer, whatever that is.
-        challenge, self._challenge = self._challenge, b""
+            raise LogonError("no challenge is open")
         given = messages.parse_authenticate(token)
         response = given.nt_response
-        if not given.user and not response:
+        anonymous = not given.user and not response
+        self.claimed = given.user
+        if not anonymous:
+            self._await_turn(given.user)
+        # A challenge is good for one answer, whatever that is.
+        challenge, self._challenge = self._challenge, b""
+        if anonymous:
             self._accept_unproven(given, Identity("", anonymous=True), self._allow_anonymous)
             return
         account = self._users.find(given.user)
-        if account is None:
-            self._accept_unproven(given, Identity(given.user, given.domain, guest=True), self._allow_guest)
+        if account is None and self._allow_guest:
+            self._accept_unproven(given, Identity(given.user, given.domain, guest=True), True)
             return
+        try:
+            self._prove(account, given, challenge, token)
+        except (LogonError, ValueError):
+            if self._guesses is not None:
+                self._guesses.failed(given.user, self.address)
+            raise
+        if self._guesses is not None:
+            self._guesses.succeeded(given.user, self.address)
+
+    def _await_turn(self, name: str) -> None:
+        """Raise ``LogonDelayed`` until the answer's turn has come."""
+        guesses = self._guesses
+        if guesses is None:
+            return
+        now = guesses.clock()
+        if self._not_before is None:
+            try:
+                self._not_before = now + guesses.delay(name, self.address)
+            except LogonRefused as refusal:
+                self._challenge = b""
+                raise LogonError(str(refusal), refusal.locked) from refusal
+        if now < self._not_before:
+            raise LogonDelayed(self._not_before - now)
+
+    def _prove(self, account: Account | None, given: Authenticate, challenge: bytes, token: bytes) -> None:
+        """Verify the NTLMv2 response. For names that are no account the same is done, and fails."""
+        response = given.nt_response
         if len(response) < PROOF_SIZE + CLIENT_CHALLENGE_SIZE:
-            raise LogonError(context_msg="no NTLMv2 response")
+            raise LogonError("no NTLMv2 response")
         proof, blob = response[:PROOF_SIZE], response[PROOF_SIZE:]
         # Windows looks at the form before the proof.
         av_flags = messages.av_flags(blob)
         # NTOWFv2 (3.3.2).
         name = (given.user.upper() + given.domain).encode("utf-16-le")
-        key = hmac.digest(account.nt_hash, name, "md5")
-        if not hmac.compare_digest(hmac.digest(key, self._server_challenge + blob, "md5"), proof):
-            raise LogonError(context_msg="wrong password")
+        key = hmac.digest(_NOBODY if account is None else account.nt_hash, name, "md5")
+        right = hmac.compare_digest(hmac.digest(key, self._server_challenge + blob, "md5"), proof)
+        if account is None or not right:
+            raise LogonError("wrong password, or no such user")
         session_key = _exchange(given, hmac.digest(key, proof, "md5"))
         if av_flags & messages.AV_FLAG_MIC:
             self._verify_mic(session_key, challenge, token)
@@ -116,15 +171,15 @@ class NtlmLogon:
         """Over all three messages as they were on the wire, its own bytes zero (3.2.5.1.2)."""
         end = MIC_OFFSET + MIC_SIZE
         if len(token) < end:
-            raise LogonError(context_msg="no MIC")
+            raise LogonError("no MIC")
         covered = b"".join((self._negotiate, challenge, token[:MIC_OFFSET], bytes(MIC_SIZE), token[end:]))
         if not hmac.compare_digest(hmac.digest(session_key, covered, "md5"), token[MIC_OFFSET:end]):
-            raise LogonError(context_msg="wrong MIC")
+            raise LogonError("wrong MIC")
 
     def _accept_unproven(self, given: Authenticate, identity: Identity, allowed: bool) -> None:
         """Anonymous and guest: there is no shared secret, so the session has no keys."""
         if not allowed:
-            raise LogonError(context_msg="no such user" if identity.guest else "anonymous access is off")
+            raise LogonError("anonymous access is off")
         self.session_key = _exchange(given, bytes(16)) if identity.anonymous else bytes(16)
         self.flags = given.flags
         self.identity = identity
@@ -136,7 +191,7 @@ class NtlmLogon:
     def check_mechanism_list_mic(self, mechanisms: bytes, mic: bytes) -> None:
         """Raises ``LogonError``."""
         if not hmac.compare_digest(self._mic(mechanisms, "initiate"), mic):
-            raise LogonError(context_msg="wrong mechListMIC")
+            raise LogonError("wrong mechListMIC")
 
     def _mic(self, mechanisms: bytes, side: str) -> bytes:
         """The first signature of that side (MS-NLMP 3.4.4)."""
@@ -148,6 +203,6 @@ def _exchange(given: Authenticate, key: bytes) -> bytes:
     """ExportedSessionKey (MS-NLMP 3.2.5.1.2)."""
     if given.flags & _KEY_EXCHANGE and given.flags & _PROTECTS:
         if len(given.encrypted_key) != 16:
-            raise LogonError(context_msg="session key of a wrong size")
+            raise LogonError("session key of a wrong size")
         return rc4k(key, given.encrypted_key)  # type: ignore[no-any-return]
     return key

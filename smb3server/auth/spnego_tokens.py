@@ -1,6 +1,7 @@
-"""SPNEGO tokens that an acceptor meets when the client's first choice is NTLM (RFC 4178 4.2, DER of X.690 8).
+"""SPNEGO tokens that an acceptor meets (RFC 4178 4.2, DER of X.690 8).
 
-No tree of objects: one pass over the token, ``ValueError`` for what is not DER or not such a token.
+No tree of objects: one pass over the token, ``ValueError`` for what is not DER or not such a token. Whoever sends them
+is not authenticated yet, so every part has a bound of its own, and the work is linear in the token's size.
 """
 
 from __future__ import annotations
@@ -14,6 +15,17 @@ SPNEGO = bytes.fromhex("06062b0601050502")
 """1.3.6.1.5.5.2, tag and length included."""
 NTLM = bytes.fromhex("060a2b06010401823702020a")
 """1.3.6.1.4.1.311.2.2.10."""
+KERBEROS = bytes.fromhex("06092a864886f712010202")
+"""1.2.840.113554.1.2.2."""
+MS_KERBEROS = bytes.fromhex("06092a864882f712010202")
+"""1.2.840.48018.1.2.2: the same mechanism under the number that Windows 2000 gave it (MS-SPNG 1.9)."""
+
+MAX_MECHANISMS = 16
+"""Mechanisms that a client may offer. Windows offers five."""
+MAX_OID = 32
+"""Bytes of one object identifier."""
+MAX_MECHANISM_LIST = 1024
+"""Bytes of the list of mechanisms."""
 
 _GSS, _SEQUENCE, _OCTETS, _ENUMERATED, _OID = 0x60, 0x30, 0x04, 0x0A, 0x06
 _INIT, _RESP = 0xA0, 0xA1
@@ -25,12 +37,17 @@ class Init(NamedTuple):
 
     mechanisms: bytes
     """MechTypeList as it was sent: what a mechListMIC covers."""
-    first: bytes
-    """Object identifier of the client's first choice, tag and length included."""
+    offered: tuple[bytes, ...]
+    """Object identifiers in the client's order, tag and length included; never empty."""
     token: bytes
     """For the first choice; empty: none."""
-    mic: bool
-    """There is a mechListMIC, which is early."""
+    mic: bytes
+    """The mechListMIC, which is early; empty: none."""
+
+    @property
+    def first(self) -> bytes:
+        """Give the client's first choice."""
+        return self.offered[0]
 
 
 class Resp(NamedTuple):
@@ -92,10 +109,41 @@ def parse_init(token: bytes) -> Init:
         raise ValueError("no mechanisms")
     place = fields[0xA0]
     start, stop = _element(token, *place, _SEQUENCE)
-    _, first_end = _element(token, start, stop, _OID)
+    offered = _mechanisms(token, start, stop)
     # NegTokenInit2 (MS-SPNG 2.2.1) has hints in [3] and the mechListMIC in [4].
-    mic = 0xA4 in fields or (0xA3 in fields and token[fields[0xA3][0] : fields[0xA3][0] + 1] != bytes((_SEQUENCE,)))
-    return Init(token[place[0] : stop], token[start:first_end], _octets(token, fields.get(0xA2)) or b"", mic)
+    hints = 0xA3 in fields and token[fields[0xA3][0] : fields[0xA3][0] + 1] == bytes((_SEQUENCE,))
+    mic = _octets(token, fields.get(0xA4 if hints else 0xA3)) or b""
+    return Init(token[place[0] : stop], offered, _octets(token, fields.get(0xA2)) or b"", mic)
+
+
+def _mechanisms(token: bytes, at: int, end: int) -> tuple[bytes, ...]:
+    """Cut the object identifiers of a MechTypeList. They are compared as they are, never decoded."""
+    if end - at > MAX_MECHANISM_LIST:
+        raise ValueError("list of mechanisms too long")
+    offered: list[bytes] = []
+    while at < end:
+        start, stop = _element(token, at, end, _OID)
+        if not 0 < stop - start <= MAX_OID:
+            raise ValueError("object identifier of a wrong size")
+        if len(offered) == MAX_MECHANISMS:
+            raise ValueError("too many mechanisms")
+        offered.append(token[at:stop])
+        at = stop
+    if not offered:
+        raise ValueError("empty list of mechanisms")
+    return tuple(offered)
+
+
+def gss_mechanism(token: bytes) -> bytes:
+    """Give the mechanism that an initial GSS token names, tag and length included (RFC 2743 3.1). Raises
+    ``ValueError``."""
+    at, end = _element(token, 0, len(token), _GSS)
+    if end != len(token):
+        raise ValueError("bytes behind a GSS token")
+    start, stop = _element(token, at, end, _OID)
+    if not 0 < stop - start <= MAX_OID:
+        raise ValueError("object identifier of a wrong size")
+    return token[at:stop]
 
 
 def parse_resp(token: bytes) -> Resp:
@@ -109,7 +157,9 @@ def parse_resp(token: bytes) -> Resp:
         state = token[start]
     if 0xA1 in fields:
         first, last = fields[0xA1]
-        _, stop = _element(token, first, last, _OID)
+        start, stop = _element(token, first, last, _OID)
+        if not 0 < stop - start <= MAX_OID:
+            raise ValueError("object identifier of a wrong size")
         mechanism = token[first:stop]
     return Resp(state, mechanism, _octets(token, fields.get(0xA2)), _octets(token, fields.get(0xA3)))
 

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 
+from smb3server.auth.acceptor import Acceptor
+from smb3server.auth.guessing import LogonDelayed
 from smb3server.connection import Connection
 from smb3server.request import Buffer, Interim, Pending, Request, Response, handles
 from smb3server.security import preauth
@@ -130,13 +132,28 @@ def _authenticate(request: Request, session: Session, setup: SessionSetupRequest
         hashes[key] = preauth.extend(start, (_as_received(request),))
     acceptor = connection.acceptors.get(key)
     if acceptor is None:
-        acceptor = connection.acceptors[key] = connection.server.new_acceptor()
+        acceptor = connection.acceptors[key] = connection.server.new_acceptor(connection.client_name)
     try:
-        answer = acceptor.step(token)
-        if acceptor.identity is not None:
-            flags = _complete(request, session, setup)
+        return _step(request, session, setup, token, acceptor)
+    except LogonDelayed as delay:
+        return _Postponed(request, session, setup, token, acceptor, delay.seconds).pending
     except StatusError as error:
-        return _refuse(request, session, error)
+        _forget_failed(request, session, acceptor, error)
+        pending = request.pend(Interim.NEVER, lambda: None)
+        # Answered after a moment, as what is guessed is.
+        connection.loop.call_later(connection.server.settings.failed_logon_delay, pending.fail, error)
+        return pending
+
+
+def _step(request: Request, session: Session, setup: SessionSetupRequest, token: bytes, acceptor: Acceptor) -> Response:
+    """Give the acceptor the client's token, and make the session valid once that says who the client is. Raises
+    ``StatusError`` and ``LogonDelayed``."""
+    connection = request.connection
+    key = session.session_id
+    hashes = connection.preauth_session_table
+    answer = acceptor.step(token)
+    if acceptor.identity is not None:
+        flags = _complete(request, session, setup)
     if acceptor.identity is None:
         if connection.dialect == Dialect.SMB_3_1_1:
             request.extra["on_encoded"] = partial(_hash_reply, connection, key)
@@ -144,6 +161,53 @@ def _authenticate(request: Request, session: Session, setup: SessionSetupRequest
     connection.acceptors.pop(key, None)
     hashes.pop(key, None)
     return _response(answer, flags, NtStatus.SUCCESS)
+
+
+class _Postponed:
+    """A token that is looked at later, and answered then: too many logons to its account, or from its address, have
+    failed."""
+
+    def __init__(
+        self,
+        request: Request,
+        session: Session,
+        setup: SessionSetupRequest,
+        token: bytes,
+        acceptor: Acceptor,
+        seconds: float,
+    ) -> None:
+        self._request = request
+        self._session = session
+        self._setup = setup
+        self._token = token
+        self._acceptor = acceptor
+        self._timer = request.connection.loop.call_later(seconds, self._resume)
+        self.pending = request.pend(Interim.NEVER, self._gone)
+
+    def _gone(self) -> None:
+        self._timer.cancel()
+        self.pending.fail(StatusError(NtStatus.USER_SESSION_DELETED))
+
+    def _resume(self) -> None:
+        connection = self._request.connection
+        if connection.closed or connection.acceptors.get(self._session.session_id) is not self._acceptor:
+            self._gone()
+            return
+        # What a failure takes away must not cancel the request that is about to tell of it.
+        self.pending.on_cancel = lambda: None
+        try:
+            response = _step(self._request, self._session, self._setup, self._token, self._acceptor)
+        except LogonDelayed as delay:
+            self.pending.on_cancel = self._gone
+            self._timer = connection.loop.call_later(delay.seconds, self._resume)
+        except StatusError as error:
+            _forget_failed(self._request, self._session, self._acceptor, error)
+            self.pending.fail(error)
+        except Exception:
+            log.exception("%s: session setup failed", connection.client_name)
+            self.pending.fail(StatusError(NtStatus.INTERNAL_ERROR))
+        else:
+            self.pending.complete(response)
 
 
 def _as_received(request: Request) -> Buffer:
@@ -162,18 +226,14 @@ def _hash_reply(connection: Connection, session_id: int, segments: Sequence[Buff
         table[session_id] = preauth.extend(table[session_id], segments)
 
 
-def _refuse(request: Request, session: Session, error: StatusError) -> Pending:
-    """Failed: forget the session, be it new or reauthenticated, unless another connection failed to bind to it. Answer
-    after a moment, which slows guessing down."""
+def _forget_failed(request: Request, session: Session, acceptor: Acceptor, error: StatusError) -> None:
+    """Forget the session, be it new or reauthenticated, unless another connection failed to bind to it."""
     connection = request.connection
     connection.acceptors.pop(session.session_id, None)
     connection.preauth_session_table.pop(session.session_id, None)
-    log.warning("%s: authentication failed: %s", connection.client_name, error)
+    log.warning("%s: logon of %s failed: %s", connection.client_name, acceptor.claimed or "nobody", error)
     if session.state is SessionState.IN_PROGRESS or connection in session.channel_list:
         connection.server.remove_session(session)
-    pending = request.pend(Interim.NEVER, lambda: None)
-    connection.loop.call_later(connection.server.settings.failed_logon_delay, pending.fail, error)
-    return pending
 
 
 def _response(token: bytes, flags: int, status: int) -> Response:
@@ -189,6 +249,8 @@ def _complete(request: Request, session: Session, setup: SessionSetupRequest) ->
     server = connection.server
     if identity is None:
         raise StatusError(NtStatus.INTERNAL_ERROR)
+    if not server.has_room(connection):
+        raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
     if session.state is not SessionState.IN_PROGRESS:
         if connection not in session.channel_list:
             if session.identity is None or not session.identity.same_user(identity):

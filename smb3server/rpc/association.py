@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Hashable
 
 from smb3server.auth.acceptor import Acceptor
+from smb3server.auth.guessing import LogonDelayed
 from smb3server.rpc.dcerpc import (
     ALTER,
     ALTER_RESPONSE,
@@ -14,6 +15,7 @@ from smb3server.rpc.dcerpc import (
     BIND_ACK,
     COMMON,
     FAULT_ACCESS_DENIED,
+    FAULT_PROTOCOL,
     FIRST_FRAGMENT,
     LAST_FRAGMENT,
     NAK_AUTHENTICATION_TYPE,
@@ -106,11 +108,15 @@ class Association(RpcEndpoint):
         self.peer_host = ""
         self.flush: Callable[[], None] = lambda: None
         """Called when an answer is ready outside ``feed``."""
+        self.on_delay: Callable[[float], None] = lambda seconds: None
+        """Called when a logon may be looked at only in so many seconds: read no more, and ``resume`` then."""
         self._new_acceptor = new_acceptor
         self._groups = groups
         self._header_signing = False
         self._security: dict[int, SecurityContext] = {}
         self._legs = 0
+        self._delayed: tuple[CommonHeader, bytes] | None = None
+        """The fragment whose logon has to wait."""
 
     def close(self) -> None:
         super().close()
@@ -119,10 +125,28 @@ class Association(RpcEndpoint):
             self._groups.leave(group)
 
     def _receive(self, header: CommonHeader, body: bytes) -> None:
-        if header.type == AUTH3:
-            self._third_leg(header, body)
-        else:
-            super()._receive(header, body)
+        try:
+            if header.type == AUTH3:
+                self._third_leg(header, body)
+            else:
+                super()._receive(header, body)
+        except LogonDelayed as delay:
+            self._delayed = header, body
+            self.waits = True
+            self.on_delay(delay.seconds)
+
+    def resume(self) -> None:
+        """Look at the logon that had to wait, and at what came behind it."""
+        delayed, self._delayed = self._delayed, None
+        self.waits = False
+        if delayed is not None and not self.broken:
+            header, body = delayed
+            try:
+                self._receive(header, body)
+            except DecodeError as error:
+                log.debug("malformed RPC fragment: %s", error)
+                self._fault(header.call_id, 0, FAULT_PROTOCOL)
+        self.feed(b"")
 
     def _trailer(self, header: CommonHeader, body: bytes) -> tuple[AuthTrailer, int]:
         """The trailer and where it begins in the body."""
@@ -153,7 +177,7 @@ class Association(RpcEndpoint):
         try:
             token = self._step(trailer, body[start + AUTH_TRAILER.size :])
         except SecurityError as error:
-            log.info("RPC authentication failed: %s", error)
+            log.warning("%s: logon of %s by RPC failed: %s", self.peer_host, self._claimed(trailer), error)
             self._deny(header, NAK_REASON_NOT_SPECIFIED)
             return
         answer = self._accept(header, body[: start - trailer.pad_length])
@@ -180,15 +204,22 @@ class Association(RpcEndpoint):
         try:
             self._step(trailer, body[start + AUTH_TRAILER.size :])
         except SecurityError as error:
-            log.info("RPC authentication failed: %s", error)
+            log.warning("%s: logon of %s by RPC failed: %s", self.peer_host, self._claimed(trailer), error)
             del self._security[trailer.context_id]
+
+    def _claimed(self, trailer: AuthTrailer) -> str:
+        """Name the account of a logon, proven or not, for the log."""
+        context = self._security.get(trailer.context_id)
+        return (context.claimed if context is not None else "") or "nobody"
 
     def _step(self, trailer: AuthTrailer, token: bytes) -> bytes:
         context = self._security.get(trailer.context_id)
         if context is None:
             if len(self._security) >= MAX_SECURITY_CONTEXTS:
                 raise SecurityError("too many security contexts")
-            context = SecurityContext(self._new_acceptor(), trailer, self._header_signing)
+            acceptor = self._new_acceptor()
+            acceptor.address = self.peer_host
+            context = SecurityContext(acceptor, trailer, self._header_signing)
             self._legs = 0
         elif context.identity is not None or (context.type, context.level) != (trailer.type, trailer.level):
             raise SecurityError("security context changed or used again")

@@ -169,6 +169,8 @@ class RpcEndpoint:
         self.output: list[bytes] = []
         self.broken = False
         """The peer broke the protocol: nothing more is answered."""
+        self.waits = False
+        """What comes is kept, and not looked at for now."""
         self.max_fragment = MIN_FRAGMENT
         self.max_stub = MAX_STUB
         self._address = address.encode("ascii") + b"\0"
@@ -185,7 +187,7 @@ class RpcEndpoint:
         if self.broken:
             return
         self._input += data
-        while len(self._input) >= COMMON.size and not self.broken:
+        while len(self._input) >= COMMON.size and not self.broken and not self.waits:
             header = COMMON.unpack(self._input)
             length = header.fragment_length
             if header.version != 5 or length < COMMON.size or header.data_representation[0] != LITTLE_ENDIAN[0]:

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from impacket.dcerpc.v5 import epm
-from impacket.dcerpc.v5.ndr import NDRCALL, NULL
+from impacket.dcerpc.v5.ndr import NDRCALL
 
 from smb3server.rpc.association import Association
-from smb3server.rpc.dcerpc import NDR, Interface
+from smb3server.rpc.dcerpc import FAULT_BAD_STUB_DATA, NDR, Fault, Interface
 from smb3server.rpc.ndr import operation, wire_uuid
 
 UUID = wire_uuid("E1AF8308-5D1F-11C9-91A4-08002B14A0FA")
@@ -134,6 +134,9 @@ class EndpointMapper:
         )
 
     def _map(self, association: Association, request: Any) -> Any:
+        if isinstance(request["map_tower"], bytes):
+            # A null pointer, which impacket shows as no bytes: a question about nothing has no answer.
+            raise Fault(FAULT_BAD_STUB_DATA)
         response = epm.ept_mapResponse()
         found: list[Mapping] = []
         data = b"".join(request["map_tower"]["tower_octet_string"])
@@ -157,7 +160,7 @@ class EndpointMapper:
         found = []
         if request["entry_handle"].isNull():
             found = self.mappings
-            if request["inquiry_type"] == _INQUIRE_INTERFACE and request["Ifid"] != NULL:
+            if request["inquiry_type"] == _INQUIRE_INTERFACE and not isinstance(request["Ifid"], bytes):
                 found = [entry for entry in found if entry.uuid == request["Ifid"]["Uuid"]]
             elif request["inquiry_type"] != _INQUIRE_ALL:
                 found = []

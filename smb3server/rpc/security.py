@@ -76,6 +76,11 @@ class SecurityContext:
         return self._acceptor.identity
 
     @property
+    def claimed(self) -> str:
+        """The account that the client named, proven or not."""
+        return self._acceptor.claimed
+
+    @property
     def protects(self) -> bool:
         """Whether every fragment carries a verifier."""
         return self.level >= Level.PACKET

@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections import Counter
 from collections.abc import Callable
 from typing import cast
 
 from smb3server.auth.acceptor import Acceptor
 from smb3server.rpc.association import Association, AssociationGroups
 from smb3server.rpc.dcerpc import Interface
+from smbdirect.strangers import Stranger, Strangers
 
 log = logging.getLogger(__name__)
 
 AUTHENTICATION_TIMEOUT = 30.0
 """Seconds from connecting to the end of the authentication, or to the end of all that goes without."""
+MAX_STRANGERS = 4096
+"""Connections that have not authenticated, of an endpoint that shares no table with others."""
 MAX_STRANGERS_PER_ADDRESS = 128
+MAX_UNKNOWN_STUB = 4096
+"""Bytes of request stubs under way of a client that has not authenticated: the endpoint mapper's calls are small."""
 MAX_UNSENT = 4 << 20
 """Bytes of answers that a client may leave unread."""
 _KEEPALIVE_IDLE, _KEEPALIVE_INTERVAL, _KEEPALIVE_COUNT = 60, 10, 3
@@ -34,8 +38,10 @@ class RpcConnection(asyncio.Protocol):
         self.association: Association | None = None
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
-        self._stranger = ""
-        """The peer's address while it counts as one that has not authenticated."""
+        self._stranger: Stranger | None = None
+        """While it counts as one that has not authenticated."""
+        self._delay: asyncio.TimerHandle | None = None
+        """Until a logon that has to wait is looked at."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are none of asyncio's classes.
@@ -45,15 +51,12 @@ class RpcConnection(asyncio.Protocol):
         if not listener.admits(peer):
             transport.abort()
             return
-        if (
-            len(listener.connections) >= listener.max_connections
-            or listener.strangers[peer] >= MAX_STRANGERS_PER_ADDRESS
-        ):
+        if len(listener.connections) < listener.max_connections:
+            self._stranger = listener.strangers.enter(peer, transport.abort)
+        if self._stranger is None:
             log.warning("%s: too many RPC connections", peer)
             transport.abort()
             return
-        listener.strangers[peer] += 1
-        self._stranger = peer
         handle = transport.get_extra_info("socket")
         if handle is not None:
             _keep_alive(handle)
@@ -63,8 +66,9 @@ class RpcConnection(asyncio.Protocol):
         self.association = association = Association(port, listener.interfaces, listener.new_acceptor, listener.groups)
         association.local_host = transport.get_extra_info("sockname")[0]
         association.peer_host = peer
-        association.max_stub = listener.max_stub
+        association.max_stub = min(listener.max_stub, MAX_UNKNOWN_STUB)
         association.flush = self.flush
+        association.on_delay = self._wait
         self._deadline = asyncio.get_running_loop().call_later(AUTHENTICATION_TIMEOUT, self._check_progress)
 
     def _check_progress(self) -> None:
@@ -74,16 +78,29 @@ class RpcConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.association is not None:
             self.association.feed(data)
-            if self._stranger and self.association.authenticated:
-                self._forget_stranger()
-            self.flush()
+            self._after_input(self.association)
 
-    def _forget_stranger(self) -> None:
-        peer, self._stranger = self._stranger, ""
-        strangers = self.listener.strangers
-        strangers[peer] -= 1
-        if not strangers[peer]:
-            del strangers[peer]
+    def _after_input(self, association: Association) -> None:
+        if self._stranger is not None and association.authenticated:
+            self._stranger.leave()
+            self._stranger = None
+            association.max_stub = self.listener.max_stub
+        self.flush()
+
+    def _wait(self, seconds: float) -> None:
+        """A logon may be looked at only later; nothing more is read until then."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+            self._delay = asyncio.get_running_loop().call_later(seconds, self._resume)
+
+    def _resume(self) -> None:
+        self._delay = None
+        association = self.association
+        if association is None or self._transport is None or self._transport.is_closing():
+            return
+        self._transport.resume_reading()
+        association.resume()
+        self._after_input(association)
 
     def flush(self) -> None:
         """Send the fragments that are ready."""
@@ -105,15 +122,18 @@ class RpcConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
+        if self._transport is not None and not self._transport.is_closing() and self._delay is None:
             self._transport.resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
+        if self._delay is not None:
+            self._delay.cancel()
         self._transport = None
-        if self._stranger:
-            self._forget_stranger()
+        if self._stranger is not None:
+            self._stranger.leave()
+            self._stranger = None
         if self.association is not None:
             self.association.close()
             self.association = None
@@ -141,14 +161,14 @@ class RpcListener:
         max_connections: int = 32768,
         max_stub: int = 1 << 16,
         admits: Callable[[str], bool] = lambda host: True,
+        strangers: Strangers | None = None,
     ) -> None:
-        """``admits``: says of an address whether connections from there are taken.
-
-        ``max_stub``: bytes of request stubs under way, of one connection. NDR takes a second per megabyte."""
+        """``max_stub``: bytes of request stubs under way, of one connection. NDR takes a second per megabyte.
+        ``admits``: says of an address whether connections from there are taken. ``strangers``: the table of connections
+        that have not authenticated; None: one of its own."""
         self.max_stub = max_stub
         self.admits = admits
-        self.strangers: Counter[str] = Counter()
-        """Connections that have not authenticated, by the peer's address."""
+        self.strangers = Strangers(MAX_STRANGERS, MAX_STRANGERS_PER_ADDRESS) if strangers is None else strangers
         self.interfaces = interfaces
         self.new_acceptor = new_acceptor
         self.max_connections = max_connections

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import functools
 import logging
 import socket
 import time
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from smb3server.buffers import BufferPool
 from smb3server.transports.tcp import TcpTransport, tune
 from smbdirect.message_transport import OnTransport
+from smbdirect.strangers import Stranger, Strangers
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +32,8 @@ SHORT_TURN, LONG_TURN = 0.02, 0.06
 """Seconds. In a turn that takes longer other things wait too long: the renewal of a cluster's lease, clients that are
 in already."""
 PAUSE_WITHOUT_DESCRIPTORS = 1.0
+MAX_SILENT = 1024
+"""Connections that have said nothing, of a listener that shares no table with others."""
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
@@ -67,10 +71,11 @@ class TcpListener:
         max_message_size: int,
         on_iwarp: Callable[[socket.socket], None] | None = None,
         first_byte_timeout: float = 30.0,
-        max_silent: int = 1024,
+        silent: Strangers | None = None,
         admits: Callable[[str], bool] = lambda host: True,
     ) -> None:
-        """``admits``: says of an address whether connections from there are taken."""
+        """``silent``: the table of connections that have said nothing, which listeners may share; None: one of its own.
+        ``admits``: says of an address whether connections from there are taken."""
         self._socket = listening_socket(host, port)
         name = self._socket.getsockname()
         self.address: tuple[str, int] = (name[0], name[1])
@@ -80,9 +85,9 @@ class TcpListener:
         self._max_message_size = max_message_size
         self._on_iwarp = on_iwarp
         self._first_byte_timeout = first_byte_timeout
-        self._max_silent = max_silent
+        self._places = Strangers(MAX_SILENT) if silent is None else silent
         self._admits = admits
-        self._silent: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._silent: dict[socket.socket, tuple[asyncio.TimerHandle, Stranger]] = {}
         """Connected and not heard of yet, oldest first."""
         self._waiting: deque[socket.socket] = deque()
         """Of those, the ones not listened to yet."""
@@ -94,7 +99,7 @@ class TcpListener:
 
     def _accept(self) -> None:
         for _ in range(ACCEPTS_PER_TURN):
-            if len(self._waiting) >= self._max_silent:
+            if len(self._waiting) >= self._places.limit:
                 return
             try:
                 sock, peer = self._socket.accept()
@@ -112,9 +117,12 @@ class TcpListener:
                 sock.close()
                 continue
             sock.setblocking(False)
-            if len(self._silent) >= self._max_silent:
-                self._drop(next(iter(self._silent)))
-            self._silent[sock] = self._loop.call_later(self._first_byte_timeout, self._drop, sock)
+            place = self._places.enter(peer[0], functools.partial(self._drop, sock))
+            if place is None:
+                log.warning("%s: too many connections that say nothing", peer[0])
+                sock.close()
+                continue
+            self._silent[sock] = self._loop.call_later(self._first_byte_timeout, self._drop, sock), place
             self._waiting.append(sock)
             if not self._admitting:
                 self._admitting = True
@@ -143,7 +151,9 @@ class TcpListener:
             self._loop.add_reader(self._socket.fileno(), self._accept)
 
     def _forget(self, sock: socket.socket) -> None:
-        self._silent.pop(sock).cancel()
+        timer, place = self._silent.pop(sock)
+        timer.cancel()
+        place.leave()
         self._loop.remove_reader(sock.fileno())
 
     def _drop(self, sock: socket.socket) -> None:

@@ -19,6 +19,7 @@ from smbdirect import tcp_info
 from smbdirect.buffers import STRANGER_SIZE
 from smbdirect.codec import Buffer
 from smbdirect.message_transport import InboundMessage, PooledBuffer, RdmaOperations
+from smbdirect.strangers import Stranger
 
 log = logging.getLogger(__name__)
 
@@ -92,8 +93,8 @@ class TcpTransport:
         self._end = 0
         self._filled = False
         """A read filled the modest buffer."""
-        self._allowed = 0
-        """Bytes taken of the pool's allowance for peers that are not trusted."""
+        self._allowance: Stranger | None = None
+        """What it has of the memory for peers that are not trusted."""
         self._large: PooledBuffer | None = None
         self._large_filled = 0
         self._queue: deque[Buffer] = deque()
@@ -250,16 +251,18 @@ class TcpTransport:
         """Whether a peer that is not trusted may have a receive buffer of ``size`` bytes."""
         if size <= STRANGER_SIZE:
             return True
-        more = size - self._allowed
-        if more > 0:
-            if not self._pool.strangers.take(more):
-                return False
-            self._allowed = size
-        return True
+        self._give_back_allowance()
+        self._allowance = self._pool.strangers.enter(self.peer_address[0], self._evicted, size)
+        return self._allowance is not None
+
+    def _evicted(self) -> None:
+        """Others need the memory more than the unfinished message of this peer, who has most of it."""
+        self.abort("unfinished message of a peer that is not trusted")
 
     def _give_back_allowance(self) -> None:
-        self._pool.strangers.give_back(self._allowed)
-        self._allowed = 0
+        if self._allowance is not None:
+            self._allowance.leave()
+            self._allowance = None
 
     def _resize(self) -> None:
         """A receive buffer with room, made with the first byte that comes: who says nothing costs nothing."""

@@ -247,13 +247,14 @@ def test_silent_peer_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     against_acceptor(scenario, provider)
 
 
-def test_unfinished_handshakes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(provider_module, "MAX_HANDSHAKES", 0)
+def test_unfinished_handshakes_are_bounded() -> None:
+    provider = IwarpProvider()
+    provider.strangers.limit = 0
 
     async def scenario(peer: RawPeer, sides: list[Side]) -> None:
         assert await peer.rest() == b""
 
-    against_acceptor(scenario)
+    against_acceptor(scenario, provider)
 
 
 def test_terminate_tells_the_reason_and_the_header() -> None:

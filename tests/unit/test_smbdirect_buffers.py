@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from smbdirect.buffers import Allowance, BufferPool, RegistrationCache
+from smbdirect.buffers import BufferPool, RegistrationCache
 from smbdirect.errors import ProviderError
 from smbdirect.providers.base import Access
 from smbdirect.providers.local_domain import LocalDomain
@@ -180,13 +180,3 @@ def test_a_pool_forgets_ended_connections() -> None:
     assert not endpoint.live
     del cache
     assert not list(pool.caches)
-
-
-def test_allowance_is_shared() -> None:
-    allowance = Allowance(100)
-    assert allowance.take(60)
-    assert not allowance.take(41)
-    assert allowance.taken == 60
-    assert allowance.take(40)
-    allowance.give_back(60)
-    assert allowance.taken == 40

@@ -117,8 +117,8 @@ def test_strangers_are_dropped_in_time(monkeypatch: pytest.MonkeyPatch, running:
         client.interfaces()
 
 
-def test_strangers_are_bounded_by_address(monkeypatch: pytest.MonkeyPatch, running: Running) -> None:
-    monkeypatch.setattr(tcp, "MAX_STRANGERS_PER_ADDRESS", 2)
+def test_strangers_are_bounded_by_address(running: Running) -> None:
+    running.service._listener.strangers.per_source = 2
     with running.client(), running.client():
         strangers = [socket.create_connection(("127.0.0.1", running.service.port)) for _ in range(2)]
         with pytest.raises(WitnessClientError):

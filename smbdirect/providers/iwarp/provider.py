@@ -16,6 +16,7 @@ from smbdirect.providers.iwarp.endpoint import CAPABILITIES, IwarpEndpoint
 from smbdirect.providers.iwarp.linger import Linger
 from smbdirect.providers.iwarp.mpa import FRAME_HEADER, Frame, FrameFlag, Parameters, Rtr
 from smbdirect.providers.iwarp.placement import RingPool
+from smbdirect.strangers import Strangers
 
 _log = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ MPA_TIMEOUT = 5.0
 ANSWER_TIMEOUT = 10.0
 """Seconds that a connection request waits for ``accept`` or ``reject``; then it is rejected."""
 MAX_HANDSHAKES = 1024
-"""Connections whose MPA request is not complete; further ones are closed at once."""
+"""Connections whose MPA request is not complete, of a provider that shares no table with others."""
 _ACCEPT_PAUSE = 0.5
 """Seconds without accepting after the process ran out of descriptors."""
 _BACKLOG = 512
@@ -109,6 +110,11 @@ class _Handshake:
         self._data = bytearray()
         self._wanted = FRAME_HEADER.size
         self._loop = asyncio.get_running_loop()
+        self._peer: str = sock.getpeername()[0]
+        place = provider.strangers.enter(self._peer, self.close)
+        if place is None:
+            raise OSError(f"{self._peer}: too many unfinished handshakes")
+        self._place = place
         self._timer = self._loop.call_later(MPA_TIMEOUT, self.close)
         provider.handshakes.add(self)
         self._loop.add_reader(sock, self._readable)
@@ -121,6 +127,7 @@ class _Handshake:
         self._timer.cancel()
         self._loop.remove_reader(self._sock)
         self._provider.handshakes.discard(self)
+        self._place.leave()
 
     def _readable(self) -> None:
         try:
@@ -138,7 +145,7 @@ class _Handshake:
         try:
             frame = self._parse()
         except ProtocolError as error:
-            _log.info("%s: %s", self._sock, error)
+            _log.info("%s: %s", self._peer, error)
             self._refuse(None)
             return
         if frame is None:
@@ -147,7 +154,7 @@ class _Handshake:
             mpa.check_request(frame)
             request = IwarpConnectionRequest(self._provider, self._sock, frame)
         except ProtocolError as error:
-            _log.info("%s: %s", self._sock, error)
+            _log.info("%s: %s", self._peer, error)
             self._refuse(frame)
             return
         except OSError:
@@ -242,6 +249,8 @@ class IwarpProvider:
         self.capabilities = CAPABILITIES
         self.crc = crc
         self.handshakes: set[_Handshake] = set()
+        self.strangers = Strangers(MAX_HANDSHAKES)
+        """Peers whose MPA request is not complete; a server sets its own table, which counts all listeners'."""
         self._large_fpdus = large_fpdus
         self._peer_to_peer = peer_to_peer
         self._revision = revision
@@ -281,8 +290,6 @@ class IwarpProvider:
         Takes over the socket; a peer that does not complete its request within ``MPA_TIMEOUT`` is dropped silently.
         """
         try:
-            if len(self.handshakes) >= MAX_HANDSHAKES:
-                raise OSError("too many unfinished handshakes")
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             _Handshake(self, sock, on_request)

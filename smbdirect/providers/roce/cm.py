@@ -3,12 +3,21 @@ service (annex A11). No I/O, no clock, no randomness: management datagrams in, d
 
 A starting PSN in a message is the one its *receiver* must send with. Management datagrams are unacknowledged, so each
 request is repeated until it is answered, and each answer is repeated when its request is.
+
+Anybody can send a request in somebody else's name. Until the sender has shown that it receives what is sent to it, by
+an identifier that only the reply tells (RTU, or data on the queue pair), it gets no more datagrams than came in its
+name, all of one size. A reply that was lost is then repeated with the request's own repetition; a sender that has shown
+it within ``REMEMBERED`` seconds is repeated to as the timer wants it. A cookie instead of a table is not possible: an
+RTU repeats nothing of the request.
 """
 
 from __future__ import annotations
 
 import enum
+import heapq
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from functools import partial
 from ipaddress import ip_address
 from typing import NamedTuple
 
@@ -32,13 +41,21 @@ from smbdirect.providers.roce.cm_messages import (
     mad_bytes,
 )
 from smbdirect.providers.roce.headers import MAD, PATH_MTUS, PSN_MASK, Mad
+from smbdirect.strangers import Stranger, Strangers, source_of
 
 SERVICE_PREFIX = 0x0000000001060000
 """Service IDs of the RDMA IP CM service for TCP port numbers (A11.2): prefix | port."""
 QUEUE_KEY = 0x80010000
 MAX_PENDING = 256
-"""Connection requests not yet established, in all; further ones are dropped and repeated by their senders."""
+"""Connection requests not yet established, in all. For one more the oldest of the source that has most gives way."""
 MAX_PENDING_PER_PEER = 64
+"""The same of one source; for one more its own oldest gives way."""
+GRACE = 0.25
+"""Seconds that a request is safe from newcomers whose source has as many: far more than an answer takes, and it bounds
+how many requests a second are worth the set-up of a queue pair."""
+REMEMBERED = 600.0
+"""Seconds that a source counts as one that receives what is sent to it."""
+MAX_REMEMBERED = 1024
 REPEAT_AFTER = 0.2
 """Seconds until a message is repeated for the first time; doubles up to ``REPEAT_AT_MOST``."""
 REPEAT_AT_MOST = 2.0
@@ -98,8 +115,8 @@ class Connection:
     """One end of a connection, known by ``local_id``; ``owner`` is whatever its user keeps there."""
 
     __slots__ = (
-        "client_port", "deadline", "expires", "interval", "local_id", "message", "owner", "parameters", "path", "peer",
-        "port", "private_data", "remote_id", "state", "transaction", "tries",
+        "client_port", "deadline", "expires", "interval", "local_id", "message", "owed", "owner", "parameters", "path",
+        "peer", "place", "port", "private_data", "remote_id", "state", "transaction", "tries",
     )  # fmt: skip
 
     def __init__(self, path: Hashable, state: State, local_id: int) -> None:
@@ -118,29 +135,49 @@ class Connection:
         self.expires: float | None = None
         self.interval = REPEAT_AFTER
         self.tries = 0
+        self.owed: int | None = None
+        """Datagrams that may be sent to a peer whose address is not proved; None: it is, or this side asked."""
+        self.place: Stranger | None = None
+        """Among the requests that are not established."""
         self.owner: object = None
 
 
 class ConnectionManager:
-    """All connections of one provider. ``random_bits`` makes identifiers; ``listening`` tells which ports are served.
+    """All connections of one provider. ``random_bits`` makes identifiers; ``listening`` tells which ports are served;
+    ``address_of`` gives the peer's address of a path, by which requests are counted.
 
     Outgoing datagrams gather in ``outbox`` as (path, 256 bytes), events in ``events``; the user takes both after each
     call. A path is any hashable value that names both ends; datagrams for a connection from another path are ignored.
     """
 
-    def __init__(self, random_bits: Callable[[int], int], listening: Callable[[Hashable, int], bool]) -> None:
+    def __init__(
+        self,
+        random_bits: Callable[[int], int],
+        listening: Callable[[Hashable, int], bool],
+        address_of: Callable[[Hashable], str] = str,
+    ) -> None:
         self._random_bits = random_bits
         self._listening = listening
+        self._address_of = address_of
+        self._now = 0.0
+        self.pending = Strangers(MAX_PENDING, MAX_PENDING_PER_PEER, GRACE, lambda: self._now)
+        """Requests that are not established, by the peer's source."""
+        self._proven: OrderedDict[str, float] = OrderedDict()
+        """When sources have shown last that they receive what is sent to them."""
+        self.ended: list[Connection] = []
+        """Connections that are closed now; the user takes them."""
         self.outbox: list[tuple[Hashable, bytes]] = []
         self.events: list[Event] = []
-        self.counters = dict.fromkeys(("malformed", "dropped_requests", "repeats", "unknown"), 0)
+        self.counters = dict.fromkeys(("malformed", "dropped_requests", "repeats", "unknown", "unproved"), 0)
         self._connections: dict[int, Connection] = {}
         self._passive: dict[tuple[Hashable, int], Connection] = {}
         """Connections asked for by the peer, by path and the peer's identifier."""
         self._by_peer: dict[tuple[Hashable, int], Connection] = {}
         """Established connections by path and the peer's queue pair."""
         self._timed: set[Connection] = set()
-        self._pending: dict[Hashable, int] = {}
+        self._timers: list[tuple[float, int, Connection]] = []
+        """A heap; entries whose connection has other times by now are left in it until they come up."""
+        self._armed = 0
 
     def __len__(self) -> int:
         return len(self._connections)
@@ -241,6 +278,7 @@ class ConnectionManager:
 
     def receive(self, datagram: memoryview, path: Hashable, now: float) -> None:
         """One 256-byte management datagram. What is malformed or fits no connection changes nothing."""
+        self._now = now
         try:
             header = MAD.unpack(datagram)
             if len(datagram) != 256 or header[:4] != (1, 7, 2, 3):
@@ -266,6 +304,8 @@ class ConnectionManager:
         known = self._passive.get((path, request.local_id))
         if known is not None:
             # 12.9.8.3: a request that came before. Its reply, if it has one, was lost.
+            if known.owed is not None:
+                known.owed += 1
             if known.state is State.REP_SENT:
                 self._repeat_message(known)
             return
@@ -284,10 +324,16 @@ class ConnectionManager:
         if cma.version >> 4 or cma.ip_version not in (0x40, 0x60):
             self._refuse(header, request.local_id, path, Reason.UNSUPPORTED_REQUEST)
             return
-        if sum(self._pending.values()) >= MAX_PENDING or self._pending.get(path, 0) >= MAX_PENDING_PER_PEER:
-            self.counters["dropped_requests"] += 1
-            return
         connection = self._new(path, State.REQ_RECEIVED)
+        address = self._address_of(path)
+        connection.place = self.pending.enter(address, partial(self._give_way, connection))
+        if connection.place is None:
+            self.counters["dropped_requests"] += 1
+            del self._connections[connection.local_id]
+            return
+        proven = self._proven.get(source_of(address))
+        if proven is None or now - proven > REMEMBERED:
+            connection.owed = 1
         connection.remote_id = request.local_id
         connection.transaction = header.transaction_id
         connection.port, connection.client_port = port, cma.port
@@ -301,9 +347,8 @@ class ConnectionManager:
         )
         connection.private_data = bytes(request.private_data[CMA_SIZE:]).rstrip(b"\0")
         connection.expires = now + ANSWER_WITHIN
-        self._timed.add(connection)
+        self._arm(connection, connection.expires)
         self._passive[path, request.local_id] = connection
-        self._pending[path] = self._pending.get(path, 0) + 1
         self.events.append(Event(Outcome.REQUESTED, connection))
 
     def _on_rep(self, header: Mad, body: memoryview, path: Hashable, now: float) -> None:
@@ -363,6 +408,7 @@ class ConnectionManager:
         if connection is not None and connection.deadline is not None:
             delay = 4.096e-6 * (1 << (answer.rest[1] >> 3))
             connection.deadline = now + min(max(delay, REPEAT_AT_MOST), ANSWER_WITHIN)
+            self._arm(connection, connection.deadline)
 
     def _on_dreq(self, header: Mad, body: memoryview, path: Hashable, now: float) -> None:
         request = DREQ.unpack(body)
@@ -390,13 +436,29 @@ class ConnectionManager:
 
     @property
     def next_deadline(self) -> float | None:
-        return min(
-            (time for c in self._timed for time in (c.deadline, c.expires) if time is not None),
-            default=None,
-        )
+        timers = self._timers
+        while timers and self._is_stale(timers[0]):
+            heapq.heappop(timers)
+        return timers[0][0] if timers else None
+
+    def _is_stale(self, timer: tuple[float, int, Connection]) -> bool:
+        time, _, connection = timer
+        return connection not in self._timed or time not in (connection.deadline, connection.expires)
+
+    def _arm(self, connection: Connection, time: float) -> None:
+        """Have ``handle_timer`` look at the connection at ``time``, which is its ``deadline`` or ``expires``."""
+        self._timed.add(connection)
+        self._armed += 1
+        heapq.heappush(self._timers, (time, self._armed, connection))
 
     def handle_timer(self, now: float) -> None:
-        for connection in list(self._timed):
+        self._now = now
+        timers = self._timers
+        while timers and timers[0][0] <= now:
+            timer = heapq.heappop(timers)
+            if self._is_stale(timer):
+                continue
+            connection = timer[2]
             if connection.expires is not None and now >= connection.expires:
                 self.reject(connection, Reason.TIMEOUT)
                 self.events.append(Event(Outcome.TIMED_OUT, connection, "not answered by the application"))
@@ -426,6 +488,11 @@ class ConnectionManager:
         self._repeat_message(connection)
 
     def _repeat_message(self, connection: Connection) -> None:
+        if connection.owed is not None:
+            if not connection.owed:
+                self.counters["unproved"] += 1
+                return
+            connection.owed -= 1
         self.outbox.append((connection.path, connection.message))
 
     def _repeat(self, connection: Connection, now: float) -> None:
@@ -433,22 +500,31 @@ class ConnectionManager:
         connection.tries += 1
         connection.deadline = now + connection.interval
         connection.interval = min(2 * connection.interval, REPEAT_AT_MOST)
-        self._timed.add(connection)
+        self._arm(connection, connection.deadline)
 
     def _stop_timer(self, connection: Connection) -> None:
         connection.deadline = connection.expires = None
         self._timed.discard(connection)
 
     def _no_longer_pending(self, connection: Connection) -> None:
-        if connection.state in (State.REQ_RECEIVED, State.REP_SENT):
-            left = self._pending[connection.path] - 1
-            if left:
-                self._pending[connection.path] = left
-            else:
-                del self._pending[connection.path]
+        place, connection.place = connection.place, None
+        if place is not None:
+            place.leave()
+
+    def _give_way(self, connection: Connection) -> None:
+        """A newcomer needs the place; the peer that had it may ask again."""
+        self.counters["dropped_requests"] += 1
+        self._forget(connection)
+        self.events.append(Event(Outcome.TIMED_OUT, connection, "too many requests"))
 
     def _establish(self, connection: Connection) -> None:
         self._no_longer_pending(connection)
+        connection.owed = None
+        source = source_of(self._address_of(connection.path))
+        self._proven[source] = self._now
+        self._proven.move_to_end(source)
+        if len(self._proven) > MAX_REMEMBERED:
+            self._proven.popitem(last=False)
         connection.state = State.ESTABLISHED
         self._stop_timer(connection)
         self._replace_stale(connection)
@@ -473,6 +549,7 @@ class ConnectionManager:
             return
         self._no_longer_pending(connection)
         connection.state = State.CLOSED
+        self.ended.append(connection)
         self._stop_timer(connection)
         self._connections.pop(connection.local_id, None)
         if self._passive.get((connection.path, connection.remote_id)) is connection:

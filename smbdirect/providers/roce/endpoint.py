@@ -23,6 +23,7 @@ from smbdirect.providers.base import (
     Write,
 )
 from smbdirect.providers.memory import Region, as_bytes_view
+from smbdirect.providers.roce.cm import Connection
 from smbdirect.providers.roce.queue_pair import QueuePair
 from smbdirect.providers.roce.requester import Work
 from smbdirect.providers.roce.sockets import PacketPath
@@ -54,6 +55,8 @@ class RoceEndpoint:
         self.peer = b""
         """The peer's packed address: packets from elsewhere are not for this connection."""
         self.path: PacketPath | None = None
+        self.connection: Connection | None = None
+        """What the connection manager knows of it."""
         self.dirty = False
         """Packets arrived; the provider calls ``pump`` when it has read all."""
         self._provider = provider

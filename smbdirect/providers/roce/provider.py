@@ -6,6 +6,7 @@ import asyncio
 import logging
 import secrets
 import sys
+from collections import Counter, deque
 from collections.abc import Callable, Hashable
 from typing import cast
 
@@ -28,7 +29,6 @@ from smbdirect.providers.roce.cm import (
     Event,
     Outcome,
     Parameters,
-    State,
 )
 from smbdirect.providers.roce.cm_messages import MAD_LENGTH, Reason
 from smbdirect.providers.roce.endpoint import RoceEndpoint
@@ -76,6 +76,11 @@ RNR_RETRY = 6
 """How often peers may come back to a queue pair without a receive; no credit-keeping peer ever needs to."""
 _MAD_PACKET = BTH.size + DETH.size + MAD_LENGTH + ICRC_LENGTH
 _FIRST_EPHEMERAL_PORT = 49152
+DATAGRAMS_PER_TURN = 16
+"""Management datagrams taken in one turn of the event loop: a request takes half a millisecond, with all it sets up."""
+DATAGRAMS_WAITING, DATAGRAMS_PER_PEER = 256, 64
+"""Those that may wait for the next turns, of all peers and of each; further ones are lost, and repeated by who means
+them."""
 
 
 class RoceRequest:
@@ -145,7 +150,7 @@ class RoceProvider:
         self.capabilities = capabilities
         self.notices: list[str] = []
         """What does not work fully here, one sentence each, for the user."""
-        self.counters = dict.fromkeys(("unknown_queue_pair", "malformed"), 0)
+        self.counters = dict.fromkeys(("unknown_queue_pair", "malformed", "dropped_datagrams"), 0)
         self.endpoints: dict[int, RoceEndpoint] = {}
         """By queue pair number."""
         self._udp_port = udp_port
@@ -154,13 +159,20 @@ class RoceProvider:
         self._segmentation = segmentation
         self._ports: dict[bytes, Port] = {}
         self._listeners: dict[tuple[Port, int], RoceListener] = {}
-        self._manager = ConnectionManager(secrets.randbits, self._is_listening)
+        self._manager = ConnectionManager(
+            secrets.randbits, self._is_listening, lambda path: unpack_address(cast(Route, path).peer)
+        )
         self._connections: dict[Connection, Route] = {}
         self._waiting: dict[Connection, asyncio.Future[None]] = {}
         self._dirty: list[RoceEndpoint] = []
         self._sweeping = False
         self._timer: asyncio.TimerHandle | None = None
         self._mad_psn = 0
+        self._turn_left = DATAGRAMS_PER_TURN
+        """Management datagrams that this turn of the event loop may still take."""
+        self._datagrams: deque[tuple[Route, bytes]] = deque()
+        """Those that came beyond."""
+        self._waiting_by_peer: Counter[bytes] = Counter()
 
     def available(self) -> str | None:
         if not sys.platform.startswith("linux"):
@@ -211,7 +223,7 @@ class RoceProvider:
         connection = self._manager.connect(
             route, port, client_port, (info.local, info.peer), parameters, private_data, now
         )
-        connection.owner = endpoint
+        connection.owner, endpoint.connection = endpoint, connection
         await self._until_established(connection, route, endpoint, timeout)
         return endpoint
 
@@ -241,7 +253,7 @@ class RoceProvider:
             gone = CloseReason(CloseCause.PEER, "the peer gave up connecting")
             endpoint.end(gone)
             raise ConnectionLost(gone)
-        connection.owner = endpoint
+        connection.owner, endpoint.connection = endpoint, connection
         self._start(connection, route, endpoint, info.mtu)
         await self._until_established(connection, route, endpoint, None)
 
@@ -306,8 +318,9 @@ class RoceProvider:
     def forget(self, endpoint: RoceEndpoint) -> None:
         """The endpoint ended: take leave of its peer."""
         self.endpoints.pop(endpoint.queue_pair.number, None)
-        for connection in [c for c in self._connections if c.owner is endpoint]:
-            connection.owner = None
+        connection = endpoint.connection
+        if connection is not None:
+            endpoint.connection = connection.owner = None
             self._manager.disconnect(connection, asyncio.get_running_loop().time())
         self._after_manager()
 
@@ -381,11 +394,10 @@ class RoceProvider:
 
     def _early(self, endpoint: RoceEndpoint) -> None:
         """Data before the RTU says that the connection is established."""
-        for connection in self._waiting:
-            if connection.owner is endpoint and endpoint.counters["packets_received"]:
-                self._manager.established(connection)
-                self._after_manager()
-                return
+        connection = endpoint.connection
+        if connection in self._waiting and endpoint.counters["packets_received"]:
+            self._manager.established(connection)
+            self._after_manager()
 
     def _on_damaged(self, port: Port, packet: memoryview, source: bytes) -> None:
         endpoint = self.endpoints.get(packet[5] << 16 | packet[6] << 8 | packet[7])
@@ -403,7 +415,33 @@ class RoceProvider:
             self.counters["malformed"] += 1
             return
         start = BTH.size + DETH.size
-        self._manager.receive(packet[start : start + MAD_LENGTH], route, asyncio.get_running_loop().time())
+        datagram = packet[start : start + MAD_LENGTH]
+        if self._turn_left:
+            self._turn_left -= 1
+            if self._turn_left == DATAGRAMS_PER_TURN - 1:
+                asyncio.get_running_loop().call_soon(self._next_turn)
+            self._take_datagram(route, datagram)
+        elif self._waiting_by_peer[route.peer] < DATAGRAMS_PER_PEER and len(self._datagrams) < DATAGRAMS_WAITING:
+            self._waiting_by_peer[route.peer] += 1
+            self._datagrams.append((route, bytes(datagram)))
+        else:
+            self.counters["dropped_datagrams"] += 1
+
+    def _next_turn(self) -> None:
+        """Another turn of the event loop: take what waits, and then what comes."""
+        self._turn_left = DATAGRAMS_PER_TURN
+        while self._datagrams and self._turn_left:
+            route, datagram = self._datagrams.popleft()
+            self._waiting_by_peer[route.peer] -= 1
+            if not self._waiting_by_peer[route.peer]:
+                del self._waiting_by_peer[route.peer]
+            self._turn_left -= 1
+            self._take_datagram(route, memoryview(datagram))
+        if self._turn_left < DATAGRAMS_PER_TURN:
+            asyncio.get_running_loop().call_soon(self._next_turn)
+
+    def _take_datagram(self, route: Route, datagram: memoryview) -> None:
+        self._manager.receive(datagram, route, asyncio.get_running_loop().time())
         self._after_manager()
 
     # -- connection management out -----------------------------------------------------------------------------------
@@ -424,9 +462,9 @@ class RoceProvider:
             self._timer = None
         if deadline is not None:
             self._timer = asyncio.get_running_loop().call_at(deadline, self._expired)
-        for connection in [c for c in self._connections if c.state is State.CLOSED and c not in self._waiting]:
-            del self._connections[connection]
-            self._sweep_soon()
+        while manager.ended:
+            if self._connections.pop(manager.ended.pop(), None) is not None:
+                self._sweep_soon()
 
     def _expired(self) -> None:
         self._timer = None

@@ -22,7 +22,8 @@ def test_first_tokens(mechanisms: list[str], token: bytes | None, mic: bytes | N
     sent = NegTokenInit(mechanisms, mech_token=token, mech_list_mic=mic, hint_name=b"x" if hint else None).pack()
     whole = pack_mech_type_list(mechanisms)
     read = parse_init(sent)
-    assert read == Init(whole, read.first, token or b"", mic is not None)
+    assert read == Init(whole, read.offered, token or b"", mic or b"")
+    assert len(read.offered) == len(mechanisms)
     assert (read.first == spnego_tokens.NTLM) == (mechanisms[0] == NTLM)
     for length in {*range(min(len(sent), 200)), len(sent) - 1}:
         with pytest.raises(ValueError, match=r"\w"):

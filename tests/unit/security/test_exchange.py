@@ -1,4 +1,4 @@
-"""NTLM logons by the short way: what may not be tampered with (MS-NLMP 3.2.5.1.2, RFC 4178 5), and odd clients."""
+"""NTLM logons: what may not be tampered with (MS-NLMP 3.2.5.1.2, RFC 4178 5), and odd clients."""
 
 from __future__ import annotations
 

@@ -1,0 +1,29 @@
+"""What decoders that a stranger reaches cost by the byte, and that the cost is linear in the input's size."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from tools.decoder_cost import CASES, Case, calls, seconds
+
+LINEAR = 2.3
+FIXED_CALLS = 150
+"""Of any input."""
+PER_KIB = 0.01
+"""Seconds of processor time: several times what the slowest decoder takes on a slow machine."""
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_twice_the_input_costs_twice_the_work(case: Case, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)
+
+    async def body() -> None:
+        calls(case, case.most)  # whatever is done once only
+        half, whole = calls(case, case.most // 2), calls(case, case.most)
+        assert whole <= LINEAR * half + FIXED_CALLS
+        assert seconds(case, case.most) <= PER_KIB * max(case.most / 1024, 1)
+
+    asyncio.run(body())
