@@ -403,10 +403,9 @@ class Opening:
         if not self.stream:
             attributes = self.record.file_attributes & SETTABLE | ARCHIVE
             handle.set_attributes(attributes)
-            for name, _ in handle.eas():
-                handle.set_ea(name, b"")
-            for name, value, _ in self.asked.get(contexts.EA_BUFFER, ()):
-                handle.set_ea(name, value)
+            given = [(name, value) for name, value, _ in self.asked.get(contexts.EA_BUFFER, ())]
+            if given or handle.info().ea_size:
+                handle.set_eas(given, replace=True)
         self.info = handle.info()
 
     def _allocate(self, handle: Handle) -> None:

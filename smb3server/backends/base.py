@@ -204,9 +204,14 @@ class Handle(ABC):
     @abstractmethod
     def eas(self) -> list[tuple[bytes, bytes]]: ...
 
-    @abstractmethod
     def set_ea(self, name: bytes, value: bytes) -> None:
         """An empty value removes; names are case-insensitive."""
+        self.set_eas([(name, value)])
+
+    @abstractmethod
+    def set_eas(self, changes: Sequence[tuple[bytes, bytes]], replace: bool = False) -> None:
+        """Set several EAs at once, written once: all or none. Of a name given twice the last counts. ``replace``: EAs
+        that are not among them go."""
 
     @abstractmethod
     def security_descriptor(self) -> bytes | None:
@@ -332,6 +337,17 @@ class Backend(ABC):
     @abstractmethod
     def stat(self, path: Path, user: User | None = None) -> FileInfo:
         """Without opening it; errors as ``open``'s."""
+
+    def find_reparse_point(self, path: Path, tag: int, user: User | None = None) -> int | None:
+        """Return how many components of ``path`` lead to its first ancestor, from the top, that is a reparse point with
+        this tag; None: there is none before the first that is missing."""
+        for depth in range(1, len(path)):
+            try:
+                if self.stat(path[:depth], user).reparse_tag == tag:
+                    return depth
+            except OSError:
+                return None
+        return None
 
     @abstractmethod
     def volume(self) -> VolumeInfo: ...

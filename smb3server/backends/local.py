@@ -371,8 +371,8 @@ class LocalBackend(Backend):
                 handle.set_attributes(request.attributes)
             if request.security_descriptor is not None:
                 handle.set_security_descriptor(request.security_descriptor)
-            for name, value in request.ea:
-                handle.set_ea(name, value)
+            if request.ea:
+                handle.set_eas(request.ea)
             if not request.stream:
                 return handle
             opened = self._open_new_stream(request, descriptor, stat, kind)
@@ -411,6 +411,13 @@ class LocalBackend(Backend):
             return file_info(stat, self.store.load(f"/proc/self/fd/{descriptor}", stat))
         finally:
             os.close(descriptor)
+
+    def find_reparse_point(self, path: Path, tag: int, user: User | None = None) -> int | None:
+        def matches(descriptor: int, stat: Statx) -> bool:
+            return file_info(stat, self.store.load(f"/proc/self/fd/{descriptor}", stat)).reparse_tag == tag
+
+        with ActAs(user):
+            return self.resolver.find_ancestor(path, matches)
 
     def info_of(self, descriptor: int, reference: int | str) -> FileInfo:
         """Of a file itself, whatever stream of it is open."""

@@ -254,15 +254,9 @@ class LocalHandle(Handle):
         raw = self._blob(Blob.EA)
         return [] if raw is None else _unpack_eas(raw)
 
-    def set_ea(self, name: bytes, value: bytes) -> None:
-        if not 0 < len(name) <= 255 or b"\0" in name:
-            raise OSError(errno.EINVAL, "bad EA name")
-        eas = [(other, content) for other, content in self.eas() if other.upper() != name.upper()]
-        if value:
-            eas.append((name, value))
+    def set_eas(self, changes: Sequence[tuple[bytes, bytes]], replace: bool = False) -> None:
+        eas = attr.merge_eas(() if replace else self.eas(), changes)
         size = attr.ea_size(eas)
-        if size > attr.MAX_EA_BYTES:
-            raise OSError(errno.E2BIG, "EAs larger than 64 KiB")
         packed = b"".join(_EA_HEADER.pack(len(key), len(content)) + key + content for key, content in eas)
         self._set_blob(Blob.EA, packed if eas else None, lambda metadata: setattr(metadata, "ea_size", size))
 

@@ -28,7 +28,7 @@ from smb3server.backends.base import (
     User,
     VolumeInfo,
 )
-from smb3server.backends.memory_nodes import BLOCK, VOLUME, Data, Entry, Node, checked_descriptor, now, set_ea
+from smb3server.backends.memory_nodes import BLOCK, VOLUME, Data, Entry, Node, checked_descriptor, now
 
 _ZERO_BLOCK = bytes(BLOCK)
 
@@ -166,8 +166,7 @@ class MemoryBackend(Backend):
         node = Node(self._inodes, kind, request.attributes)
         if request.security_descriptor is not None:
             node.descriptor = checked_descriptor(request.security_descriptor)
-        for ea_name, value in request.ea:
-            set_ea(node, ea_name, value)
+        node.eas = attr.merge_eas((), request.ea)
         return self.attach(parent, name, node)
 
     def _open_stream(self, node: Node, request: OpenRequest) -> tuple[str, bool]:
@@ -370,8 +369,9 @@ class MemoryHandle(Handle):
     def eas(self) -> list[tuple[bytes, bytes]]:
         return list(self._node().eas)
 
-    def set_ea(self, name: bytes, value: bytes) -> None:
-        set_ea(self._changing(), name, value)
+    def set_eas(self, changes: Sequence[tuple[bytes, bytes]], replace: bool = False) -> None:
+        node = self._changing()
+        node.eas = attr.merge_eas(() if replace else node.eas, changes)
 
     def security_descriptor(self) -> bytes | None:
         return self._node().descriptor

@@ -27,6 +27,9 @@ from smb3server.backends.base import Path
 MAX_COMPONENT_UNITS = 255
 """UTF-16 code units in a component or a stream's name (MS-FSCC 2.1.5.2, 2.1.5.3)."""
 MAX_PATH_UNITS = 32767
+MAX_DEPTH = 256
+"""Components of a path: each is looked up by itself where its case differs. Not in the spec; as many as have 260
+characters (MAX_PATH), about twice."""
 
 PRIVATE_NAME = ".smb3server"
 """The side-car store's directory: no component of a client's path may be this, in any case."""
@@ -103,6 +106,8 @@ def split_path(name: str) -> tuple[Path, str, bool | None]:
         last, stream, directory = _split_stream(last)
     if last or components:
         components.append(last)
+    if len(components) > MAX_DEPTH:
+        raise InvalidName(name[:64], "too many components")
     for component in components:
         check_component(component)
     return tuple(components), stream, directory

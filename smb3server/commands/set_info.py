@@ -292,6 +292,8 @@ def _full_ea(request: Request, opened: Open, data: memoryview) -> None:
     """MS-FSA 2.1.5.15.6."""
     try:
         entries = wire.decode_eas(data)
+    except wire.TooManyEntriesError:
+        raise StatusError(NtStatus.EA_TOO_LARGE) from None
     except DecodeError:
         raise StatusError(NtStatus.EA_LIST_INCONSISTENT) from None
     for name, _, flags in entries:
@@ -304,9 +306,8 @@ def _full_ea(request: Request, opened: Open, data: memoryview) -> None:
     merged.update({entry.name.upper(): (entry.name, entry.value) for entry in entries})
     if sum(len(name) + len(value) + 9 for name, value in merged.values() if value) > _MAX_EA_BYTES:
         raise StatusError(NtStatus.EA_TOO_LARGE)
-    for name, value, _ in entries:
-        handle.set_ea(name, value)
     if entries:
+        handle.set_eas([(name, value) for name, value, _ in entries])
         report(opened, NotifyFilter.EA)
 
 
