@@ -72,6 +72,8 @@ class Server:
         """In a cluster: asked before every request and reply (``is_fenced``)."""
         self.guid_of_address: Callable[[str], bytes | None] = lambda address: None
         """ServerGuid of the server that clients see at a local address; None: this one's own."""
+        self.stopping = False
+        """Nothing more is read from any connection."""
         self.connection_list: set[Connection] = set()
         self.connection_changed: Callable[[Connection, bool], None] = lambda connection, there: None
         """In a cluster: told of every connection that a user has logged on to (True), and of every one that ends."""
@@ -277,6 +279,7 @@ class Server:
     async def shutdown(self, grace: float = 10.0) -> None:
         """Finish requests in flight (waiting ones are cancelled), close every open, then every connection."""
         deadline = asyncio.get_running_loop().time() + grace
+        self.stopping = True
         for connection in list(self.connection_list):
             connection.transport.pause_reading()
             connection.cancel_waiting()

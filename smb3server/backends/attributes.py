@@ -40,7 +40,9 @@ def ea_size(eas: list[tuple[bytes, bytes]]) -> int:
     return 4 + sum(ea_cost(name, value) for name, value in eas) if eas else 0
 
 
-def merge_eas(present: Iterable[tuple[bytes, bytes]], changes: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+def merge_eas(
+    present: Iterable[tuple[bytes, bytes]], changes: Sequence[tuple[bytes, bytes]]
+) -> list[tuple[bytes, bytes]]:
     """Return the EAs of a file after ``changes``, in one pass however many there are.
 
     Names are compared without regard to case, an empty value removes, of a name given twice the last counts (MS-FSA

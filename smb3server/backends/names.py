@@ -28,8 +28,8 @@ MAX_COMPONENT_UNITS = 255
 """UTF-16 code units in a component or a stream's name (MS-FSCC 2.1.5.2, 2.1.5.3)."""
 MAX_PATH_UNITS = 32767
 MAX_DEPTH = 256
-"""Components of a path: each is looked up by itself where its case differs. Not in the spec; as many as have 260
-characters (MAX_PATH), about twice."""
+"""Components of a path: each is looked up by itself where its case differs. Not in the spec; programs of Windows that
+know nothing of long paths stop at half as many (MAX_PATH)."""
 
 PRIVATE_NAME = ".smb3server"
 """The side-car store's directory: no component of a client's path may be this, in any case."""

@@ -356,8 +356,7 @@ def decode_streams(data: Buffer) -> list[StreamEntry]:
 
 
 MAX_EAS = 1024
-"""Extended attributes in one list from the peer. All EAs of a file have at most 64 KiB (MS-FSA 2.1.5.15.6), and decoding
-takes its time."""
+"""Extended attributes in one list from the peer: all EAs of a file have at most 64 KiB (MS-FSA 2.1.5.15.6)."""
 
 
 class TooManyEntriesError(DecodeError):

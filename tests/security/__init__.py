@@ -1,0 +1,1 @@
+"""What one user can, and cannot, do to others."""
