@@ -36,6 +36,7 @@ level2_oplocks = true
 change_notify = true
 streams = true                     # alternate data streams
 force_user = "www-data"            # everybody acts as this user of the host; as root only
+strict_allocate = false            # space that clients ask for ahead is reserved, however much it is
 keep_inherited_flag = false        # store DACL_AUTO_INHERITED as clients send it, not by Windows' rule
 
 [cluster]                          # the same on all nodes but for the node's name
@@ -135,6 +136,7 @@ class ShareConfig:
     hide_files: tuple[str, ...] = ()
     hide_dot_files: bool = False
     keep_inherited_flag: bool = False
+    strict_allocate: bool = False
     posix_locks: bool = False
     change_notify: bool = True
     streams: bool = True
@@ -415,6 +417,7 @@ def _read_share(table: _Table, config: Config) -> None:
         access_based_enumeration=table.take("access_based_enumeration", bool, False),
         hide_files=tuple(table.strings("hide_files") or ()),
         keep_inherited_flag=table.take("keep_inherited_flag", bool, False),
+        strict_allocate=table.take("strict_allocate", bool, False),
         change_notify=table.take("change_notify", bool, True),
         streams=table.take("streams", bool, True),
         posix_locks=table.take("posix_locks", bool, False),

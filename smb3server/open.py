@@ -16,6 +16,7 @@ from smb3server.wire.header import HeaderFlags
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Handle, Path
+    from smb3server.ceilings import Usage
     from smb3server.commands.query_directory import Enumeration
     from smb3server.durable import Durability
     from smb3server.files import File
@@ -79,7 +80,9 @@ class Open:
         "resume_key",
         "session",
         "share_access",
+        "reserved",
         "tree",
+        "usage",
         "watcher",
         "write_through",
         "wrote",
@@ -142,6 +145,10 @@ class Open:
         """CurrentByteOffset: what the client last set, nothing moves it."""
         self.next_ea = 0
         """Index of the EA at which a scan of them goes on."""
+        self.usage: Usage | None = None
+        """Of the user whom it counts for."""
+        self.reserved = 0
+        """Bytes reserved behind the file's end."""
         self.resume_key: bytes | None = None
         """Open.ResumeKey, once asked for."""
 
@@ -152,6 +159,10 @@ class Open:
         server = self.session.server
         if server.global_open_table.pop(self.file_id[0], None) is None:
             return
+        if self.usage is not None:
+            self.usage.opens -= 1
+            self.usage.reserved -= self.reserved
+            self.usage.away.pop(self, None)
         lost = server.has_lost(self.tree.share)
         if lost:
             self._leave_it_to_others()

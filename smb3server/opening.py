@@ -7,6 +7,7 @@ the request, and once the break is over the next attempt sees the world as it is
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,9 @@ from smb3server.backends.base import Disposition, FileInfo, Handle, Kind, OpenRe
 from smb3server.durable import forget_ghosts, held_for_owner
 from smb3server.files import LEASE_STAT_ACCESS, STAT_ACCESS, File, FileTable
 from smb3server.leases import Lease
+from smb3server.long_work import Steps
 from smb3server.open import Open
+from smb3server.reserving import reserve
 from smb3server.security.access import Token
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire import create_contexts as contexts
@@ -78,6 +81,8 @@ class Opening:
     action: CreateAction = CreateAction.OPENED
     lease: Lease | None = None
     maximal: int = 0
+    free: Callable[[], None] | None = field(default=None, init=False)
+    """What is left to do of an overwriting, on a worker."""
     _descriptor: bytes | None = field(default=None, init=False)
     """Security descriptor for the case that the file is created."""
 
@@ -281,7 +286,6 @@ class Opening:
                     # Inherited from the directory.
                     handle.set_compressed(False)
                     self.info = handle.info()
-                self._allocate(handle)
             else:
                 granted = self._check_existing(handle, info, file)
                 self.action = CreateAction.OPENED
@@ -395,11 +399,16 @@ class Opening:
             raise StatusError(NtStatus.SHARING_VIOLATION)
 
     def _overwrite(self, handle: Handle) -> None:
-        """MS-FSA 2.1.5.1.2.1: contents, extended attributes and (of a file) other streams go, attributes are set."""
+        """MS-FSA 2.1.5.1.2.1: contents, extended attributes and (of a file) other streams go, attributes are set. Of a
+        file that takes its time to cut all that is left to ``finish_overwriting``."""
         superseded = self.record.create_disposition == CreateDisposition.SUPERSEDE
         self.action = CreateAction.SUPERSEDED if superseded else CreateAction.OVERWRITTEN
+        self.free = handle.shrinking(0)
+        if self.free is None:
+            self._overwrite_now(handle)
+
+    def _overwrite_now(self, handle: Handle) -> None:
         handle.truncate(0)
-        self._allocate(handle)
         if not self.stream:
             attributes = self.record.file_attributes & SETTABLE | ARCHIVE
             handle.set_attributes(attributes)
@@ -408,11 +417,24 @@ class Opening:
                 handle.set_eas(given, replace=True)
         self.info = handle.info()
 
-    def _allocate(self, handle: Handle) -> None:
+    def finish_overwriting(self, opened: Open) -> None:
+        """``free`` is done, on a worker. The open was registered before that: nobody who is refused for its sake sees
+        the content go, and nobody else opens the file in between."""
+        if opened.handle is None:
+            raise StatusError(NtStatus.FILE_CLOSED)
+        self._overwrite_now(opened.handle)
+        self._report(opened)
+
+    def reservation(self, opened: Open) -> Steps | None:
+        """Reserve what AllocationSize asks for, of a new or overwritten file; None: that is done, if there is anything
+        to do."""
         wanted = self.asked.get(contexts.ALLOCATION_SIZE)
-        if wanted is not None and wanted.allocation_size and handle.kind == Kind.FILE:
-            handle.allocate(wanted.allocation_size)
-            self.info = handle.info()
+        handle = opened.handle
+        if wanted is None or self.action == CreateAction.OPENED or handle is None or handle.kind != Kind.FILE:
+            return None
+        if wanted.allocation_size <= handle.info().end_of_file:
+            return None
+        return reserve(opened, wanted.allocation_size)
 
     def _register(self, handle: Handle, file: File, granted: int) -> Open:
         request, record = self.request, self.record
@@ -437,7 +459,9 @@ class Opening:
         file.opens.append(opened)
         session.open_table[opened.file_id[1]] = opened
         server.global_open_table[opened.file_id[0]] = opened
-        self._report(opened)
+        server.count_open(opened)
+        if self.free is None:
+            self._report(opened)
         return opened
 
     def _report(self, opened: Open) -> None:

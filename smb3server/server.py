@@ -18,12 +18,14 @@ from smb3server.auth.acceptor import Acceptor, hint_token
 from smb3server.auth.users import UserDatabase
 from smb3server.break_notifications import BreakNotifications
 from smb3server.buffers import BufferPool
+from smb3server.ceilings import Ceilings
 from smb3server.commands import load
 from smb3server.connection import Connection
 from smb3server.durable import HandleCounts
 from smb3server.files import FileTable
 from smb3server.flushes import Flushes
 from smb3server.host_changes import HostChanges
+from smb3server.long_work import LongWork
 from smb3server.multichannel import InterfaceList
 from smb3server.replay import Replays
 from smb3server.session import Identity, Session, SessionState
@@ -85,6 +87,8 @@ class Server:
         self.host_changes = HostChanges(self.file_table)
         """What is open, by file: share modes, locks, oplocks and leases (GlobalLeaseTableList is in it)."""
         self.flushes = Flushes()
+        self.long_work = LongWork()
+        self.ceilings = Ceilings(self.settings)
         self.buffers = BufferPool()
         self.kerberos = bool(self.settings.keytab)
         if self.kerberos:
@@ -181,6 +185,9 @@ class Server:
 
     def connection_closed(self, connection: Connection) -> None:
         self.connection_list.discard(connection)
+        if connection.usage is not None:
+            connection.usage.connections -= 1
+            connection.usage = None
         self.connection_changed(connection, False)
         if not connection.is_authenticated:
             self._forget_stranger(connection)
@@ -243,6 +250,8 @@ class Server:
         stay with the object: the reply that ends a session is still signed with them."""
         if self.global_session_table.pop(session.session_id, None) is None:
             return
+        if session.usage is not None:
+            session.usage.sessions -= 1
         if session.deadline is not None:
             session.deadline.cancel()
         for connection in {session.connection, *session.channel_list}:
@@ -264,6 +273,31 @@ class Server:
         if session.connection is connection:
             session.connection = next(iter(session.channel_list))
         session.channels_changed()
+
+    def count_session(self, session: Session, connection: Connection, identity: Identity) -> None:
+        """A user logs on: REQUEST_NOT_ACCEPTED if that is one session or connection too many for this user."""
+        usage = self.ceilings.of(identity)
+        self.ceilings.check_session(usage, len(self.connection_list), connection.usage is not None)
+        session.usage = usage
+        usage.sessions += 1
+        if connection.usage is None:
+            connection.usage = usage
+            usage.connections += 1
+
+    def count_channel(self, session: Session, connection: Connection) -> None:
+        """The same for one more connection of a session."""
+        if session.usage is None or connection.usage is not None:
+            return
+        self.ceilings.check_session(session.usage, len(self.connection_list), False)
+        connection.usage = session.usage
+        session.usage.connections += 1
+
+    def count_open(self, entry: Open) -> None:
+        """An open is in the tables now."""
+        usage = entry.session.usage
+        if usage is not None:
+            entry.usage = usage
+            usage.opens += 1
 
     def close_previous_session(self, session_id: int, identity: Identity) -> None:
         """3.3.5.5.3: a client that reconnects names its old session; only its own user's is closed."""

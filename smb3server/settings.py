@@ -70,4 +70,11 @@ class Settings:
     max_watchers: int = 1024
     """Per session: directories with CHANGE_NOTIFY; INSUFFICIENT_RESOURCES beyond."""
     max_connections: int = 4096
+    max_user_share: float = 0.5
+    """Of the connections and opens that no other user has, how much one user may have."""
+    max_sessions_per_user: int = 2048
+    max_locks_per_user: int = 65536
+    max_watchers_per_user: int = 2048
+    max_reserved_per_user: int = 256 << 20
+    """Bytes that clients may have reserved behind the ends of files they have open."""
     max_unauthenticated_per_address: int = 512

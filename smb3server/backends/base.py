@@ -156,6 +156,15 @@ class Handle(ABC):
         open. None: it takes no time worth mentioning."""
         return None
 
+    def allocating(self, size: int) -> Iterator[None] | None:
+        """If ``allocate(size)`` may take long: the same in steps, on any one thread, while the handle is open. None: it
+        takes no time worth mentioning."""
+        return None
+
+    def zeroing(self, offset: int, length: int) -> Iterator[None] | None:
+        """The same of ``zero_range``."""
+        return None
+
     @abstractmethod
     def truncate(self, size: int) -> None:
         """Set end of file."""
@@ -169,8 +178,8 @@ class Handle(ABC):
         """Range reads as zeros; deallocated where possible. Does not extend the file."""
 
     @abstractmethod
-    def allocated_ranges(self, offset: int, length: int) -> list[tuple[int, int]]:
-        """(offset, length) of data in the range."""
+    def allocated_ranges(self, offset: int, length: int, limit: int = 65536) -> list[tuple[int, int]]:
+        """(offset, length) of data in the range; the last of ``limit`` ranges may hold holes."""
 
     @abstractmethod
     def copy_range(self, source: Handle, source_offset: int, offset: int, length: int) -> int:

@@ -168,17 +168,47 @@ class LocalHandle(Handle):
         with self._for_writing() as descriptor:
             file_io.truncate(descriptor, size)
 
+    def allocating(self, size: int) -> Iterator[None] | None:
+        descriptor = self._data
+        if descriptor is None or not self._writable:
+            return None
+        stat = os.fstat(descriptor)
+        if size - max(stat.st_size, stat.st_blocks * 512) < release.LARGE:
+            return None
+        self._changing()
+        return self._as_user(file_io.allocate(descriptor, size))
+
     def allocate(self, size: int) -> None:
         with self._for_writing() as descriptor:
-            file_io.allocate(descriptor, size)
+            for _ in file_io.allocate(descriptor, size):
+                pass
+
+    def zeroing(self, offset: int, length: int) -> Iterator[None] | None:
+        descriptor = self._data
+        if descriptor is None or not self._writable:
+            return None
+        if min(length, os.fstat(descriptor).st_size - offset) < release.LARGE:
+            return None
+        self._changing()
+        sparse = bool(self.info().attributes & attr.SPARSE)
+        return self._as_user(file_io.zero_range(descriptor, offset, length, sparse))
 
     def zero_range(self, offset: int, length: int) -> None:
         sparse = bool(self.info().attributes & attr.SPARSE)
         with self._for_writing() as descriptor:
-            file_io.zero_range(descriptor, offset, length, sparse)
+            for _ in file_io.zero_range(descriptor, offset, length, sparse):
+                pass
 
-    def allocated_ranges(self, offset: int, length: int) -> list[tuple[int, int]]:
-        return file_io.allocated_ranges(self._data_descriptor(), offset, length)
+    def _as_user(self, steps: Iterator[None]) -> Iterator[None]:
+        """Take steps on another thread with the credentials that this handle was opened with: they count for quotas."""
+        running = True
+        while running:
+            with ActAs(self._user):
+                running = next(steps, True) is None
+            yield
+
+    def allocated_ranges(self, offset: int, length: int, limit: int = file_io.MAX_RANGES) -> list[tuple[int, int]]:
+        return file_io.allocated_ranges(self._data_descriptor(), offset, length, limit)
 
     def copy_range(self, source: Handle, source_offset: int, offset: int, length: int) -> int:
         origin = source.fileno()

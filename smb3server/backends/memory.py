@@ -308,13 +308,16 @@ class MemoryHandle(Handle):
         if length > 0:
             data.content[offset : offset + length] = bytes(length)
 
-    def allocated_ranges(self, offset: int, length: int) -> list[tuple[int, int]]:
+    def allocated_ranges(self, offset: int, length: int, limit: int = 65536) -> list[tuple[int, int]]:
         """Blocks that hold anything but zeros."""
         self._node()
         content = self._data.content
         end = min(offset + length, len(content))
         ranges: list[tuple[int, int]] = []
         while offset < end:
+            if len(ranges) == limit - 1:
+                ranges.append((offset, end - offset))
+                break
             stop = min(offset - offset % BLOCK + BLOCK, end)
             block = offset - offset % BLOCK
             whole = content[block : block + BLOCK]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+from collections.abc import Coroutine
 from typing import Any
 
 from smb3server import access, durable, granting, presentation, replay
 from smb3server.backends import names
 from smb3server.backends.base import FileInfo
+from smb3server.commands.cutting import one_step
 from smb3server.errors import as_status_error
 from smb3server.leases import Lease
+from smb3server.long_work import Steps, on_worker
 from smb3server.notify import fold
 from smb3server.open import Open, client_guid_of
 from smb3server.opening import MustWait, Opening
@@ -62,8 +65,9 @@ def create(request: Request) -> Response | Pending:
         if durable.wants_reconnect(found):
             # To an open that is counted already.
             return _reconnect(request, record, name, found)
-    if len(server.global_open_table) - server.dormant_opens >= server.max_opens:
-        raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
+    if session.usage is not None:
+        opens = len(server.global_open_table) - server.dormant_opens
+        server.ceilings.check_open(session.usage, opens, server.max_opens)
     if pipe:
         return _open_pipe(request, record, name)
     revived = durable.revived(request, found)
@@ -219,11 +223,63 @@ def _directory(record: CreateRequest, trailing: bool, said: bool | None, stream:
 
 def _attempt(opening: Opening) -> Response | Pending:
     try:
-        return _respond(opening, opening.attempt())
+        opened = opening.attempt()
     except MustWait as wait:
         return _wait(opening, wait)
     except BlockingIOError:
         return _poll(opening)
+    result = _conclude(opening, opened)
+    return result if isinstance(result, Response) else opening.request.run(result)
+
+
+def _conclude(opening: Opening, opened: Open) -> Response | Coroutine[Any, Any, Response]:
+    """The response, or what comes to it when a worker has done what takes long."""
+    if opening.free is None:
+        try:
+            steps = opening.reservation(opened)
+        except (StatusError, OSError):
+            _take_back(opening, opened)
+            raise
+        if steps is None:
+            if contexts.ALLOCATION_SIZE in opening.asked and opened.handle is not None:
+                opening.info = opened.handle.info()
+            return _respond(opening, opened)
+    else:
+        steps = None
+    return _finish_slowly(opening, opened, steps)
+
+
+async def _finish_slowly(opening: Opening, opened: Open, steps: Steps | None) -> Response:
+    """Until it is over the open is in the tables, and its client does not know of it. A replay of this CREATE waits."""
+    replays = opening.request.connection.server.replays
+    key = replay.key_of(opening.request, opening.asked)
+    if key is not None and opening.request.pending is not None:
+        replays.wait(key, opening.request.pending)
+    try:
+        if opening.free is not None:
+            await on_worker(opened, one_step(opening.free))
+            opening.finish_overwriting(opened)
+            steps = opening.reservation(opened)
+        if steps is not None:
+            await on_worker(opened, steps)
+        if opened.handle is None:
+            raise StatusError(NtStatus.FILE_CLOSED)
+        opening.info = opened.handle.info()
+        return _respond(opening, opened)
+    except BaseException:
+        _take_back(opening, opened)
+        raise
+    finally:
+        if key is not None:
+            replays.done(key)
+
+
+def _take_back(opening: Opening, opened: Open) -> None:
+    """CREATE fails after all."""
+    if opening.action == CreateAction.CREATED and opened.handle is not None:
+        with contextlib.suppress(OSError):
+            opened.handle.unlink()
+    opened.close()
 
 
 def _poll(opening: Opening) -> Pending:
@@ -236,7 +292,11 @@ def _poll(opening: Opening) -> Pending:
         if pending.done:
             return
         try:
-            pending.complete(_respond(opening, opening.attempt()))
+            result = _conclude(opening, opening.attempt())
+            if isinstance(result, Response):
+                pending.complete(result)
+            else:
+                opening.request.connection.run(opening.request, result, pending=pending)
         except (MustWait, BlockingIOError):
             if loop.time() < deadline:
                 loop.call_later(_HOST_POLL, again)
@@ -265,9 +325,9 @@ def _wait(opening: Opening, wait: MustWait) -> Pending:
 
     def again() -> None:
         nonlocal caching
-        result: Response | StatusError
+        result: Response | StatusError | Coroutine[Any, Any, Response]
         try:
-            result = _respond(opening, opening.attempt())
+            result = _conclude(opening, opening.attempt())
         except MustWait as longer:
             caching = longer.file.caching
             caching.wait(again)
@@ -280,8 +340,10 @@ def _wait(opening: Opening, wait: MustWait) -> Pending:
             replays.done(key)
         if isinstance(result, Response):
             pending.complete(result)
-        else:
+        elif isinstance(result, StatusError):
             pending.fail(result)
+        else:
+            opening.request.connection.run(opening.request, result, pending=pending)
 
     pending = opening.request.pend(Interim.AT_ONCE, on_cancel)
     key = replay.key_of(opening.request, opening.asked)
@@ -409,6 +471,7 @@ def _open_pipe(request: Request, record: CreateRequest, name: str) -> Response:
     opened.path = (name,)
     session.open_table[opened.file_id[1]] = opened
     server.global_open_table[opened.file_id[0]] = opened
+    server.count_open(opened)
     body = pack_response(
         CreateResponse(
             oplock_level=OplockLevel.NONE,

@@ -133,6 +133,8 @@ def _lock(
     # The open's own locks are counted only where they can be too many.
     if len(file.locks.locks) + len(file.locks.waiters) > limit and file.locks.count_of(found) > limit:
         raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
+    if found.usage is not None:
+        request.connection.server.ceilings.check_locks(found.usage, len(elements))
     file.data_changes(found)
     taken: list[LockElement] = []
     try:

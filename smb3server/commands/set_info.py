@@ -9,8 +9,10 @@ from smb3server import notify, write_times
 from smb3server.commands.cutting import cut
 from smb3server.commands.file_levels import ATTRIBUTE_DIRECTORY, MODE_BITS, handle_of, store_all
 from smb3server.commands.rename import Link, Rename
+from smb3server.long_work import run_steps
 from smb3server.open import Open, find_open
 from smb3server.request import Pending, Request, Response, handles
+from smb3server.reserving import reserve
 from smb3server.security_info import set_security
 from smb3server.stable_storage import after_flush
 from smb3server.status import NtStatus, StatusError
@@ -247,6 +249,9 @@ def _allocation(request: Request, opened: Open, data: memoryview) -> Pending | N
     handle = handle_of(opened)
     before = handle.info().end_of_file
     _data_changes(opened)
+    if size > before:
+        steps = reserve(opened, size)
+        return None if steps is None else run_steps(request, opened, steps, done)
 
     def finish() -> None:
         handle.allocate(size)
