@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from smb3server import access, notify, security_info, symlinks, tokens
 from smb3server.backends.attributes import COMPRESSED
-from smb3server.backends.base import Disposition, FileInfo, Handle, Kind, OpenRequest, Path, PathNotFound, User
+from smb3server.backends.base import (
+    Disposition,
+    FileInfo,
+    FolderNotRead,
+    Handle,
+    Kind,
+    OpenRequest,
+    Path,
+    PathNotFound,
+    User,
+)
 from smb3server.durable import forget_ghosts, held_for_owner
 from smb3server.files import LEASE_STAT_ACCESS, STAT_ACCESS, File, FileTable
 from smb3server.leases import Lease
@@ -91,15 +101,20 @@ class Opening:
         return self.record.create_disposition in _OVERWRITES
 
     def attempt(self) -> Open:
-        """The open, or ``MustWait``. Raises ``StatusError`` and ``OSError``; nothing stays behind in any case."""
+        """The open, or ``MustWait`` or ``FolderNotRead``. Raises ``StatusError`` and ``OSError``; nothing stays behind
+        in any case."""
         tree = self.request.tree
         if tree is not None and self.request.connection.server.has_lost(tree.share):
             raise StatusError(NtStatus.NETWORK_NAME_DELETED)
-        while True:
-            try:
-                return self._attempt()
-            except _DeletedMeanwhileError:
-                continue
+        self.backend.defer_reading = True
+        try:
+            while True:
+                try:
+                    return self._attempt()
+                except _DeletedMeanwhileError:
+                    continue
+        finally:
+            self.backend.defer_reading = False
 
     def _attempt(self) -> Open:
         try:
@@ -212,6 +227,8 @@ class Opening:
     def _exists(self) -> bool:
         try:
             self.backend.stat(self.path, self.user)
+        except FolderNotRead:
+            raise
         except OSError:
             return False
         return True
@@ -238,6 +255,8 @@ class Opening:
         """CREATE on what exists; what is about to be deleted says so."""
         try:
             file = self._table.find(self.backend.stat(self.path, self.user).key, self.stream)
+        except FolderNotRead:
+            raise
         except OSError:
             file = None
         if file is None or not file.delete_pending:

@@ -16,8 +16,8 @@ def reserve(opened: Open, size: int) -> Steps | None:
     worker.
 
     DISK_FULL if there is not so much space. What a user has reserved behind the ends of open files is limited: nobody
-    takes the disk without writing to it. Beyond that, unless the share has ``strict_allocate``, it is only made sure that
-    the space is there now.
+    takes the disk without writing to it. Beyond that, unless the share has ``strict_allocate``, it is only made sure
+    that the space is there now.
     """
     handle, backend = opened.handle, opened.tree.share.backend
     if handle is None or backend is None:

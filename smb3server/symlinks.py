@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from smb3server.backends.base import OpenRequest
+from smb3server.backends.base import FolderNotRead, OpenRequest
 from smb3server.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ def on_the_way(backend: Backend, path: Path, user: User | None) -> StatusError |
         return None
     try:
         handle = backend.open(OpenRequest(path[:depth], open_reparse_point=True, user=user))
+    except FolderNotRead:
+        raise
     except OSError:
         return None
     try:

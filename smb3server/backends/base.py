@@ -10,10 +10,11 @@ Times are FILETIMEs: 100 ns units since 1601-01-01 UTC.
 from __future__ import annotations
 
 import enum
+import errno
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 Buffer = bytes | bytearray | memoryview
 Path = tuple[str, ...]
@@ -325,6 +326,8 @@ class Backend(ABC):
     volume_created: int
     opens: int = 0
     """Handles made so far."""
+    defer_reading: bool = False
+    """While set, look-ups that have to read a large directory raise ``FolderNotRead``: their caller can wait."""
     path_lookups: int = 0
     """Paths resolved so far. Neither grows while clients read and write what they opened."""
 
@@ -372,3 +375,22 @@ class Backend(ABC):
 
 class PathNotFound(FileNotFoundError):
     """An ancestor directory does not exist (STATUS_OBJECT_PATH_NOT_FOUND, against OBJECT_NAME_NOT_FOUND)."""
+
+
+class Reading(Protocol):
+    """A directory that has to be read before a name can be found in it."""
+
+    steps: Iterator[None]
+    """What reads it, in steps, on any one thread. Whoever sets ``started`` takes them all."""
+    started: bool
+    waiting: list[Callable[[Exception | None], None]]
+    """To be called when that is over, with what went wrong."""
+
+
+class FolderNotRead(BlockingIOError):
+    """A name in a large directory is looked up ignoring case, and the directory is not known yet: try again when it is
+    read. Only where ``Backend.defer_reading`` is set."""
+
+    def __init__(self, reading: Reading) -> None:
+        super().__init__(errno.EAGAIN, "directory is being read")
+        self.reading = reading

@@ -135,6 +135,14 @@ class LocalBackend(Backend):
             self._sidecar.close()
 
     @property
+    def defer_reading(self) -> bool:
+        return self.resolver.cache.defer
+
+    @defer_reading.setter
+    def defer_reading(self, value: bool) -> None:
+        self.resolver.cache.defer = value
+
+    @property
     def path_lookups(self) -> int:  # type: ignore[override]
         return self.resolver.lookups
 

@@ -20,7 +20,7 @@ import errno
 import functools
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from smb3server.backends.base import Path
 
@@ -211,17 +211,20 @@ _HASHES: int = 36**_HASH_DIGITS
 _HASHED_FORM = re.compile(r"[^~.]([0-9A-Z]{5})~1(?:\.[^~.]{1,3})?")
 
 
-def _hash(folded: str) -> int:
+def name_hash(folded: str) -> int:
+    """Of a name on the wire, as ``upcase`` makes it; 26 bits. The digits of its 8.3 name are made from it."""
     return zlib.crc32(folded.encode("utf-8", "surrogatepass")) % _HASHES
 
 
-def candidates(short: str, folded_names: Iterable[str]) -> list[str]:
-    """Those of ``folded_names`` (as ``upcase`` makes them of names on the wire) whose 8.3 name may be ``short``."""
+def hash_in_short_name(short: str) -> int | None:
+    """``name_hash`` of the names that have ``short`` as their 8.3 name; None if ``short_name`` makes no such names."""
     form = _HASHED_FORM.fullmatch(short)
     if form is None:
-        return []
-    wanted = sum(_BASE36.index(digit) * 36**index for index, digit in enumerate(form[1]))
-    return [name for name in folded_names if _hash(name) == wanted]
+        return None
+    value = 0
+    for digit in reversed(form[1]):
+        value = value * 36 + _BASE36.index(digit)
+    return value
 
 
 @functools.lru_cache(maxsize=32768)
@@ -242,7 +245,7 @@ def short_name(name: str) -> str:
             return ""
     first = next((char for char in stem if char in _SHORT_CHARS), "_")
     tail = "".join(char for char in extension if char in _SHORT_CHARS)[:3]
-    number = _hash(upcase(name))
+    number = name_hash(upcase(name))
     digits = ""
     for _ in range(_HASH_DIGITS):
         number, digit = divmod(number, 36)

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from smb3server.backends import names, syscalls
-from smb3server.backends.base import Path, PathNotFound
+from smb3server.backends.base import FolderNotRead, Path, PathNotFound
 from smb3server.backends.case_cache import CaseCache
 from smb3server.backends.syscalls import Statx
 
@@ -209,6 +209,8 @@ class Resolver:
                 descriptor = child
                 if matches(descriptor, stat):
                     return index + 1
+        except FolderNotRead:
+            raise
         except OSError:
             return None
         finally:

@@ -9,11 +9,12 @@ from typing import Any
 
 from smb3server import access, durable, granting, presentation, replay
 from smb3server.backends import names
-from smb3server.backends.base import FileInfo
+from smb3server.backends.base import FileInfo, FolderNotRead
 from smb3server.commands.cutting import one_step
 from smb3server.errors import as_status_error
-from smb3server.leases import Lease
+from smb3server.leases import Caching, Lease
 from smb3server.long_work import Steps, on_worker
+from smb3server.lookups import when_read
 from smb3server.notify import fold
 from smb3server.open import Open, client_guid_of
 from smb3server.opening import MustWait, Opening
@@ -224,7 +225,7 @@ def _directory(record: CreateRequest, trailing: bool, said: bool | None, stream:
 def _attempt(opening: Opening) -> Response | Pending:
     try:
         opened = opening.attempt()
-    except MustWait as wait:
+    except (MustWait, FolderNotRead) as wait:
         return _wait(opening, wait)
     except BlockingIOError:
         return _poll(opening)
@@ -297,6 +298,8 @@ def _poll(opening: Opening) -> Pending:
                 pending.complete(result)
             else:
                 opening.request.connection.run(opening.request, result, pending=pending)
+        except FolderNotRead as unread:
+            when_read(opening.request, unread, lambda error: again())
         except (MustWait, BlockingIOError):
             if loop.time() < deadline:
                 loop.call_later(_HOST_POLL, again)
@@ -312,30 +315,45 @@ def _poll(opening: Opening) -> Pending:
     return pending
 
 
-def _wait(opening: Opening, wait: MustWait) -> Pending:
-    """Pending until the break is over, told to the client at once, as Windows does; then try again."""
-    caching = wait.file.caching
+def _wait(opening: Opening, wait: MustWait | FolderNotRead) -> Pending:
+    """Pending until a break is over, told to the client at once, as Windows does, or until a folder is read; then try
+    again."""
     replays = opening.request.connection.server.replays
+    caching: Caching | None = None
 
     def on_cancel() -> None:
         if key is not None:
             replays.done(key)
-        caching.unwait(again)
+        if caching is not None:
+            caching.unwait(again)
         pending.fail(StatusError(NtStatus.CANCELLED))
 
-    def again() -> None:
+    def wait_for(what: MustWait | FolderNotRead) -> None:
         nonlocal caching
-        result: Response | StatusError | Coroutine[Any, Any, Response]
-        try:
-            result = _conclude(opening, opening.attempt())
-        except MustWait as longer:
-            caching = longer.file.caching
+        if isinstance(what, MustWait):
+            caching = what.file.caching
             caching.wait(again)
-            return
+        else:
+            caching = None
+            when_read(opening.request, what, read)
+
+    def read(error: StatusError | None) -> None:
+        if error is None and not pending.done:
+            again()
+        elif error is not None:
+            finish(error)
+
+    def again() -> None:
+        try:
+            finish(_conclude(opening, opening.attempt()))
+        except (MustWait, FolderNotRead) as longer:
+            wait_for(longer)
         except StatusError as error:
-            result = error
+            finish(error)
         except OSError as error:
-            result = as_status_error(error)
+            finish(as_status_error(error))
+
+    def finish(result: Response | StatusError | Coroutine[Any, Any, Response]) -> None:
         if key is not None:
             replays.done(key)
         if isinstance(result, Response):
@@ -345,11 +363,12 @@ def _wait(opening: Opening, wait: MustWait) -> Pending:
         else:
             opening.request.connection.run(opening.request, result, pending=pending)
 
-    pending = opening.request.pend(Interim.AT_ONCE, on_cancel)
+    interim = Interim.AT_ONCE if isinstance(wait, MustWait) else Interim.DELAYED
+    pending = opening.request.pend(interim, on_cancel)
     key = replay.key_of(opening.request, opening.asked)
     if key is not None:
         replays.wait(key, pending)
-    caching.wait(again)
+    wait_for(wait)
     return pending
 
 

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from smb3server import tokens
-from smb3server.backends.base import OpenRequest
+from smb3server.backends.base import FolderNotRead, OpenRequest
 from smb3server.backends.names import has_wildcards, short_name
 from smb3server.expression import compile_expression
+from smb3server.lookups import folder_read
 from smb3server.open import Open, find_open
 from smb3server.presentation import Hides, hidden
 from smb3server.request import Pending, Request, Response, handles
@@ -42,12 +43,13 @@ class Enumeration:
     """Open.EnumerationLocation and Open.EnumerationSearchPattern: the store's lazy search, and the one entry taken from
     it that did not fit the last response."""
 
-    __slots__ = ("closed", "entries", "held", "pattern", "started", "turn", "unfinished")
+    __slots__ = ("_handle", "closed", "entries", "held", "only", "pattern", "started", "turn", "unfinished")
 
     def __init__(self, handle: Handle, pattern: str) -> None:
         self.pattern = pattern
-        only = None if has_wildcards(pattern) else pattern
-        self.entries: Iterator[DirectoryEntry | None] = handle.search(compile_expression(pattern), only)
+        self._handle = handle
+        self.only = None if has_wildcards(pattern) else pattern
+        self.entries = self._search()
         self.held: DirectoryEntry | None = None
         self.started = False
         """True once something was returned: then the end is NO_MORE_FILES, not NO_SUCH_FILE."""
@@ -56,6 +58,14 @@ class Enumeration:
         self.unfinished = 0
         """Such requests."""
         self.closed = False
+
+    def _search(self) -> Iterator[DirectoryEntry | None]:
+        return self._handle.search(compile_expression(self.pattern), self.only)
+
+    def begin_again(self) -> None:
+        """The search for one name ended with ``FolderNotRead``."""
+        if not self.closed:
+            self.entries = self._search()
 
     def close(self) -> None:
         """Release what the scan holds open."""
@@ -86,7 +96,7 @@ def query_directory(request: Request) -> Response | Pending:
     enumeration = _enumeration(opened, opened.handle, query.flags, pattern)
     packer = Packer(query.info_class, query.output_buffer_length)
     listing = _Listing(
-        packer, enumeration, bool(query.flags & _ONE), _visible(request, opened), opened.tree.share.hides
+        request, packer, enumeration, bool(query.flags & _ONE), _visible(request, opened), opened.tree.share.hides
     )
     if not enumeration.unfinished and listing.go_on():
         return listing.response()
@@ -147,17 +157,21 @@ class _Listing:
 
     def __init__(
         self,
+        request: Request,
         packer: Packer,
         enumeration: Enumeration,
         single: bool,
         visible: Callable[[str], bool] | None,
         hides: Hides | None,
     ) -> None:
+        self.request = request
         self.packer = packer
         self.enumeration = enumeration
         self.single = single
         self.visible = visible
         self.hides = hides
+        self.unread: FolderNotRead | None = None
+        """What has to be read before the only name asked for can be found."""
 
     def go_on(self) -> bool:
         """Entries until the buffer is full or the scan ends: True; or until it is the turn of others: False."""
@@ -172,9 +186,13 @@ class _Listing:
                 if not count % _ENTRIES_PER_LOOK and time.monotonic() > end:
                     return False
                 try:
-                    entry = next(entries)
+                    entry = next(entries) if enumeration.only is None else self._find(entries)
                 except StopIteration:
                     return True
+                except FolderNotRead as unread:
+                    self.unread = unread
+                    enumeration.begin_again()
+                    return False
                 if entry is None or (visible is not None and not visible(entry.name)):
                     entry = None
                     continue
@@ -184,6 +202,18 @@ class _Listing:
             entry = None
             if self.single:
                 return True
+
+    def _find(self, entries: Iterator[DirectoryEntry | None]) -> DirectoryEntry | None:
+        """The only name asked for. Raises ``FolderNotRead``."""
+        tree = self.request.tree
+        backend = tree.share.backend if tree is not None else None
+        if backend is None:
+            raise StatusError(NtStatus.NETWORK_NAME_DELETED)
+        backend.defer_reading = True
+        try:
+            return next(entries)
+        finally:
+            backend.defer_reading = False
 
     def _add(self, entry: DirectoryEntry) -> bool:
         """False if it does not fit."""
@@ -213,7 +243,11 @@ class _Listing:
         try:
             async with enumeration.turn:
                 while not self.go_on():
-                    await asyncio.sleep(0)
+                    unread, self.unread = self.unread, None
+                    if unread is not None:
+                        await folder_read(self.request, unread)
+                    else:
+                        await asyncio.sleep(0)
                 return self.response()
         finally:
             enumeration.unfinished -= 1

@@ -11,8 +11,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from smb3server import notify, share_modes
+from smb3server.backends.base import FolderNotRead
 from smb3server.backends.names import split_path, upcase
 from smb3server.commands.file_levels import ATTRIBUTE_DIRECTORY, handle_of, store_all
+from smb3server.lookups import folder_read
 from smb3server.security_info import acting_user
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire.change_notify import Action, NotifyFilter
@@ -50,24 +52,46 @@ class _NameChange:
 
     def start(self, done: Callable[[], Response]) -> Response | Pending:
         """Do it now, or once the handles in the way are closed."""
-        blocker = self.attempt()
+        blocker = self._try()
         if blocker is None:
             return done()
         return self.request.run(self._wait(blocker, done))
 
-    async def _wait(self, blocker: File, done: Callable[[], Response]) -> Response:
-        found: File | None = blocker
+    def _try(self) -> File | FolderNotRead | None:
+        """Do it, or say what to wait for."""
+        backend = self.opened.tree.share.backend
+        if backend is None:
+            raise StatusError(NtStatus.INVALID_PARAMETER)
+        backend.defer_reading = True
+        try:
+            return self.attempt()
+        except FolderNotRead as unread:
+            return unread
+        finally:
+            backend.defer_reading = False
+
+    async def _wait(self, blocker: File | FolderNotRead, done: Callable[[], Response]) -> Response:
+        found: File | FolderNotRead | None = blocker
         while found is not None:
+            if isinstance(found, FolderNotRead):
+                await folder_read(self.request, found)
+                found = self._again()
+                continue
             event = asyncio.Event()
             found.caching.wait(event.set)
             try:
                 await event.wait()
             finally:
                 found.caching.unwait(event.set)
-            if self.request.connection.server.has_lost(self.opened.tree.share):
-                raise StatusError(NtStatus.NETWORK_NAME_DELETED)
-            found = self.attempt()
+            found = self._again()
         return done()
+
+    def _again(self) -> File | FolderNotRead | None:
+        if self.request.connection.server.has_lost(self.opened.tree.share):
+            raise StatusError(NtStatus.NETWORK_NAME_DELETED)
+        if self.opened.handle is None:
+            raise StatusError(NtStatus.FILE_CLOSED)
+        return self._try()
 
     def attempt(self) -> File | None:
         raise NotImplementedError
