@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
@@ -31,6 +32,19 @@ _REPLAY = int(HeaderFlags.REPLAY_OPERATION)
 
 class Pipe(Protocol):
     """A named pipe instance in message mode (MS-FSA 2.1.1.x has none of it; see MS-SMB2 3.3.5.12-15 and 3.3.5.10)."""
+
+    turn: asyncio.Lock
+    """Held while a worker writes to it."""
+
+    def is_slow(self, size: int) -> bool:
+        """Whether writing ``size`` bytes more may take long."""
+        ...
+
+    def begin(self) -> bool:
+        """A worker is going to write; it stays open until ``end``. False: it is closed."""
+        ...
+
+    def end(self) -> None: ...
 
     def write(self, data: bytes) -> int: ...
 

@@ -7,6 +7,7 @@ import errno
 import os
 
 from smb3server.channel import RemoteMemory, remote_buffers
+from smb3server.commands import pipe_turns
 from smb3server.errors import as_status_error
 from smb3server.open import Open, find_open
 from smb3server.request import Interim, Pending, Request, Response, handles
@@ -31,7 +32,7 @@ def read(request: Request) -> Response | Pending:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     found = find_open(request, (record.persistent, record.volatile))
     if found.pipe is not None:
-        return _read_pipe(found, record)
+        return pipe_turns.in_turn(request, found, lambda: _read_pipe(found, record))
     remote = remote_buffers(connection, request.message, record, record.length)
     if remote is None:
         return _read_file(request, record, found, None)
