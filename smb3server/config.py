@@ -11,6 +11,7 @@ guest = false
 require_signing = false
 require_encryption = false
 test_fsctls = false                # answer smbtorture's own FSCTLs; for tests only
+watchdog = 0.05                    # log requests that hold up everybody for so many seconds; default: 0, off
 keytab = "/etc/krb5.keytab"
 min_dialect = "2.0.2"
 max_dialect = "3.1.1"
@@ -294,6 +295,9 @@ def _read_server(table: _Table, config: Config) -> None:
     settings.require_signing = table.take("require_signing", bool, settings.require_signing)
     settings.require_encryption = table.take("require_encryption", bool, settings.require_encryption)
     settings.test_fsctls = table.take("test_fsctls", bool, settings.test_fsctls)
+    settings.watchdog = float(table.number("watchdog", (int, float), settings.watchdog))
+    if settings.watchdog < 0:
+        raise ConfigError(f"watchdog: seconds, not {settings.watchdog}")
     settings.keytab = table.take("keytab", str, settings.keytab)
     settings.multichannel = table.take("multichannel", bool, settings.multichannel)
     settings.rss = table.take("rss", bool, settings.rss)

@@ -11,6 +11,7 @@ unsent is parked before its next command, and goes on when they have drained; me
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
@@ -214,7 +215,13 @@ class Dispatcher:
             if command == _CANCEL:
                 self._cancel(request, chain)
                 continue
-            result = self._run(request, chain)
+            watchdog = self.connection.server.watchdog
+            if watchdog is None:
+                result = self._run(request, chain)
+            else:
+                began, processor = time.monotonic(), time.thread_time()
+                result = self._run(request, chain)
+                watchdog.finished(request, began, processor)
             if isinstance(result, Pending):
                 chain.pending = request
                 self._wait(request, chain, result)

@@ -173,6 +173,8 @@ class Open:
         server = self.session.server
         if server.global_open_table.pop(self.file_id[0], None) is None:
             return
+        if self.app_instance_id is not None:
+            self.leave_app_instance()
         if self.usage is not None:
             self.usage.opens -= 1
             self.usage.reserved -= self.reserved
@@ -200,6 +202,21 @@ class Open:
                 server.dormant_opens -= 1
             self._closing = handle
             self._close_handle()
+
+    def join_app_instance(self, app_instance_id: bytes) -> None:
+        """Open.AppInstanceId, and the server's index by it."""
+        self.leave_app_instance()
+        self.app_instance_id = app_instance_id
+        self.session.server.app_instances.setdefault(app_instance_id, {})[self] = None
+
+    def leave_app_instance(self) -> None:
+        known = self.app_instance_id
+        others = self.session.server.app_instances.get(known) if known is not None else None
+        if known is None or others is None:
+            return
+        others.pop(self, None)
+        if not others:
+            del self.session.server.app_instances[known]
 
     def settle_write_time(self) -> None:
         """The last write time as this open leaves it."""

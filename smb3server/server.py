@@ -32,6 +32,7 @@ from smb3server.session import Identity, Session, SessionState
 from smb3server.settings import Settings
 from smb3server.status import NtStatus, StatusError
 from smb3server.tree import IPC_SHARE_NAME, Share, ShareType
+from smb3server.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from smb3server.fabric_choice import Choice
@@ -60,6 +61,8 @@ class Server:
         self.global_session_table: dict[int, Session] = {}
         self.global_open_table: dict[int, Open] = {}
         """Keyed by the persistent half of the FileId."""
+        self.app_instances: dict[bytes, dict[Open, None]] = {}
+        """Opens by AppInstanceId (3.3.1.10)."""
         self.max_opens = sys.maxsize
         """Of all clients: what the process has descriptors for."""
         self.dormant_opens = 0
@@ -89,6 +92,8 @@ class Server:
         self.flushes = Flushes()
         self.long_work = LongWork()
         self.ceilings = Ceilings(self.settings)
+        self.watchdog = Watchdog(self.settings.watchdog) if self.settings.watchdog else None
+        """None: nobody asked for it."""
         self.buffers = BufferPool()
         self.kerberos = bool(self.settings.keytab)
         if self.kerberos:
@@ -331,6 +336,7 @@ class Server:
             else:
                 entry.close()
         self.host_changes.close()
+        await self.long_work.close()
         for connection in list(self.connection_list):
             connection.transport.close("server shutdown")
         while self.connection_list and asyncio.get_running_loop().time() < deadline:

@@ -31,6 +31,8 @@ class Settings:
     allow_anonymous: bool = False
     keytab: str = ""
     """Kerberos keytab; empty: NTLM only."""
+    watchdog: float = 0.0
+    """Seconds that a command may hold up everybody else before it is logged; 0: nobody looks."""
     test_fsctls: bool = False
     """Answer smbtorture's FSCTLs, which break the server on purpose."""
     multichannel: bool = True

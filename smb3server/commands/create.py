@@ -105,10 +105,9 @@ def _close_same_application(request: Request, found: dict[bytes, Any], opening: 
     if asked is None or connection.dialect < Dialect.SMB_3_0:
         return
     version = _app_instance_version(request, found)
-    for entry in list(connection.server.global_open_table.values()):
+    for entry in list(connection.server.app_instances.get(asked.app_instance_id, ())):
         if (
-            entry.app_instance_id != asked.app_instance_id
-            or client_guid_of(entry) == connection.client_guid
+            client_guid_of(entry) == connection.client_guid
             or request.tree is None
             or entry.tree.share is not request.tree.share
             or fold(entry.path) != fold(opening.path)
@@ -376,7 +375,7 @@ def _respond(opening: Opening, opened: Open) -> Response:
     level, lease_context = granting.grant(opening, opened)
     asked = opening.asked.get(contexts.APP_INSTANCE_ID)
     if asked is not None:
-        opened.app_instance_id = asked.app_instance_id
+        opened.join_app_instance(asked.app_instance_id)
         opened.app_instance_version = _app_instance_version(opening.request, opening.asked)
     more = [context for context in (lease_context, durable.grant(opening, opened)) if context is not None]
     _store(opening, opened)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from smb3server.request import Pending, Request, Response
 
 _ATTRIBUTE_READONLY = 0x1
+OPENS_AT_ONCE = 256
+"""Opens whose path is asked for before others get their turn."""
 _PARENT_ACCESS = int(Access.WRITE_DATA)
 _PARENT_SHARE = int(ShareAccess.READ | ShareAccess.WRITE)
 
@@ -45,6 +47,8 @@ class _NameChange:
         self.info = info
         self.replace = bool(info.flags & RenameFlags.REPLACE_IF_EXISTS)
         self.handle = handle_of(opened)
+        self.elsewhere: set[Open] = set()
+        """Opens that are known not to be below it."""
         if info.root_directory:
             raise StatusError(NtStatus.INVALID_PARAMETER)
         if not info.name:
@@ -152,6 +156,22 @@ class _NameChange:
 
 
 class Rename(_NameChange):
+    def start(self, done: Callable[[], Response]) -> Response | Pending:
+        if self.opened.is_directory and len(self.opened.session.server.global_open_table) > OPENS_AT_ONCE:
+            return self.request.run(self._look_around(done))
+        return super().start(done)
+
+    async def _look_around(self, done: Callable[[], Response]) -> Response:
+        """Look for opens below the directory in several turns. Those that come meanwhile are looked at in the end."""
+        prefix = self.handle.path
+        for index, other in enumerate(list(self.opened.session.server.global_open_table.values())):
+            if not self._is_below(other, prefix):
+                self.elsewhere.add(other)
+            if index % OPENS_AT_ONCE == OPENS_AT_ONCE - 1:
+                await asyncio.sleep(0)
+        found = self._again()
+        return done() if found is None else await self._wait(found, done)
+
     def attempt(self) -> File | None:
         """MS-FSA 2.1.5.15.11."""
         opened, handle = self.opened, self.handle
@@ -188,22 +208,24 @@ class Rename(_NameChange):
 
     def _descendant(self) -> File | None:
         """A directory with anything open below it keeps its name; handles only cached are asked for first."""
-        opened = self.opened
-        share = opened.tree.share
+        table = self.opened.session.server.global_open_table
         prefix = self.handle.path
-        for other in tuple(opened.session.server.global_open_table.values()):
-            if other.tree.share is not share or other.handle is None or other.file is None:
+        for other in [entry for entry in table.values() if entry not in self.elsewhere]:
+            if not self._is_below(other, prefix):
                 continue
-            try:
-                path = other.handle.path
-            except FileNotFoundError:
-                continue
-            if len(path) <= len(prefix) or not same(path[: len(prefix)], prefix):
-                continue
-            if other.file.caching.break_handles(opened.caching):
+            if other.file is not None and other.file.caching.break_handles(self.opened.caching):
                 return other.file
             raise StatusError(NtStatus.ACCESS_DENIED)
         return None
+
+    def _is_below(self, other: Open, prefix: Path) -> bool:
+        if other.tree.share is not self.opened.tree.share or other.handle is None or other.file is None:
+            return False
+        try:
+            path = other.handle.path
+        except FileNotFoundError:
+            return False
+        return len(path) > len(prefix) and same(path[: len(prefix)], prefix)
 
     def _rename_stream(self) -> File | None:
         """``:name[:$DATA]``: of the stream this open has, within its file."""
