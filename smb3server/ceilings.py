@@ -96,12 +96,12 @@ class Ceilings:
         return own < LEAST or own + 1 <= (limit - others) * self._settings.max_user_share
 
     def check_session(self, usage: Usage, connections: int, counted: bool) -> None:
-        """REQUEST_NOT_ACCEPTED if the user has too many sessions, or too many of ``connections`` there are and this one
-        is not ``counted`` as anybody's yet."""
+        """REQUEST_NOT_ACCEPTED if the user has too many sessions; or too many of ``connections``, which are all there
+        are, where the one it comes on is not ``counted`` as anybody's yet."""
         settings = self._settings
         if usage.sessions >= settings.max_sessions_per_user:
             raise StatusError(NtStatus.REQUEST_NOT_ACCEPTED)
-        if not counted and not self._within(usage.connections, connections, settings.max_connections):
+        if not counted and not self._within(usage.connections, connections - 1, settings.max_connections):
             raise StatusError(NtStatus.REQUEST_NOT_ACCEPTED)
 
     def check_open(self, usage: Usage, opens: int, limit: int) -> None:

@@ -25,7 +25,7 @@ from smb3server.wire.query_directory import QueryDirectoryFlags, parse_query_dir
 from smb3server.wire.query_info import build_output_response
 
 if TYPE_CHECKING:
-    from smb3server.backends.base import DirectoryEntry, Handle
+    from smb3server.backends.base import Backend, DirectoryEntry, Handle
 
 _REWIND = int(QueryDirectoryFlags.RESTART_SCANS | QueryDirectoryFlags.REOPEN)
 _REOPEN = int(QueryDirectoryFlags.REOPEN)
@@ -43,10 +43,12 @@ class Enumeration:
     """Open.EnumerationLocation and Open.EnumerationSearchPattern: the store's lazy search, and the one entry taken from
     it that did not fit the last response."""
 
-    __slots__ = ("_handle", "closed", "entries", "held", "only", "pattern", "started", "turn", "unfinished")
+    __slots__ = ("_handle", "backend", "closed", "entries", "held", "only", "pattern", "started", "turn", "unfinished")
 
-    def __init__(self, handle: Handle, pattern: str) -> None:
+    def __init__(self, handle: Handle, pattern: str, backend: Backend | None = None) -> None:
+        """``backend``: the handle's, where a search for one name can wait for its folder to be read."""
         self.pattern = pattern
+        self.backend = backend
         self._handle = handle
         self.only = None if has_wildcards(pattern) else pattern
         self.entries = self._search()
@@ -96,12 +98,12 @@ def query_directory(request: Request) -> Response | Pending:
     enumeration = _enumeration(opened, opened.handle, query.flags, pattern)
     packer = Packer(query.info_class, query.output_buffer_length)
     listing = _Listing(
-        request, packer, enumeration, bool(query.flags & _ONE), _visible(request, opened), opened.tree.share.hides
+        packer, enumeration, bool(query.flags & _ONE), _visible(request, opened), opened.tree.share.hides
     )
     if not enumeration.unfinished and listing.go_on():
         return listing.response()
     enumeration.unfinished += 1
-    return request.run(listing.finish())
+    return request.run(listing.finish(request))
 
 
 def _enumeration(opened: Open, handle: Handle, flags: int, pattern: str) -> Enumeration:
@@ -115,7 +117,7 @@ def _enumeration(opened: Open, handle: Handle, flags: int, pattern: str) -> Enum
     else:
         current.close()
         pattern = pattern or current.pattern
-    opened.enumeration = started = Enumeration(handle, pattern or "*")
+    opened.enumeration = started = Enumeration(handle, pattern or "*", opened.tree.share.backend)
     if current is not None and not flags & _REOPEN and current.pattern == started.pattern:
         started.started = current.started
     return started
@@ -157,14 +159,12 @@ class _Listing:
 
     def __init__(
         self,
-        request: Request,
         packer: Packer,
         enumeration: Enumeration,
         single: bool,
         visible: Callable[[str], bool] | None,
         hides: Hides | None,
     ) -> None:
-        self.request = request
         self.packer = packer
         self.enumeration = enumeration
         self.single = single
@@ -205,10 +205,9 @@ class _Listing:
 
     def _find(self, entries: Iterator[DirectoryEntry | None]) -> DirectoryEntry | None:
         """The only name asked for. Raises ``FolderNotRead``."""
-        tree = self.request.tree
-        backend = tree.share.backend if tree is not None else None
+        backend = self.enumeration.backend
         if backend is None:
-            raise StatusError(NtStatus.NETWORK_NAME_DELETED)
+            return next(entries)
         backend.defer_reading = True
         try:
             return next(entries)
@@ -237,7 +236,7 @@ class _Listing:
         enumeration.started = True
         return Response([build_output_response(len(packer.buffer)), packer.buffer])
 
-    async def finish(self) -> Response:
+    async def finish(self, request: Request) -> Response:
         """In as many turns as it takes, after those who came before."""
         enumeration = self.enumeration
         try:
@@ -245,7 +244,7 @@ class _Listing:
                 while not self.go_on():
                     unread, self.unread = self.unread, None
                     if unread is not None:
-                        await folder_read(self.request, unread)
+                        await folder_read(request, unread)
                     else:
                         await asyncio.sleep(0)
                 return self.response()
