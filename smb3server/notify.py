@@ -6,6 +6,7 @@ open directory, made by the first of them. All on the event loop's thread.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     from smb3server.tree import Share
 
 Key = tuple[str, ...]
+AT_ONCE = 64
+"""Watchers that are told of a change before others get their turn."""
+MAX_LATER = 16384
+"""Notifications that wait to be told."""
 LOST = 0
 """Action of a store's ``Change`` that stands for any number of others."""
 
@@ -157,6 +162,32 @@ class NotifyHub:
 
     def __init__(self) -> None:
         self._watchers: dict[Key, list[Watcher]] = {}
+        self._later: deque[tuple[Watcher, list[Notification]]] = deque()
+        """What is still to be told, in its order: very many may watch one directory."""
+
+    def _tell(self, news: list[tuple[Watcher, list[Notification]]]) -> None:
+        """``AT_ONCE`` watchers now, the others in the turns of the event loop to come."""
+        if not self._later:
+            for watcher, notifications in news[:AT_ONCE]:
+                watcher.add(notifications)
+            news = news[AT_ONCE:]
+            if not news:
+                return
+            asyncio.get_running_loop().call_soon(self._tell_on)
+        self._later.extend(news)
+        if len(self._later) > MAX_LATER:
+            # More happens than can be told: whoever is behind has to look for itself.
+            behind = {watcher: None for watcher, _ in self._later}
+            self._later.clear()
+            for watcher in behind:
+                watcher.lost()
+
+    def _tell_on(self) -> None:
+        for _ in range(min(AT_ONCE, len(self._later))):
+            watcher, notifications = self._later.popleft()
+            watcher.add(notifications)
+        if self._later:
+            asyncio.get_running_loop().call_soon(self._tell_on)
 
     def __len__(self) -> int:
         return sum(len(watchers) for watchers in self._watchers.values())
@@ -189,10 +220,13 @@ class NotifyHub:
         """``action`` happened to ``path``; it counts as ``completion_filter`` (any bit in common)."""
         if not self._watchers:
             return
+        news: list[tuple[Watcher, list[Notification]]] = []
         for watcher, depth in self._interested(path):
             watcher.own_change(path, action)
             if watcher.completion_filter & completion_filter:
-                watcher.add([Notification(action, relative_name(path, depth, stream))])
+                news.append((watcher, [Notification(action, relative_name(path, depth, stream))]))
+        if news:
+            self._tell(news)
 
     def report_rename(self, old: Path, new: Path, directory: bool) -> None:
         """Both names in one answer where the entry stays in its directory; else REMOVED here and ADDED there
@@ -201,16 +235,18 @@ class NotifyHub:
             return
         kind = NotifyFilter.DIR_NAME if directory else NotifyFilter.FILE_NAME
         if fold(old[:-1]) == fold(new[:-1]):
+            news: list[tuple[Watcher, list[Notification]]] = []
             for watcher, depth in self._interested(old):
                 watcher.own_change(old, Action.RENAMED_OLD_NAME)
                 watcher.own_change(new, Action.RENAMED_NEW_NAME)
                 if watcher.completion_filter & kind:
-                    watcher.add(
-                        [
-                            Notification(Action.RENAMED_OLD_NAME, relative_name(old, depth)),
-                            Notification(Action.RENAMED_NEW_NAME, relative_name(new, depth)),
-                        ]
-                    )
+                    both = [
+                        Notification(Action.RENAMED_OLD_NAME, relative_name(old, depth)),
+                        Notification(Action.RENAMED_NEW_NAME, relative_name(new, depth)),
+                    ]
+                    news.append((watcher, both))
+            if news:
+                self._tell(news)
         else:
             self.report(old, Action.REMOVED, kind)
             self.report(new, Action.ADDED, kind)
@@ -218,9 +254,14 @@ class NotifyHub:
             self._follow(old, new)
         else:
             # A rename sets FILE_ATTRIBUTE_ARCHIVE: that is what those see who do not ask for names.
-            for watcher, depth in self._interested(new):
-                if watcher.completion_filter & (kind | NotifyFilter.ATTRIBUTES) == NotifyFilter.ATTRIBUTES:
-                    watcher.add([Notification(Action.MODIFIED, relative_name(new, depth))])
+            seen = kind | NotifyFilter.ATTRIBUTES
+            modified = [
+                (watcher, [Notification(Action.MODIFIED, relative_name(new, depth))])
+                for watcher, depth in self._interested(new)
+                if watcher.completion_filter & seen == NotifyFilter.ATTRIBUTES
+            ]
+            if modified:
+                self._tell(modified)
 
     def _follow(self, old: Path, new: Path) -> None:
         prefix = fold(old)

@@ -67,7 +67,7 @@ class Settings:
     """Per session."""
     max_opens: int = 16384
     """Per session; one more is INSUFFICIENT_RESOURCES."""
-    max_locks: int = 16384
+    max_locks: int = 4096
     """Per open; INSUFFICIENT_RESOURCES beyond."""
     max_watchers: int = 1024
     """Per session: directories with CHANGE_NOTIFY; INSUFFICIENT_RESOURCES beyond."""
