@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from smb3server.request import Pending, Request, Response
 
 _ATTRIBUTE_READONLY = 0x1
-OPENS_AT_ONCE = 256
+OPENS_AT_ONCE = 128
 """Opens whose path is asked for before others get their turn."""
 _PARENT_ACCESS = int(Access.WRITE_DATA)
 _PARENT_SHARE = int(ShareAccess.READ | ShareAccess.WRITE)
