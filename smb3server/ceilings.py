@@ -9,10 +9,14 @@ All guests and anonymous users are one user: a guest's name is chosen freely.
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from smb3server.settings import Settings
 from smb3server.status import NtStatus, StatusError
+from smbdirect.message_transport import PooledBuffer
 
 GUESTS = "\0guests"
 LEAST = 16
@@ -41,7 +45,18 @@ class Away(Protocol):
 class Usage:
     """What one user has."""
 
-    __slots__ = ("away", "connections", "locks", "name", "opens", "reserved", "sessions", "watchers")
+    __slots__ = (
+        "away",
+        "connections",
+        "lent",
+        "locks",
+        "name",
+        "opens",
+        "reserved",
+        "sessions",
+        "waiting",
+        "watchers",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -53,12 +68,51 @@ class Usage:
         self.watchers = 0
         self.reserved = 0
         """Bytes reserved behind the ends of open files."""
+        self.lent = 0
+        """Bytes of large buffers that requests and unsent answers have."""
+        self.waiting: deque[Callable[[], None]] = deque()
+        """To be called, one after the other, when buffers come back."""
         self.away: dict[Away, None] = {}
         """Opens that wait for their client and may be given up for others, the longest away first."""
 
     @property
     def idle(self) -> bool:
-        return not (self.connections or self.sessions or self.opens)
+        return not (self.connections or self.sessions or self.opens or self.lent)
+
+    def give_back(self, size: int) -> None:
+        """A buffer of ``size`` bytes is free again."""
+        self.lent -= size
+        self.call_next()
+
+    def call_next(self) -> None:
+        """Let whoever waits longest for a buffer try."""
+        if self.waiting:
+            # Not from within whatever frees buffers.
+            asyncio.get_running_loop().call_soon(self._call)
+
+    def _call(self) -> None:
+        if self.waiting:
+            self.waiting.popleft()()
+
+
+class Lent:
+    """A pooled buffer that counts for its user until it is released."""
+
+    __slots__ = ("_buffer", "_size", "_usage", "view")
+
+    def __init__(self, buffer: PooledBuffer, size: int, usage: Usage) -> None:
+        self._buffer: PooledBuffer | None = buffer
+        self._size = size
+        self._usage = usage
+        self.view = buffer.view
+        usage.lent += size
+
+    def release(self) -> None:
+        """Give it back; a second call does nothing."""
+        buffer, self._buffer = self._buffer, None
+        if buffer is not None:
+            buffer.release()
+            self._usage.give_back(self._size)
 
 
 class Ceilings:
@@ -121,6 +175,10 @@ class Ceilings:
     def check_watchers(self, usage: Usage) -> None:
         if usage.watchers >= self._settings.max_watchers_per_user:
             raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
+
+    def may_lend(self, usage: Usage, size: int) -> bool:
+        """Whether the user may have a buffer of ``size`` bytes now. One is always possible."""
+        return not usage.lent or usage.lent + size <= self._settings.max_lent_per_user
 
     def room_to_reserve(self, usage: Usage) -> int:
         """Bytes."""

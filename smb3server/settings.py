@@ -77,6 +77,8 @@ class Settings:
     max_sessions_per_user: int = 2048
     max_locks_per_user: int = 65536
     max_watchers_per_user: int = 2048
+    max_lent_per_user: int = 256 << 20
+    """Bytes of large buffers for READ that a user's requests and unsent answers may have; further ones wait."""
     max_reserved_per_user: int = 256 << 20
     """Bytes that clients may have reserved behind the ends of files they have open."""
     max_unauthenticated_per_address: int = 512

@@ -126,3 +126,46 @@ def tree_connection(service: object, tree: Tree) -> list[object]:
 def tree_opens(service: object) -> dict[int, object]:
     table: dict[int, object] = service.server.global_open_table  # type: ignore[attr-defined]
     return table
+
+
+def test_buffers_of_a_user_are_limited_over_all_connections(tmp_path: Path) -> None:
+    """READs beyond that wait until the client takes answers, or closes a connection that it does not read from."""
+    limit = 6
+
+    async def test() -> None:
+        config = configured(tmp_path)
+        config.settings.max_lent_per_user = limit * SIZE
+        async with running(config) as service:
+            content = os.urandom(SIZE)
+            (tmp_path / "share" / "f").write_bytes(content)
+            port = port_of(service, "tcp", "0.0.0.0")
+            usage = service.server.ceilings.of_name("u")
+            stuck = []
+            for _ in range(4):
+                client, tree = await _logged_on(port)
+                file = await tree.create("f", READ_WRITE, CreateDisposition.OPEN)
+                stuck.append(client)
+                client.transport.pause_reading()
+                for _ in range(8):
+                    client.transport.send([_chain(client, tree, file.file_id, 1)])
+            async with asyncio.timeout(20):
+                while len(usage.waiting) < 2:
+                    await asyncio.sleep(0.01)
+            assert usage.lent <= limit * SIZE
+            other, tree = await _logged_on(port)
+            file = await tree.create("f", READ_WRITE, CreateDisposition.OPEN)
+            assert await tree.read(file, 0, 4096) == content[:4096], "small ones need not wait"
+            large = asyncio.create_task(tree.read(file, 0, SIZE))
+            await asyncio.sleep(0.2)
+            assert not large.done()
+            for client in stuck:
+                client.transport.abort("gone")
+            async with asyncio.timeout(20):
+                assert await large == content
+            await other.close()
+            async with asyncio.timeout(20):
+                while usage.lent or usage.waiting:
+                    await asyncio.sleep(0.01)
+            assert service.server.buffers.in_use == 0
+
+    asyncio.run(test())
