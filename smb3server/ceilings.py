@@ -165,8 +165,10 @@ class Ceilings:
             if not usage.away:
                 raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
             before = usage.opens
-            next(iter(usage.away)).close()
-            opens -= max(before - usage.opens, 1)
+            longest = next(iter(usage.away))
+            del usage.away[longest]
+            longest.close()
+            opens -= before - usage.opens
 
     def check_locks(self, usage: Usage, more: int) -> None:
         if usage.locks + more > self._settings.max_locks_per_user:

@@ -177,6 +177,7 @@ class _Listing:
         """Entries until the buffer is full or the scan ends: True; or until it is the turn of others: False."""
         enumeration, visible = self.enumeration, self.visible
         entries = enumeration.entries
+        by_name = enumeration.only is not None
         entry, enumeration.held = enumeration.held, None
         end = time.monotonic() + TURN
         count = 0
@@ -186,7 +187,7 @@ class _Listing:
                 if not count % _ENTRIES_PER_LOOK and time.monotonic() > end:
                     return False
                 try:
-                    entry = next(entries) if enumeration.only is None else self._find(entries)
+                    entry = self._find(entries) if by_name else next(entries)
                 except StopIteration:
                     return True
                 except FolderNotRead as unread:

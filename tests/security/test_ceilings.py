@@ -14,6 +14,7 @@ from smb3server.ceilings import GUESTS, LEAST, Ceilings, Usage
 from smb3server.client import Client, ServerError, Tree, open_tcp
 from smb3server.client.files import READ_WRITE, RemoteFile
 from smb3server.config import Config, parse_user
+from smb3server.config_checks import ConfigError, check
 from smb3server.session import Identity
 from smb3server.settings import Settings
 from smb3server.status import NtStatus, StatusError
@@ -236,3 +237,11 @@ def test_users_who_have_nothing_are_forgotten() -> None:
         ceilings.of_name(f"u{number}")
     assert len(ceilings._users) < 2049
     assert ceilings.of_name("kept") is kept
+
+
+def test_a_share_is_no_more_than_all(tmp_path: Path) -> None:
+    config = two_users(tmp_path)
+    check(config)
+    config.settings.max_user_share = 1.5
+    with pytest.raises(ConfigError, match="max_user_share"):
+        check(config)
