@@ -15,6 +15,7 @@ guest = false
 require_signing = false
 require_encryption = false
 test_fsctls = false                # answer smbtorture's own FSCTLs; for tests only
+watchdog = 0.05                    # log requests that hold up everybody for so many seconds; default: 0, off
 keytab = "/etc/krb5.keytab"
 trusted_realms = ["EXAMPLE.COM"]   # where names mean accounts; default: those of the keytab's cifs/...
 unknown_principals = "refuse"      # or "user:NAME": act as this user of the host
@@ -51,6 +52,7 @@ level2_oplocks = true
 change_notify = true
 streams = true                     # alternate data streams
 force_user = "www-data"            # everybody acts as this user of the host; as root only
+strict_allocate = false            # space that clients ask for ahead is reserved, however much it is
 keep_inherited_flag = false        # store DACL_AUTO_INHERITED as clients send it, not by Windows' rule
 
 [cluster]                          # the same on all nodes but for the node's name
@@ -172,6 +174,7 @@ class ShareConfig:
     hide_files: tuple[str, ...] = ()
     hide_dot_files: bool = False
     keep_inherited_flag: bool = False
+    strict_allocate: bool = False
     posix_locks: bool = False
     change_notify: bool = True
     streams: bool = True
@@ -353,6 +356,9 @@ def _read_server(table: _Table, config: Config) -> None:
     settings.require_signing = table.take("require_signing", bool, settings.require_signing)
     settings.require_encryption = table.take("require_encryption", bool, settings.require_encryption)
     settings.test_fsctls = table.take("test_fsctls", bool, settings.test_fsctls)
+    settings.watchdog = float(table.number("watchdog", (int, float), settings.watchdog))
+    if settings.watchdog < 0:
+        raise ConfigError(f"watchdog: seconds, not {settings.watchdog}")
     settings.keytab = table.take("keytab", str, settings.keytab)
     settings.multichannel = table.take("multichannel", bool, settings.multichannel)
     settings.rss = table.take("rss", bool, settings.rss)
@@ -537,6 +543,7 @@ def _read_share(table: _Table, config: Config) -> None:
         access_based_enumeration=table.take("access_based_enumeration", bool, False),
         hide_files=tuple(table.strings("hide_files") or ()),
         keep_inherited_flag=table.take("keep_inherited_flag", bool, False),
+        strict_allocate=table.take("strict_allocate", bool, False),
         change_notify=table.take("change_notify", bool, True),
         streams=table.take("streams", bool, True),
         posix_locks=table.take("posix_locks", bool, False),

@@ -132,6 +132,8 @@ def _check_limits(settings: Settings) -> None:
             f"[limits]: max_message_size must be {settings.max_io_size + SMALLEST_MESSAGE} (more than max_io_size) to "
             f"{LARGEST_MESSAGE}, not {settings.max_message_size}"
         )
+    if settings.max_user_share > 1:
+        raise ConfigError(f"[limits]: max_user_share must be at most 1, not {settings.max_user_share}")
     smallest = settings.max_message_before_authentication
     if not SMALLEST_MESSAGE <= smallest <= settings.max_message_size:
         raise ConfigError(f"[limits]: max_message_before_authentication must be {SMALLEST_MESSAGE} to max_message_size")

@@ -17,6 +17,7 @@ from smb3server.wire.header import Command
 
 if TYPE_CHECKING:
     from smb3server.auth.acceptor import Acceptor
+    from smb3server.ceilings import Usage
     from smb3server.server import Server
     from smb3server.session import Session
     from smbdirect.message_transport import MessageTransport
@@ -62,6 +63,8 @@ class Connection:
         """Asynchronous requests by MessageId."""
         self.async_command_list: dict[int, Request] = {}
         """Those whose client was told STATUS_PENDING, by AsyncId."""
+        self.usage: Usage | None = None
+        """Of the user that it counts for: the first who logged on."""
         self.is_authenticated = False
         """A session was valid on it once."""
         self.deadlines: list[asyncio.TimerHandle] = []
@@ -87,29 +90,39 @@ class Connection:
         """An asynchronous request is done (3.3.4.4); ``Pending`` calls it, once."""
         self.dispatcher.finish(request, result)
 
-    def run(self, request: Request, work: Awaitable[Response], interim: Interim = Interim.DELAYED) -> Pending:
-        """See ``Request.run``."""
+    def run(
+        self,
+        request: Request,
+        work: Awaitable[Response],
+        interim: Interim = Interim.DELAYED,
+        pending: Pending | None = None,
+    ) -> Pending:
+        """See ``Request.run``. ``pending``: the request waits already, from now on for this."""
         task = asyncio.ensure_future(work)
 
         def cancel() -> None:
             task.cancel()
 
-        pending = request.pend(interim, cancel)
+        if pending is None:
+            pending = request.pend(interim, cancel)
+        else:
+            pending.on_cancel = cancel
+        waiting = pending
 
         def done(task: asyncio.Future[Response]) -> None:
             if task.cancelled():
-                pending.fail(StatusError(NtStatus.CANCELLED))
+                waiting.fail(StatusError(NtStatus.CANCELLED))
                 return
             error = task.exception()
             if error is None:
-                pending.complete(task.result())
+                waiting.complete(task.result())
             elif isinstance(error, StatusError):
-                pending.fail(error)
+                waiting.fail(error)
             elif isinstance(error, OSError):
-                pending.fail(as_status_error(error))
+                waiting.fail(as_status_error(error))
             else:
                 log.error("request failed: command %d", request.header.command, exc_info=error)
-                pending.fail(StatusError(NtStatus.INTERNAL_ERROR))
+                waiting.fail(StatusError(NtStatus.INTERNAL_ERROR))
 
         task.add_done_callback(done)
         return pending

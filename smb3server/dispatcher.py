@@ -3,11 +3,15 @@
 A received message is a ``Chain`` of one or more commands. Its commands run in order; one that pends stops its chain
 until it completes, and no other. Replies of a chain go out together, except that a chain which tells its client
 STATUS_PENDING sends what it has first.
+
+Answers take memory until the client has taken them. A chain whose connection has more than ``CHAIN_MARK`` of them
+unsent is parked before its next command, and goes on when they have drained; meanwhile nothing more is read.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
@@ -52,6 +56,12 @@ _SESSIONLESS = frozenset((_NEGOTIATE, _SESSION_SETUP))
 _ERROR = 0xC0000000
 _MESSAGE_OVERHEAD = 128
 """Transform header and tag."""
+CHAIN_MARK = 4 << 20
+"""Bytes of unsent answers above which a chain does not go on."""
+MESSAGE_MARK = 16 << 20
+"""Bytes of unsent answers above which no message is begun: where the transport does not stop reading by itself."""
+_PATIENCE = 0.05
+"""Seconds until a parked chain looks again whether answers have drained, should nobody tell it."""
 _INSTEAD = "instead"
 """Marks a request that may not wait (3.3.4.2): the status it fails with instead of CANCELLED."""
 
@@ -117,6 +127,9 @@ class Dispatcher:
         """Requests that get an interim reply at that time, if still pending; all delays are alike, so it is sorted."""
         self._timer_running = False
         self._next_async_id = 0
+        self._parked: deque[Chain] = deque()
+        """Those that wait for answers to drain, in their order; reading is paused while there are any."""
+        self._resuming = False
 
     # Receiving
 
@@ -139,9 +152,17 @@ class Dispatcher:
             raise Disconnect("message shorter than a header")
         magic = view[:4]
         if magic == PROTOCOL_ID:
-            self._advance(Chain(inbound, view, None))
+            chain = Chain(inbound, view, None)
+            if self._parked or self.connection.transport.pending_send_bytes > MESSAGE_MARK:
+                self._park(chain)
+            else:
+                self._advance(chain)
         elif magic == TRANSFORM_PROTOCOL_ID:
-            self._advance(self._decrypt(inbound, view))
+            chain = self._decrypt(inbound, view)
+            if self._parked or self.connection.transport.pending_send_bytes > MESSAGE_MARK:
+                self._park(chain)
+            else:
+                self._advance(chain)
         elif magic == SMB1_PROTOCOL_ID:
             self._receive_smb1(inbound, view)
         else:
@@ -184,14 +205,23 @@ class Dispatcher:
     # Running
 
     def _advance(self, chain: Chain) -> None:
-        """Run the chain's commands until one pends or none is left."""
+        """Run the chain's commands until one pends, none is left or the client has to take answers first."""
         while chain.offset >= 0:
+            if chain.offset and self._must_drain(chain):
+                self._park(chain)
+                return
             request = self._next_request(chain)
             command = request.header.command
             if command == _CANCEL:
                 self._cancel(request, chain)
                 continue
-            result = self._run(request, chain)
+            watchdog = self.connection.server.watchdog
+            if watchdog is None:
+                result = self._run(request, chain)
+            else:
+                began, processor = time.monotonic(), time.thread_time()
+                result = self._run(request, chain)
+                watchdog.finished(request, began, processor)
             if isinstance(result, Pending):
                 chain.pending = request
                 self._wait(request, chain, result)
@@ -200,10 +230,57 @@ class Dispatcher:
         self._flush(chain)
         chain.inbound.release()
 
+    def _must_drain(self, chain: Chain) -> bool:
+        """Whether so many answers are unsent that the chain's next command has to wait."""
+        transport = self.connection.transport
+        if transport.pending_send_bytes + chain.size <= CHAIN_MARK:
+            return False
+        self._flush(chain)
+        return transport.pending_send_bytes > CHAIN_MARK
+
+    def _park(self, chain: Chain) -> None:
+        self._parked.append(chain)
+        self.connection.transport.pause_reading()
+        self._later()
+
+    def _later(self) -> None:
+        """Look again whether answers have drained, in a moment. ``_drained`` usually comes first."""
+        if not self._resuming:
+            self._resuming = True
+            self.connection.loop.call_later(_PATIENCE, self._resume)
+
+    def _drained(self) -> None:
+        """A message is sent. The transport is still busy with that."""
+        if self._parked:
+            self.connection.loop.call_soon(self._go_on)
+
+    def _resume(self) -> None:
+        self._resuming = False
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Take up parked chains in their order, as far as answers have drained."""
+        connection = self.connection
+        while self._parked and not connection.closed and connection.transport.pending_send_bytes <= CHAIN_MARK // 2:
+            chain = self._parked.popleft()
+            try:
+                self._advance(chain)
+            except Disconnect as reason:
+                chain.inbound.release()
+                connection.disconnect(str(reason))
+        if connection.closed:
+            return
+        if self._parked:
+            self._later()
+        elif not connection.server.stopping:
+            connection.transport.resume_reading()
+
     def _flush(self, chain: Chain) -> None:
         if chain.replies:
-            replies, chain.replies, chain.size = chain.replies, [], 0
-            self.writer.send(replies, chain.cipher_session)
+            replies, size, chain.replies, chain.size = chain.replies, chain.size, [], 0
+            # Only what is large enough to make a chain wait has to tell of its end.
+            large = self.connection.transport.pending_send_bytes + size > CHAIN_MARK // 2
+            self.writer.send(replies, chain.cipher_session, self._drained if large else None)
 
     def _next_request(self, chain: Chain) -> Request:
         """Cut the next command out of the message (3.3.5.2.7) and take its MessageId (3.3.5.2.3)."""
@@ -510,3 +587,5 @@ class Dispatcher:
     def close(self) -> None:
         """The connection is gone."""
         self._delayed.clear()
+        while self._parked:
+            self._parked.popleft().inbound.release()

@@ -99,6 +99,8 @@ class Durability:
         if not (self.persistent or self.resilient) and not covers(entry.caching):
             return False
         self.disconnected = True
+        if entry.usage is not None and not (self.persistent or self.resilient):
+            entry.usage.away[entry] = None
         self._stop_timer()
         self.timer = asyncio.get_running_loop().call_later(self.timeout, self._expire)
         return True
@@ -114,6 +116,8 @@ class Durability:
 
     def reconnect(self) -> None:
         self.disconnected = False
+        if self.open.usage is not None:
+            self.open.usage.away.pop(self.open, None)
         self._stop_timer()
         holder = self.open.caching
         if holder is not None and holder.breaking:
@@ -299,6 +303,8 @@ def _attach(entry: Open, durable: Durability, session: Session, tree: TreeConnec
     entry.session, entry.tree = session, tree
     entry.file_id = (entry.file_id[0], session.server.new_file_id()[1])
     session.open_table[entry.file_id[1]] = entry
+    if entry.usage is None:
+        session.server.count_open(entry)
     durable.reconnect()
 
 

@@ -17,6 +17,7 @@ from smb3server.wire.create import Access
 
 if TYPE_CHECKING:
     from smb3server.backends.base import FileKey, Handle
+    from smb3server.ceilings import Usage
     from smb3server.open import Open
     from smb3server.write_times import WriteTime
 
@@ -25,6 +26,12 @@ log = logging.getLogger(__name__)
 STAT_ACCESS = int(Access.READ_ATTRIBUTES | Access.WRITE_ATTRIBUTES | Access.SYNCHRONIZE)
 """An open with no more than this neither breaks oplocks nor stands in the way of granting them (MS-FSA 2.1.5.1.2)."""
 LEASE_STAT_ACCESS = STAT_ACCESS | int(Access.READ_CONTROL)
+
+
+def _count_locks(owner: object, more: int) -> None:
+    usage: Usage | None = getattr(owner, "usage", None)
+    if usage is not None:
+        usage.locks += more
 
 
 def is_stat_open(access: int) -> bool:
@@ -72,7 +79,7 @@ class File:
         """Set while host changes to it are watched for; stops that."""
         self.write_time: WriteTime | None = None
         """None until something is written or the last write time is set."""
-        self.locks = LockTable()
+        self.locks = LockTable(_count_locks)
         self.caching = Caching(table.breaks, table.break_timeout)
 
     def share_conflict(self, access: int, share: int, exclude: Open | None = None) -> bool:

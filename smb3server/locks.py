@@ -40,9 +40,11 @@ class LockTable:
     """``if table.locks`` is the data path's cheap test for "no locks at all". A file may have very many locks of a
     client that means no good: nothing here but the end of their owner looks at all of them."""
 
-    __slots__ = ("_by_owner", "_exclusive", "_shared", "locks", "waiters")
+    __slots__ = ("_by_owner", "_count", "_exclusive", "_shared", "locks", "waiters")
 
-    def __init__(self) -> None:
+    def __init__(self, count: Callable[[object, int], None] = lambda owner, more: None) -> None:
+        """``count`` is told of how many locks more, or less, an owner has."""
+        self._count = count
         self.locks: dict[Lock, None] = {}
         """In the order they were taken. To be changed by this class only."""
         self.waiters: list[Waiter] = []
@@ -56,6 +58,7 @@ class LockTable:
         (self._exclusive if lock.exclusive else self._shared).add(lock)
         exact = (lock.offset, lock.length, lock.exclusive)
         self._by_owner.setdefault(lock.owner, {}).setdefault(exact, []).append(lock)
+        self._count(lock.owner, 1)
 
     def _remove(self, owner: object, offset: int, length: int, exclusive: bool) -> Lock | None:
         """The newest of exactly these."""
@@ -70,6 +73,7 @@ class LockTable:
             del self._by_owner[owner]
         del self.locks[lock]
         (self._exclusive if exclusive else self._shared).remove(lock)
+        self._count(owner, -1)
         return lock
 
     def conflicts(self, owner: object, offset: int, length: int, exclusive: bool) -> bool:
@@ -138,6 +142,7 @@ class LockTable:
             del self.locks[lock]
             (self._exclusive if lock.exclusive else self._shared).remove(lock)
         self._by_owner.pop(owner, None)
+        self._count(owner, -len(locks))
         for waiter in gone:
             waiter.on_closed()
         if locks:

@@ -6,10 +6,11 @@ open directory, made by the first of them. All on the event loop's thread.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from smb3server import directory_leases
 from smb3server.echo_filter import EchoFilter
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     from smb3server.tree import Share
 
 Key = tuple[str, ...]
+AT_ONCE = 32
+"""Watchers that are told of a change before others get their turn."""
+MAX_LATER = 16384
+"""Notifications that wait to be told."""
 LOST = 0
 """Action of a store's ``Change`` that stands for any number of others."""
 
@@ -87,7 +92,7 @@ class Watcher:
                 self._waiting.remove(waiting)
                 return
 
-    def add(self, notifications: list[Notification]) -> None:
+    def add(self, notifications: Sequence[Notification]) -> None:
         """Something happened; the group is told in one answer where it fits. A file that is said to be modified and has
         not been looked at since is not said to be modified again."""
         if self._final is not None or self._overflow:
@@ -103,10 +108,10 @@ class Watcher:
             self._size = 0
         self._flush()
 
-    def own_change(self, path: Path, action: int) -> None:
+    def own_change(self, key: Key, action: int) -> None:
         """The server did it: what the store will tell of it is no news."""
         if self.stop_backend is not None:
-            self.echoes.own(fold(path), action)
+            self.echoes.own(key, action)
 
     def end(self, status: int) -> None:
         """No more to come: close (NOTIFY_CLEANUP) or deletion (DELETE_PENDING). Answers what waits. Idempotent."""
@@ -152,11 +157,52 @@ def _answer(pending: Pending, status: int, output: bytes) -> None:
         pending.complete(Response([build_output_response(len(output)), output], status))
 
 
+class _News(NamedTuple):
+    """What one watcher is told of a change that the server made."""
+
+    watcher: Watcher
+    own: Sequence[tuple[Key, int]]
+    """Paths and actions."""
+    notifications: Sequence[Notification]
+    """Empty if it did not ask for such."""
+
+    def tell(self) -> None:
+        for key, action in self.own:
+            self.watcher.own_change(key, action)
+        if self.notifications:
+            self.watcher.add(self.notifications)
+
+
 class NotifyHub:
     """The watchers of one share, by directory."""
 
     def __init__(self) -> None:
         self._watchers: dict[Key, list[Watcher]] = {}
+        self._later: deque[_News] = deque()
+        """What is still to be told, in its order: very many may watch one directory."""
+
+    def _tell(self, news: list[_News]) -> None:
+        """``AT_ONCE`` watchers now, the others in the turns of the event loop to come."""
+        if not self._later:
+            for entry in news[:AT_ONCE]:
+                entry.tell()
+            news = news[AT_ONCE:]
+            if not news:
+                return
+            asyncio.get_running_loop().call_soon(self._tell_on)
+        self._later.extend(news)
+        if len(self._later) > MAX_LATER:
+            # More happens than can be told: whoever is behind has to look for itself.
+            behind = {entry.watcher: None for entry in self._later}
+            self._later.clear()
+            for watcher in behind:
+                watcher.lost()
+
+    def _tell_on(self) -> None:
+        for _ in range(min(AT_ONCE, len(self._later))):
+            self._later.popleft().tell()
+        if self._later:
+            asyncio.get_running_loop().call_soon(self._tell_on)
 
     def __len__(self) -> int:
         return sum(len(watchers) for watchers in self._watchers.values())
@@ -189,10 +235,16 @@ class NotifyHub:
         """``action`` happened to ``path``; it counts as ``completion_filter`` (any bit in common)."""
         if not self._watchers:
             return
+        own = ((fold(path), action),)
+        by_depth: dict[int, list[Notification]] = {}
+        news: list[_News] = []
         for watcher, depth in self._interested(path):
-            watcher.own_change(path, action)
-            if watcher.completion_filter & completion_filter:
-                watcher.add([Notification(action, relative_name(path, depth, stream))])
+            if depth not in by_depth:
+                by_depth[depth] = [Notification(action, relative_name(path, depth, stream))]
+            wanted = watcher.completion_filter & completion_filter
+            news.append(_News(watcher, own, by_depth[depth] if wanted else ()))
+        if news:
+            self._tell(news)
 
     def report_rename(self, old: Path, new: Path, directory: bool) -> None:
         """Both names in one answer where the entry stays in its directory; else REMOVED here and ADDED there
@@ -201,16 +253,16 @@ class NotifyHub:
             return
         kind = NotifyFilter.DIR_NAME if directory else NotifyFilter.FILE_NAME
         if fold(old[:-1]) == fold(new[:-1]):
+            own = ((fold(old), Action.RENAMED_OLD_NAME), (fold(new), Action.RENAMED_NEW_NAME))
+            news = []
             for watcher, depth in self._interested(old):
-                watcher.own_change(old, Action.RENAMED_OLD_NAME)
-                watcher.own_change(new, Action.RENAMED_NEW_NAME)
-                if watcher.completion_filter & kind:
-                    watcher.add(
-                        [
-                            Notification(Action.RENAMED_OLD_NAME, relative_name(old, depth)),
-                            Notification(Action.RENAMED_NEW_NAME, relative_name(new, depth)),
-                        ]
-                    )
+                both = [
+                    Notification(Action.RENAMED_OLD_NAME, relative_name(old, depth)),
+                    Notification(Action.RENAMED_NEW_NAME, relative_name(new, depth)),
+                ]
+                news.append(_News(watcher, own, both if watcher.completion_filter & kind else ()))
+            if news:
+                self._tell(news)
         else:
             self.report(old, Action.REMOVED, kind)
             self.report(new, Action.ADDED, kind)
@@ -218,9 +270,14 @@ class NotifyHub:
             self._follow(old, new)
         else:
             # A rename sets FILE_ATTRIBUTE_ARCHIVE: that is what those see who do not ask for names.
-            for watcher, depth in self._interested(new):
-                if watcher.completion_filter & (kind | NotifyFilter.ATTRIBUTES) == NotifyFilter.ATTRIBUTES:
-                    watcher.add([Notification(Action.MODIFIED, relative_name(new, depth))])
+            seen = kind | NotifyFilter.ATTRIBUTES
+            modified = [
+                _News(watcher, (), [Notification(Action.MODIFIED, relative_name(new, depth))])
+                for watcher, depth in self._interested(new)
+                if watcher.completion_filter & seen == NotifyFilter.ATTRIBUTES
+            ]
+            if modified:
+                self._tell(modified)
 
     def _follow(self, old: Path, new: Path) -> None:
         prefix = fold(old)

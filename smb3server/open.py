@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
@@ -16,6 +17,7 @@ from smb3server.wire.header import HeaderFlags
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Handle, Path
+    from smb3server.ceilings import Usage
     from smb3server.commands.query_directory import Enumeration
     from smb3server.durable import Durability
     from smb3server.files import File
@@ -30,6 +32,19 @@ _REPLAY = int(HeaderFlags.REPLAY_OPERATION)
 
 class Pipe(Protocol):
     """A named pipe instance in message mode (MS-FSA 2.1.1.x has none of it; see MS-SMB2 3.3.5.12-15 and 3.3.5.10)."""
+
+    turn: asyncio.Lock
+    """Held while a worker writes to it."""
+
+    def is_slow(self, size: int) -> bool:
+        """Whether writing ``size`` bytes more may take long."""
+        ...
+
+    def begin(self) -> bool:
+        """A worker is going to write; it stays open until ``end``. False: it is closed."""
+        ...
+
+    def end(self) -> None: ...
 
     def write(self, data: bytes) -> int: ...
 
@@ -79,7 +94,9 @@ class Open:
         "resume_key",
         "session",
         "share_access",
+        "reserved",
         "tree",
+        "usage",
         "watcher",
         "write_through",
         "wrote",
@@ -142,6 +159,10 @@ class Open:
         """CurrentByteOffset: what the client last set, nothing moves it."""
         self.next_ea = 0
         """Index of the EA at which a scan of them goes on."""
+        self.usage: Usage | None = None
+        """Of the user whom it counts for."""
+        self.reserved = 0
+        """Bytes reserved behind the file's end."""
         self.resume_key: bytes | None = None
         """Open.ResumeKey, once asked for."""
 
@@ -152,6 +173,12 @@ class Open:
         server = self.session.server
         if server.global_open_table.pop(self.file_id[0], None) is None:
             return
+        if self.app_instance_id is not None:
+            self.leave_app_instance()
+        if self.usage is not None:
+            self.usage.opens -= 1
+            self.usage.reserved -= self.reserved
+            self.usage.away.pop(self, None)
         lost = server.has_lost(self.tree.share)
         if lost:
             self._leave_it_to_others()
@@ -175,6 +202,21 @@ class Open:
                 server.dormant_opens -= 1
             self._closing = handle
             self._close_handle()
+
+    def join_app_instance(self, app_instance_id: bytes) -> None:
+        """Open.AppInstanceId, and the server's index by it."""
+        self.leave_app_instance()
+        self.app_instance_id = app_instance_id
+        self.session.server.app_instances.setdefault(app_instance_id, {})[self] = None
+
+    def leave_app_instance(self) -> None:
+        known = self.app_instance_id
+        others = self.session.server.app_instances.get(known) if known is not None else None
+        if known is None or others is None:
+            return
+        others.pop(self, None)
+        if not others:
+            del self.session.server.app_instances[known]
 
     def settle_write_time(self) -> None:
         """The last write time as this open leaves it."""

@@ -7,6 +7,7 @@ the request, and once the break is over the next attempt sees the world as it is
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +16,23 @@ from smb3server.access import decide, masks
 from smb3server.access.caller import Caller, caller_of
 from smb3server.access.decide import Wanted
 from smb3server.backends.attributes import COMPRESSED
-from smb3server.backends.base import Disposition, FileInfo, Handle, Kind, OpenRequest, Path, PathNotFound, User
+from smb3server.backends.base import (
+    Disposition,
+    FileInfo,
+    FolderNotRead,
+    Handle,
+    Kind,
+    OpenRequest,
+    Path,
+    PathNotFound,
+    User,
+)
 from smb3server.durable import forget_ghosts, held_for_owner
 from smb3server.files import LEASE_STAT_ACCESS, STAT_ACCESS, File, FileTable
 from smb3server.leases import Lease
+from smb3server.long_work import Steps
 from smb3server.open import Open
+from smb3server.reserving import reserve
 from smb3server.security.descriptor import unpack
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire import create_contexts as contexts
@@ -80,6 +93,8 @@ class Opening:
     action: CreateAction = CreateAction.OPENED
     lease: Lease | None = None
     maximal: int = 0
+    free: Callable[[], None] | None = field(default=None, init=False)
+    """What is left to do of an overwriting, on a worker."""
     _descriptor: bytes | None = field(default=None, init=False)
     """Security descriptor for the case that the file is created."""
     _may_add: bool = field(default=False, init=False)
@@ -95,15 +110,20 @@ class Opening:
         self.overwrites = self.wanted.overwrites
 
     def attempt(self) -> Open:
-        """The open, or ``MustWait``. Raises ``StatusError`` and ``OSError``; nothing stays behind in any case."""
+        """The open, or ``MustWait`` or ``FolderNotRead``. Raises ``StatusError`` and ``OSError``; nothing stays behind
+        in any case."""
         tree = self.request.tree
         if tree is not None and self.request.connection.server.has_lost(tree.share):
             raise StatusError(NtStatus.NETWORK_NAME_DELETED)
-        while True:
-            try:
-                return self._attempt()
-            except _DeletedMeanwhileError:
-                continue
+        self.backend.defer_reading = True
+        try:
+            while True:
+                try:
+                    return self._attempt()
+                except _DeletedMeanwhileError:
+                    continue
+        finally:
+            self.backend.defer_reading = False
 
     def _attempt(self) -> Open:
         self._may_add = False
@@ -275,6 +295,8 @@ class Opening:
     def _exists(self) -> bool:
         try:
             self.backend.stat(self.path, self.user)
+        except FolderNotRead:
+            raise
         except OSError:
             return False
         return True
@@ -305,6 +327,8 @@ class Opening:
         """CREATE on what exists; what is about to be deleted says so."""
         try:
             file = self._table.find(self.backend.stat(self.path, self.user).key, self.stream)
+        except FolderNotRead:
+            raise
         except OSError:
             file = None
         if file is None or not file.delete_pending:
@@ -347,7 +371,6 @@ class Opening:
                     # Inherited from the directory.
                     handle.set_compressed(False)
                     self.info = handle.info()
-                self._allocate(handle)
             else:
                 granted = self._check_existing(handle, info, file)
                 self.action = CreateAction.OPENED
@@ -445,25 +468,42 @@ class Opening:
             raise StatusError(NtStatus.SHARING_VIOLATION)
 
     def _overwrite(self, handle: Handle) -> None:
-        """MS-FSA 2.1.5.1.2.1: contents, extended attributes and (of a file) other streams go, attributes are set."""
+        """MS-FSA 2.1.5.1.2.1: contents, extended attributes and (of a file) other streams go, attributes are set. Of a
+        file that takes its time to cut all that is left to ``finish_overwriting``."""
         superseded = self.record.create_disposition == CreateDisposition.SUPERSEDE
         self.action = CreateAction.SUPERSEDED if superseded else CreateAction.OVERWRITTEN
+        self.free = handle.shrinking(0)
+        if self.free is None:
+            self._overwrite_now(handle)
+
+    def _overwrite_now(self, handle: Handle) -> None:
         handle.truncate(0)
-        self._allocate(handle)
         if not self.stream:
             attributes = self.record.file_attributes & SETTABLE | ARCHIVE
             handle.set_attributes(attributes)
-            for name, _ in handle.eas():
-                handle.set_ea(name, b"")
-            for name, value, _ in self.asked.get(contexts.EA_BUFFER, ()):
-                handle.set_ea(name, value)
+            given = [(name, value) for name, value, _ in self.asked.get(contexts.EA_BUFFER, ())]
+            if given or handle.info().ea_size:
+                handle.set_eas(given, replace=True)
         self.info = handle.info()
 
-    def _allocate(self, handle: Handle) -> None:
+    def finish_overwriting(self, opened: Open) -> None:
+        """``free`` is done, on a worker. The open was registered before that: nobody who is refused for its sake sees
+        the content go, and nobody else opens the file in between."""
+        if opened.handle is None:
+            raise StatusError(NtStatus.FILE_CLOSED)
+        self._overwrite_now(opened.handle)
+        self._report(opened)
+
+    def reservation(self, opened: Open) -> Steps | None:
+        """Reserve what AllocationSize asks for, of a new or overwritten file; None: that is done, if there is anything
+        to do."""
         wanted = self.asked.get(contexts.ALLOCATION_SIZE)
-        if wanted is not None and wanted.allocation_size and handle.kind == Kind.FILE:
-            handle.allocate(wanted.allocation_size)
-            self.info = handle.info()
+        handle = opened.handle
+        if wanted is None or self.action == CreateAction.OPENED or handle is None or handle.kind != Kind.FILE:
+            return None
+        if wanted.allocation_size <= handle.info().end_of_file:
+            return None
+        return reserve(opened, wanted.allocation_size)
 
     def _register(self, handle: Handle, file: File, granted: int) -> Open:
         request, record = self.request, self.record
@@ -488,7 +528,9 @@ class Opening:
         file.opens.append(opened)
         session.open_table[opened.file_id[1]] = opened
         server.global_open_table[opened.file_id[0]] = opened
-        self._report(opened)
+        server.count_open(opened)
+        if self.free is None:
+            self._report(opened)
         return opened
 
     def _report(self, opened: Open) -> None:

@@ -147,8 +147,11 @@ class ReplyWriter:
         )
         return Reply(bytearray(packed), segments, _NO_MESSAGE_ID)
 
-    def send(self, replies: Sequence[Reply], encrypt_for: Session | None) -> None:
-        """One message of all ``replies``: of several each padded to eight bytes, each signed, encrypted as one."""
+    def send(
+        self, replies: Sequence[Reply], encrypt_for: Session | None, then: Callable[[], None] | None = None
+    ) -> None:
+        """One message of all ``replies``: of several each padded to eight bytes, each signed, encrypted as one.
+        ``then`` is called when it is sent or the connection gone."""
         if self.connection.server.is_fenced(self.connection):
             self._drop(replies)
             return
@@ -181,14 +184,18 @@ class ReplyWriter:
             on_sent = callbacks[0] if len(callbacks) == 1 else lambda: _call_all(callbacks)
         transport = self.connection.transport
         if encrypt_for is None or encrypt_for.cipher is None:
-            transport.send(segments, invalidate, on_sent)
+            transport.send(segments, invalidate, on_sent if then is None else _both(on_sent, then))
             return
         length = sum(map(len, segments))
         buffer = transport.acquire(TRANSFORM_SIZE + length + TAG_SIZE)
         encrypt_for.cipher.encrypt(segments, length, buffer.view)
         if on_sent is not None:
             on_sent()
-        transport.send((buffer.view[: TRANSFORM_SIZE + length],), invalidate, buffer.release)
+        transport.send(
+            (buffer.view[: TRANSFORM_SIZE + length],),
+            invalidate,
+            buffer.release if then is None else _both(buffer.release, then),
+        )
 
     def _drop(self, replies: Sequence[Reply]) -> None:
         """This node may not answer any more: somebody else may be answering by now."""
@@ -196,6 +203,10 @@ class ReplyWriter:
         for reply in replies:
             if reply.on_sent is not None:
                 reply.on_sent()
+
+
+def _both(first: Callable[[], None] | None, second: Callable[[], None]) -> Callable[[], None]:
+    return second if first is None else lambda: _call_all((first, second))
 
 
 def _call_all(callbacks: Sequence[Callable[[], None]]) -> None:

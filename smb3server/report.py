@@ -218,6 +218,19 @@ def _handles(server: Server) -> Json:
     }
 
 
+def _watchdog(server: Server) -> Json | None:
+    """Which requests held everybody up; None if nobody looks."""
+    watchdog = server.watchdog
+    if watchdog is None:
+        return None
+    return {
+        "limit": watchdog.limit,
+        "count": watchdog.count,
+        "worst": watchdog.worst._asdict() if watchdog.worst is not None else None,
+        "turns": [turn._asdict() for turn in watchdog.turns],
+    }
+
+
 def collect(server: Server, addresses: Iterable[str] = ()) -> Json:
     """The whole report."""
     connections = sorted(server.connection_list, key=lambda entry: entry.creation_time)
@@ -244,6 +257,7 @@ def collect(server: Server, addresses: Iterable[str] = ()) -> Json:
                 }
                 for choice in server.rdma_choices
             ],
+            "watchdog": _watchdog(server),
             "buffer_allocations": server.buffers.allocations,
             "opens": sum(backend.opens for backend in backends),
             "path_lookups": sum(backend.path_lookups for backend in backends),

@@ -19,6 +19,7 @@ from smb3server.auth.principals import Principals
 from smb3server.auth.users import UserDatabase
 from smb3server.break_notifications import BreakNotifications
 from smb3server.buffers import BufferPool
+from smb3server.ceilings import Ceilings
 from smb3server.commands import load
 from smb3server.connection import Connection
 from smb3server.durable import HandleCounts
@@ -26,12 +27,14 @@ from smb3server.files import FileTable
 from smb3server.flushes import Flushes
 from smb3server.host_changes import HostChanges
 from smb3server.idle import IdleSweep
+from smb3server.long_work import LongWork
 from smb3server.multichannel import InterfaceList
 from smb3server.replay import Replays
 from smb3server.session import Identity, Session, SessionState
 from smb3server.settings import Settings
 from smb3server.status import NtStatus, StatusError
 from smb3server.tree import IPC_SHARE_NAME, Share, ShareType
+from smb3server.watchdog import Watchdog
 from smbdirect.strangers import Strangers
 
 if TYPE_CHECKING:
@@ -61,6 +64,8 @@ class Server:
         self.global_session_table: dict[int, Session] = {}
         self.global_open_table: dict[int, Open] = {}
         """Keyed by the persistent half of the FileId."""
+        self.app_instances: dict[bytes, dict[Open, None]] = {}
+        """Opens by AppInstanceId (3.3.1.10)."""
         self.max_opens = sys.maxsize
         """Of all clients: what the process has descriptors for."""
         self.dormant_opens = 0
@@ -75,6 +80,8 @@ class Server:
         """In a cluster: asked before every request and reply (``is_fenced``)."""
         self.guid_of_address: Callable[[str], bytes | None] = lambda address: None
         """ServerGuid of the server that clients see at a local address; None: this one's own."""
+        self.stopping = False
+        """Nothing more is read from any connection."""
         self.connection_list: set[Connection] = set()
         self.connection_changed: Callable[[Connection, bool], None] = lambda connection, there: None
         """In a cluster: told of every connection that a user has logged on to (True), and of every one that ends."""
@@ -86,6 +93,10 @@ class Server:
         self.host_changes = HostChanges(self.file_table)
         """What is open, by file: share modes, locks, oplocks and leases (GlobalLeaseTableList is in it)."""
         self.flushes = Flushes()
+        self.long_work = LongWork()
+        self.ceilings = Ceilings(self.settings)
+        self.watchdog = Watchdog(self.settings.watchdog) if self.settings.watchdog else None
+        """None: nobody asked for it."""
         self.buffers = BufferPool()
         self.principals: Principals | None = None
         """Who gets in with a Kerberos ticket; None: nobody."""
@@ -203,6 +214,9 @@ class Server:
 
     def connection_closed(self, connection: Connection) -> None:
         self.connection_list.discard(connection)
+        if connection.usage is not None:
+            connection.usage.connections -= 1
+            connection.usage = None
         self.connection_changed(connection, False)
         if connection.is_authenticated:
             self.logged_on -= 1
@@ -277,6 +291,8 @@ class Server:
         stay with the object: the reply that ends a session is still signed with them."""
         if self.global_session_table.pop(session.session_id, None) is None:
             return
+        if session.usage is not None:
+            session.usage.sessions -= 1
         if session.deadline is not None:
             session.deadline.cancel()
         for connection in {session.connection, *session.channel_list}:
@@ -299,6 +315,31 @@ class Server:
             session.connection = next(iter(session.channel_list))
         session.channels_changed()
 
+    def count_session(self, session: Session, connection: Connection, identity: Identity) -> None:
+        """A user logs on: REQUEST_NOT_ACCEPTED if that is one session or connection too many for this user."""
+        usage = self.ceilings.of(identity)
+        self.ceilings.check_session(usage, len(self.connection_list), connection.usage is not None)
+        session.usage = usage
+        usage.sessions += 1
+        if connection.usage is None:
+            connection.usage = usage
+            usage.connections += 1
+
+    def count_channel(self, session: Session, connection: Connection) -> None:
+        """The same for one more connection of a session."""
+        if session.usage is None or connection.usage is not None:
+            return
+        self.ceilings.check_session(session.usage, len(self.connection_list), False)
+        connection.usage = session.usage
+        session.usage.connections += 1
+
+    def count_open(self, entry: Open) -> None:
+        """An open is in the tables now."""
+        usage = entry.session.usage
+        if usage is not None:
+            entry.usage = usage
+            usage.opens += 1
+
     def close_previous_session(self, session_id: int, identity: Identity) -> None:
         """3.3.5.5.3: a client that reconnects names its old session; only its own user's is closed."""
         previous = self.global_session_table.get(session_id)
@@ -314,6 +355,7 @@ class Server:
         """Finish requests in flight (waiting ones are cancelled), close every open, then every connection."""
         deadline = asyncio.get_running_loop().time() + grace
         self.idle.stop()
+        self.stopping = True
         for connection in list(self.connection_list):
             connection.transport.pause_reading()
             connection.cancel_waiting()
@@ -331,6 +373,7 @@ class Server:
             else:
                 entry.close()
         self.host_changes.close()
+        await self.long_work.close()
         for connection in list(self.connection_list):
             connection.transport.close("server shutdown")
         while self.connection_list and asyncio.get_running_loop().time() < deadline:

@@ -235,6 +235,7 @@ class Service:
                     default_user=self._default_user(share),
                     hidden=share.hidden or share.name.endswith("$"),
                     keep_inherited_flag=share.keep_inherited_flag,
+                    strict_allocate=share.strict_allocate,
                     posix_locks=share.posix_locks,
                     level2_oplocks=share.level2_oplocks,
                     change_notify=share.change_notify,

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from smb3server.backends.base import User
+    from smb3server.ceilings import Usage
     from smb3server.connection import Connection
     from smb3server.open import Open
     from smb3server.security.access import Token
@@ -118,6 +119,8 @@ class Session:
         """When the credentials expire, monotonic seconds; None: never."""
         self.deadline: asyncio.TimerHandle | None = None
         """By which it must be authenticated."""
+        self.usage: Usage | None = None
+        """What its user has; None before the logon."""
         self.watchers = 0
         """Opens with a CHANGE_NOTIFY watcher."""
         self.creation_time = time.time()

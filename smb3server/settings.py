@@ -46,6 +46,8 @@ class Settings:
     """Kerberos realms in which a name means the account of that name; empty: those of the keytab's own services."""
     unknown_principals: User | None = None
     """POSIX credentials of principals of trusted realms that have no account; None: they are refused."""
+    watchdog: float = 0.0
+    """Seconds that a command may hold up everybody else before it is logged; 0: nobody looks."""
     test_fsctls: bool = False
     """Answer smbtorture's FSCTLs, which break the server on purpose."""
     multichannel: bool = True
@@ -89,7 +91,7 @@ class Settings:
     """Per session."""
     max_opens: int = 16384
     """Per session; one more is INSUFFICIENT_RESOURCES."""
-    max_locks: int = 16384
+    max_locks: int = 4096
     """Per open; INSUFFICIENT_RESOURCES beyond."""
     max_watchers: int = 1024
     """Per session: directories with CHANGE_NOTIFY; INSUFFICIENT_RESOURCES beyond."""
@@ -97,6 +99,15 @@ class Settings:
     """With a user logged on."""
     max_unauthenticated: int = 4096
     """Connections without, of all addresses; beyond it the address that has most gives way."""
+    max_user_share: float = 0.5
+    """Of the connections and opens that no other user has, how much one user may have."""
+    max_sessions_per_user: int = 2048
+    max_locks_per_user: int = 65536
+    max_watchers_per_user: int = 2048
+    max_lent_per_user: int = 256 << 20
+    """Bytes of large buffers for READ that a user's requests and unsent answers may have; further ones wait."""
+    max_reserved_per_user: int = 256 << 20
+    """Bytes that clients may have reserved behind the ends of files they have open."""
     max_unauthenticated_per_address: int = 512
     """The same from one IPv4 address or IPv6 /64, once they have said something."""
     idle_session_timeout: float = 900.0

@@ -63,6 +63,14 @@ def _head(server: dict[str, Any]) -> str:
             lines.append(f"rdma: [yellow]no {choice['fabric']}{where}[/yellow]: {escape(choice['reason'])}{remedy}")
     if server["rdma"] == "off":
         lines.append("rdma: [yellow]off[/yellow]")
+    watchdog = server.get("watchdog")
+    if watchdog is not None and watchdog["worst"] is not None:
+        worst = watchdog["worst"]
+        lines.append(
+            f"held up: {watchdog['count']} times for more than {watchdog['limit'] * 1000:.0f} ms, at worst "
+            f"[yellow]{worst['seconds'] * 1000:.0f} ms[/yellow] by {worst['command']} of {escape(worst['client'])}"
+            + (f": {escape(worst['path'])}" if worst["path"] else "")
+        )
     return "\n".join(lines)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from smb3server.backends.base import OpenRequest
+from smb3server.backends.base import FolderNotRead, OpenRequest
 from smb3server.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
@@ -31,15 +31,16 @@ def stopped(handle: Handle, rest: Path) -> StatusError:
 
 def on_the_way(backend: Backend, path: Path, user: User | None) -> StatusError | None:
     """``path`` was not found: is that because of a link among its ancestors?"""
-    for depth in range(1, len(path)):
-        try:
-            if backend.stat(path[:depth], user).reparse_tag != TAG_SYMLINK:
-                continue
-            handle = backend.open(OpenRequest(path[:depth], open_reparse_point=True, user=user))
-        except OSError:
-            return None
-        try:
-            return stopped(handle, path[depth:])
-        finally:
-            handle.close()
-    return None
+    depth = backend.find_reparse_point(path, TAG_SYMLINK, user)
+    if depth is None:
+        return None
+    try:
+        handle = backend.open(OpenRequest(path[:depth], open_reparse_point=True, user=user))
+    except FolderNotRead:
+        raise
+    except OSError:
+        return None
+    try:
+        return stopped(handle, path[depth:])
+    finally:
+        handle.close()

@@ -84,6 +84,8 @@ class Share:
     hides: Callable[[str], bool] | None = None
     """Names that are shown as hidden, whatever their attributes say."""
     keep_inherited_flag: bool = False
+    strict_allocate: bool = False
+    """Space that clients ask for ahead is reserved, however much it is."""
     """DACL_AUTO_INHERITED is stored as it is sent, not by Windows' rule."""
     posix_locks: bool = False
     """Byte-range locks hold against programs of the host, and theirs against clients."""

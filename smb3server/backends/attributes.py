@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterable, Sequence
+
 READONLY = 0x1
 HIDDEN = 0x2
 SYSTEM = 0x4
@@ -35,3 +38,25 @@ def ea_cost(name: bytes, value: bytes) -> int:
 def ea_size(eas: list[tuple[bytes, bytes]]) -> int:
     """EaSize of MS-FSCC 2.4.14: 0 without EAs, else the packed list with its own 4-byte length."""
     return 4 + sum(ea_cost(name, value) for name, value in eas) if eas else 0
+
+
+def merge_eas(
+    present: Iterable[tuple[bytes, bytes]], changes: Sequence[tuple[bytes, bytes]]
+) -> list[tuple[bytes, bytes]]:
+    """Return the EAs of a file after ``changes``, in one pass however many there are.
+
+    Names are compared without regard to case, an empty value removes, of a name given twice the last counts (MS-FSA
+    2.1.5.15.6). Raises ``OSError``: EINVAL for a bad name, E2BIG if all together have more than ``MAX_EA_BYTES``."""
+    merged = {name.upper(): (name, value) for name, value in present}
+    for name, value in changes:
+        if not 0 < len(name) <= 255 or b"\0" in name:
+            raise OSError(errno.EINVAL, "bad EA name")
+        folded = name.upper()
+        # What is set anew moves to the end of the list.
+        merged.pop(folded, None)
+        if value:
+            merged[folded] = (name, value)
+    eas = list(merged.values())
+    if ea_size(eas) > MAX_EA_BYTES:
+        raise OSError(errno.E2BIG, "EAs larger than 64 KiB")
+    return eas

@@ -10,10 +10,11 @@ Times are FILETIMEs: 100 ns units since 1601-01-01 UTC.
 from __future__ import annotations
 
 import enum
+import errno
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 Buffer = bytes | bytearray | memoryview
 Path = tuple[str, ...]
@@ -160,6 +161,15 @@ class Handle(ABC):
         open. None: it takes no time worth mentioning."""
         return None
 
+    def allocating(self, size: int) -> Iterator[None] | None:
+        """If ``allocate(size)`` may take long: the same in steps, on any one thread, while the handle is open. None: it
+        takes no time worth mentioning."""
+        return None
+
+    def zeroing(self, offset: int, length: int) -> Iterator[None] | None:
+        """The same of ``zero_range``."""
+        return None
+
     @abstractmethod
     def truncate(self, size: int) -> None:
         """Set end of file."""
@@ -173,8 +183,8 @@ class Handle(ABC):
         """Range reads as zeros; deallocated where possible. Does not extend the file."""
 
     @abstractmethod
-    def allocated_ranges(self, offset: int, length: int) -> list[tuple[int, int]]:
-        """(offset, length) of data in the range."""
+    def allocated_ranges(self, offset: int, length: int, limit: int = 65536) -> list[tuple[int, int]]:
+        """(offset, length) of data in the range; the last of ``limit`` ranges may hold holes."""
 
     @abstractmethod
     def copy_range(self, source: Handle, source_offset: int, offset: int, length: int) -> int:
@@ -208,9 +218,14 @@ class Handle(ABC):
     @abstractmethod
     def eas(self) -> list[tuple[bytes, bytes]]: ...
 
-    @abstractmethod
     def set_ea(self, name: bytes, value: bytes) -> None:
         """An empty value removes; names are case-insensitive."""
+        self.set_eas([(name, value)])
+
+    @abstractmethod
+    def set_eas(self, changes: Sequence[tuple[bytes, bytes]], replace: bool = False) -> None:
+        """Set several EAs at once, written once: all or none. Of a name given twice the last counts. ``replace``: EAs
+        that are not among them go."""
 
     @abstractmethod
     def security_descriptor(self) -> bytes | None:
@@ -320,6 +335,8 @@ class Backend(ABC):
     volume_created: int
     opens: int = 0
     """Handles made so far."""
+    defer_reading: bool = False
+    """While set, look-ups that have to read a large directory raise ``FolderNotRead``: their caller can wait."""
     path_lookups: int = 0
     """Paths resolved so far. Neither grows while clients read and write what they opened."""
 
@@ -342,6 +359,17 @@ class Backend(ABC):
     def stat(self, path: Path, user: User | None = None) -> FileInfo:
         """Without opening it; errors as ``open``'s."""
 
+    def find_reparse_point(self, path: Path, tag: int, user: User | None = None) -> int | None:
+        """Return how many components of ``path`` lead to its first ancestor, from the top, that is a reparse point with
+        this tag; None: there is none before the first that is missing."""
+        for depth in range(1, len(path)):
+            try:
+                if self.stat(path[:depth], user).reparse_tag == tag:
+                    return depth
+            except OSError:
+                return None
+        return None
+
     @abstractmethod
     def volume(self) -> VolumeInfo: ...
 
@@ -356,3 +384,22 @@ class Backend(ABC):
 
 class PathNotFound(FileNotFoundError):
     """An ancestor directory does not exist (STATUS_OBJECT_PATH_NOT_FOUND, against OBJECT_NAME_NOT_FOUND)."""
+
+
+class Reading(Protocol):
+    """A directory that has to be read before a name can be found in it."""
+
+    steps: Iterator[None]
+    """What reads it, in steps, on any one thread. Whoever sets ``started`` takes them all."""
+    started: bool
+    waiting: list[Callable[[Exception | None], None]]
+    """To be called when that is over, with what went wrong."""
+
+
+class FolderNotRead(BlockingIOError):
+    """A name in a large directory is looked up ignoring case, and the directory is not known yet: try again when it is
+    read. Only where ``Backend.defer_reading`` is set."""
+
+    def __init__(self, reading: Reading) -> None:
+        super().__init__(errno.EAGAIN, "directory is being read")
+        self.reading = reading

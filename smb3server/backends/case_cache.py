@@ -1,4 +1,8 @@
-"""Case-insensitive look-up by scanning directories, with a bounded cache of their names."""
+"""Case-insensitive look-up by reading directories, with a bounded cache of their names.
+
+A small directory is read at once. Where the caller can wait (``CaseCache.defer``) a large one is read on another
+thread: ``find`` raises ``FolderNotRead``, and is called again when that is over.
+"""
 
 from __future__ import annotations
 
@@ -7,42 +11,62 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from smb3server.backends import names, syscalls
+from smb3server.backends.base import FolderNotRead
+from smb3server.backends.folder_names import FolderNames
 
-MAX_NAMES = 262144
-"""Names kept over all directories; a directory with more is scanned anew every time."""
+MAX_BYTES = 96 << 20
+"""Memory for names over all directories of a share. In a directory with more than that (about three million names) they
+are found by their exact case only."""
 TUNNEL_SECONDS = 15.0
 """As long as Windows remembers."""
 MAX_TUNNEL = 1024
-_BATCH = 4096
-"""Names folded at a time."""
+AT_ONCE = 4096
+"""Names read without letting the caller wait, where that can wait: some milliseconds."""
+_BATCH = 512
+"""Names taken at a time: others get the interpreter after each."""
 RACY_NS = 50_000_000
-"""A directory changed less than this before its scan may change again without its time stamps showing it."""
+"""A directory changed less than this before it was read may change again without its time stamps showing it."""
 RACY_SECONDS = 1.0
-"""For so long such a scan (or one kept up to date from our own changes) is believed."""
+"""For so long such a reading (or one kept up to date from our own changes) is believed."""
+_RACY_SHARE = 20
+"""A directory that takes long to read is believed for so many times as long, so that reading it again and again, while
+it changes all the time, takes no more than a twentieth of a processor."""
+_GRACE = 0.5
+"""Seconds for which a reading on another thread is believed whatever has changed: those who waited for it are answered
+from it."""
 
 
 class _Directory:
-    __slots__ = ("ambiguous", "expires", "names", "stamp")
+    __slots__ = ("believed_until", "complete", "counted", "expires", "names", "patience", "stamp")
 
     def __init__(self, stamp: tuple[int, int]) -> None:
         self.stamp = stamp
-        self.names: dict[str, str] = {}
-        self.ambiguous = False
+        self.names: FolderNames | None = FolderNames()
+        """None: too many."""
+        self.complete = False
+        self.counted = 0
+        """Bytes it counts for in the cache."""
         self.expires: float | None = None
+        self.patience = RACY_SECONDS
+        self.believed_until = 0.0
 
-    def find(self, folded: str) -> str | None:
-        found = self.names.get(folded)
-        if found is None and names.may_be_short(folded):
-            # Names are hashed rather than kept by 8.3 name, which changes would outdate: nobody asks often.
-            for candidate in names.candidates(folded, self.names):
-                disk = self.names[candidate]
-                if names.short_name(names.to_wire(disk)) == folded:
-                    return disk
-        return found
+
+class Reading:
+    """A directory that is being read on another thread. See ``smb3server.backends.base.Reading``."""
+
+    def __init__(self, steps: Iterator[None]) -> None:
+        self.steps = steps
+        self.started = False
+        self.waiting: list[Callable[[Exception | None], None]] = []
+
+
+def give_way() -> None:
+    """Let another thread have the interpreter if one waits for it."""
+    time.sleep(0)
 
 
 class Before(NamedTuple):
@@ -50,95 +74,160 @@ class Before(NamedTuple):
 
     key: tuple[int, int]
     entry: _Directory | None
+    current: bool
+    """What was read held until then."""
 
 
 class CaseCache:
     """Thread-safe. Directories are given as open descriptors (O_PATH will do)."""
 
-    def __init__(self, max_names: int = MAX_NAMES) -> None:
-        self._max_names = max_names
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._max_bytes = max_bytes
         self._directories: OrderedDict[tuple[int, int], _Directory] = OrderedDict()
-        self._count = 0
+        self._bytes = 0
+        self._readings: dict[tuple[int, int], Reading] = {}
         self._tunnel: OrderedDict[tuple[tuple[int, int], str], tuple[str, float]] = OrderedDict()
         """Long names gone from a directory by directory and 8.3 name, and when to forget them."""
         self._lock = threading.Lock()
         self.scans = 0
+        self.defer = False
+        """While set, ``find`` raises ``FolderNotRead`` rather than read a large directory."""
 
     def find(self, directory: int, disk_name: str) -> str | None:
         """On-disk name of the entry equal to ``disk_name`` but for case (or for the mapping of characters), or of the
         one that has it as its 8.3 name.
 
-        Directories one may not read, and ones that vanish meanwhile, match nothing.
+        Directories one may not read, and ones that vanish meanwhile, match nothing. Raises ``FolderNotRead``.
         """
         folded = names.upcase(names.to_wire(disk_name))
         stat = syscalls.statx(directory)
+        key, stamp = (stat.dev, stat.ino), (stat.mtime, stat.ctime)
         with self._lock:
-            entry = self._valid((stat.dev, stat.ino), (stat.mtime, stat.ctime))
-            if entry is not None:
-                return entry.find(folded)
+            entry = self._valid(key, stamp)
+            if entry is not None and entry.complete:
+                return entry.names.find(folded) if entry.names is not None else None
+            reading = self._readings.get(key)
+        if reading is not None and self.defer:
+            raise FolderNotRead(reading)
         try:
-            return self._scan(directory, stat, folded)
+            entry = self._read(directory, stat, reading is None)
         except (PermissionError, FileNotFoundError):
             return None
+        return entry.names.find(folded) if entry.names is not None else None
 
     def _valid(self, key: tuple[int, int], stamp: tuple[int, int]) -> _Directory | None:
+        """Complete or being read. Under the lock."""
         entry = self._directories.get(key)
         if entry is None:
             return None
-        if entry.stamp != stamp or (entry.expires is not None and time.monotonic() > entry.expires):
+        now = time.monotonic()
+        if (
+            entry.complete
+            and now > entry.believed_until
+            and (entry.stamp != stamp or (entry.expires is not None and now > entry.expires))
+        ):
             self._drop(key)
             return None
         self._directories.move_to_end(key)
         return entry
 
-    def _drop(self, key: tuple[int, int]) -> None:
-        entry = self._directories.pop(key, None)
-        if entry is not None:
-            self._count -= len(entry.names)
-
-    def _scan(self, directory: int, stat: syscalls.Statx, folded: str) -> str | None:
+    def _read(self, directory: int, stat: syscalls.Statx, keep: bool) -> _Directory:
+        """Read it, or begin to and raise ``FolderNotRead``. ``keep``: for those who ask next, too."""
         self.scans += 1
+        key = (stat.dev, stat.ino)
         entry = _Directory((stat.mtime, stat.ctime))
         if time.time_ns() - stat.mtime < RACY_NS:
             entry.expires = time.monotonic() + RACY_SECONDS
-        found: str | None = None
-        table: dict[str, str] | None = entry.names
+        steps = self._steps(directory, entry, key if keep else None)
+        next(steps)
+        if keep:
+            with self._lock:
+                if key in self._directories:
+                    self._drop(key)
+                self._directories[key] = entry
+        try:
+            for count, _ in enumerate(steps):
+                if self.defer and keep and count * _BATCH >= AT_ONCE:
+                    reading = self._readings[key] = Reading(steps)
+                    raise FolderNotRead(reading)
+        except FolderNotRead:
+            raise
+        except BaseException:
+            self._forget(key, entry)
+            raise
+        return entry
+
+    def _steps(self, directory: int, entry: _Directory, key: tuple[int, int] | None) -> Iterator[None]:
+        """Read a directory in steps. The first opens it, with the caller's credentials."""
         descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
+        done = False
+        spent = 0.0
         try:
             with os.scandir(descriptor) as scan:
-                while batch := [item.name for item in itertools.islice(scan, _BATCH)]:
-                    keys = names.fold_all(batch)
-                    if folded in keys:
-                        equal = [name for key, name in zip(keys, batch, strict=True) if key == folded]
-                        found = min(equal if found is None else [found, *equal])
-                    if table is not None and len(table) + len(batch) > self._max_names:
-                        table = None
-                    if table is not None:
-                        self._enter(entry, keys, batch)
+                yield
+                while True:
+                    began = time.monotonic()
+                    batch = [item.name for item in itertools.islice(scan, _BATCH)]
+                    if not batch:
+                        break
+                    with self._lock:
+                        if entry.names is not None:
+                            entry.names.read(batch)
+                            if entry.names.size > self._max_bytes:
+                                entry.names = None
+                    spent += time.monotonic() - began
+                    yield
+                    if key in self._readings:
+                        give_way()
+            done = True
         finally:
             os.close(descriptor)
-        if table is not None:
-            with self._lock:
-                key_of = (stat.dev, stat.ino)
-                self._drop(key_of)
-                self._directories[key_of] = entry
-                self._count += len(table)
-                while self._count > self._max_names and len(self._directories) > 1:
-                    self._drop(next(iter(self._directories)))
-                return found or entry.find(folded)
-        return found
+            self._finish(entry, key, spent if done else None)
 
-    @staticmethod
-    def _enter(entry: _Directory, keys: list[str], batch: list[str]) -> None:
-        table = entry.names
-        before = len(table)
-        fresh = dict(zip(keys, batch, strict=True))
-        if table.keys().isdisjoint(fresh) and len(fresh) == len(batch):
-            table.update(fresh)
-            return
-        for key, name in zip(keys, batch, strict=True):
-            table[key] = min(table.setdefault(key, name), name)
-        entry.ambiguous = entry.ambiguous or len(table) < before + len(batch)
+    def _finish(self, entry: _Directory, key: tuple[int, int] | None, spent: float | None) -> None:
+        """The directory is read, in ``spent`` seconds, or will not be (None)."""
+        with self._lock:
+            deferred = self._readings.pop(key, None) is not None if key is not None else False
+            if spent is None:
+                if key is not None and self._directories.get(key) is entry:
+                    self._drop(key)
+                return
+            if entry.names is not None:
+                entry.names.finish()
+                if entry.names.size > self._max_bytes:
+                    entry.names = None
+            now = time.monotonic()
+            entry.patience = max(RACY_SECONDS, _RACY_SHARE * spent)
+            if entry.expires is not None:
+                entry.expires = now + entry.patience
+            if deferred:
+                entry.believed_until = now + _GRACE
+            entry.complete = True
+            if key is not None and self._directories.get(key) is entry:
+                self._account(entry)
+
+    def _account(self, entry: _Directory) -> None:
+        """Its size is known, or changed: forget the directories that were asked for longest ago if it is all too much.
+        Under the lock."""
+        size = entry.names.size if entry.names is not None else 0
+        self._bytes += size - entry.counted
+        entry.counted = size
+        for _ in range(len(self._directories)):
+            if self._bytes <= self._max_bytes:
+                return
+            key, oldest = next(iter(self._directories.items()))
+            if oldest.complete and oldest is not entry:
+                self._drop(key)
+            else:
+                self._directories.move_to_end(key)
+
+    def _drop(self, key: tuple[int, int]) -> None:
+        self._bytes -= self._directories.pop(key).counted
+
+    def _forget(self, key: tuple[int, int], entry: _Directory) -> None:
+        with self._lock:
+            if self._directories.get(key) is entry:
+                self._drop(key)
 
     def _remember(self, directory: tuple[int, int], disk_name: str) -> None:
         short = names.short_name(names.to_wire(disk_name))
@@ -161,11 +250,12 @@ class CaseCache:
         return long if deadline > time.monotonic() else disk_name
 
     def before(self, directory: int) -> Before:
-        """Call before a change of ours in ``directory``, and ``after`` when it is done: saves the next scan."""
+        """Call before a change of ours in ``directory``, and ``after`` when it is done: saves reading it again."""
         stat = syscalls.statx(directory)
-        key = (stat.dev, stat.ino)
+        key, stamp = (stat.dev, stat.ino), (stat.mtime, stat.ctime)
         with self._lock:
-            return Before(key, self._valid(key, (stat.mtime, stat.ctime)))
+            entry = self._valid(key, stamp)
+            return Before(key, entry, entry is not None and entry.stamp == stamp)
 
     def after(self, before: Before, directory: int, added: str | None = None, removed: Sequence[str] = ()) -> None:
         for name in removed:
@@ -177,15 +267,17 @@ class CaseCache:
         with self._lock:
             if self._directories.get(before.key) is not entry:
                 return
-            if removed and entry.ambiguous:
-                self._drop(before.key)
-                return
-            self._count -= len(entry.names)
-            for name in removed:
-                entry.names.pop(names.upcase(names.to_wire(name)), None)
-            if added is not None and entry.names.setdefault(names.upcase(names.to_wire(added)), added) != added:
-                entry.ambiguous = True
-            self._count += len(entry.names)
-            entry.stamp = (stat.mtime, stat.ctime)
-            if entry.expires is None:
-                entry.expires = time.monotonic() + RACY_SECONDS
+            if entry.names is not None:
+                for name in removed:
+                    entry.names.remove(name)
+                if added is not None:
+                    entry.names.add(added)
+                if entry.complete and entry.names.outdated:
+                    self._drop(before.key)
+                    return
+                if entry.complete:
+                    self._account(entry)
+            if before.current:
+                entry.stamp = (stat.mtime, stat.ctime)
+                if entry.expires is None:
+                    entry.expires = time.monotonic() + entry.patience

@@ -6,7 +6,7 @@ import errno
 import fcntl
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from smb3server.backends import syscalls
 from smb3server.backends.base import Buffer
@@ -21,6 +21,8 @@ _FS_COMPR_FL = 0x4
 _FS_NOCOMP_FL = 0x400
 _INODE_FLAGS = struct.Struct("<I")
 _COPY_CHUNK = 1 << 20
+STEP = 64 << 20
+"""Bytes reserved or zeroed by one call: some tens of milliseconds where it means filling memory."""
 MAX_RANGES = 65536
 """Bound on the list ``allocated_ranges`` returns; what is behind the last one counts as data."""
 
@@ -79,12 +81,42 @@ def _rest(buffers: Sequence[Buffer], done: int) -> list[memoryview]:
     return rest
 
 
-def zero_range(descriptor: int, offset: int, length: int, sparse: bool) -> None:
-    """Within the file's size. A file not marked sparse keeps its allocation where the file system can tell."""
-    length = min(length, os.fstat(descriptor).st_size - offset)
-    if length <= 0:
+def zero_range(descriptor: int, offset: int, length: int, sparse: bool) -> Iterator[None]:
+    """In steps. Within the file's size. A file not marked sparse keeps its allocation where the file system can tell,
+    and gets no more: what is a hole reads as zeros already."""
+    end = min(offset + length, os.fstat(descriptor).st_size)
+    if offset >= end:
         return
-    check_range(offset, length)
+    check_range(offset, end - offset)
+    while offset < end:
+        stop = end
+        if not sparse:
+            found = _next_data(descriptor, offset)
+            if found is None or found[0] >= end:
+                return
+            offset, stop = found[0], min(found[1], end)
+        while offset < stop:
+            step = min(stop - offset, STEP)
+            _zero(descriptor, offset, step, sparse)
+            offset += step
+            yield
+
+
+def _next_data(descriptor: int, offset: int) -> tuple[int, int] | None:
+    """(start, end) of the first data from ``offset`` on; None: there is none. A file system that cannot tell has data
+    everywhere."""
+    try:
+        start = os.lseek(descriptor, offset, os.SEEK_DATA)
+        return start, os.lseek(descriptor, start, os.SEEK_HOLE)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return None
+        if error.errno == errno.EINVAL:
+            return offset, MAX_OFFSET
+        raise
+
+
+def _zero(descriptor: int, offset: int, length: int, sparse: bool) -> None:
     modes = [syscalls.FALLOC_PUNCH_HOLE | syscalls.FALLOC_KEEP_SIZE]
     if not sparse:
         modes.insert(0, syscalls.FALLOC_ZERO_RANGE | syscalls.FALLOC_KEEP_SIZE)
@@ -108,8 +140,9 @@ def truncate(descriptor: int, size: int) -> None:
     os.ftruncate(descriptor, size)
 
 
-def allocate(descriptor: int, size: int) -> None:
-    """Reserve space for ``size`` bytes, or give back what is reserved beyond; below the end of file that is cut."""
+def allocate(descriptor: int, size: int) -> Iterator[None]:
+    """In steps. Reserve space for ``size`` bytes, or give back what is reserved beyond; below the end of file that is
+    cut. What cannot be reserved, or not to the end, is given back."""
     check_range(size)
     stat = os.fstat(descriptor)
     current = stat.st_size
@@ -121,16 +154,26 @@ def allocate(descriptor: int, size: int) -> None:
     if stat.st_blocks * 512 > (-(-size // cluster) + 1) * cluster:
         # Cutting a file to the size it has frees what is behind.
         os.ftruncate(descriptor, current)
-    if size > current:
-        try:
-            syscalls.fallocate(descriptor, syscalls.FALLOC_KEEP_SIZE, 0, size)
-        except OSError as error:
-            # Reserving is a promise of space, not of content: a file system that cannot, need not.
-            if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
-                raise
+    if size == current:
+        return
+    done = False
+    try:
+        for start in range(0, size, STEP):
+            syscalls.fallocate(descriptor, syscalls.FALLOC_KEEP_SIZE, start, min(STEP, size - start))
+            if start + STEP < size:
+                yield
+        done = True
+    except OSError as error:
+        # Reserving is a promise of space, not of content: a file system that cannot, need not.
+        if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+    finally:
+        if not done:
+            os.ftruncate(descriptor, os.fstat(descriptor).st_size)
 
 
-def allocated_ranges(descriptor: int, offset: int, length: int) -> list[tuple[int, int]]:
+def allocated_ranges(descriptor: int, offset: int, length: int, limit: int = MAX_RANGES) -> list[tuple[int, int]]:
+    """At most ``limit`` ranges; from the last one on everything counts as data."""
     end = min(offset + length, os.fstat(descriptor).st_size)
     ranges: list[tuple[int, int]] = []
     while offset < end:
@@ -144,7 +187,7 @@ def allocated_ranges(descriptor: int, offset: int, length: int) -> list[tuple[in
             raise
         if start >= end:
             break
-        if len(ranges) == MAX_RANGES - 1:
+        if len(ranges) == limit - 1:
             ranges.append((start, end - start))
             break
         stop = min(os.lseek(descriptor, start, os.SEEK_HOLE), end)

@@ -135,6 +135,14 @@ class LocalBackend(Backend):
             self._sidecar.close()
 
     @property
+    def defer_reading(self) -> bool:
+        return self.resolver.cache.defer
+
+    @defer_reading.setter
+    def defer_reading(self, value: bool) -> None:
+        self.resolver.cache.defer = value
+
+    @property
     def path_lookups(self) -> int:  # type: ignore[override]
         return self.resolver.lookups
 
@@ -371,8 +379,8 @@ class LocalBackend(Backend):
                 handle.set_security_descriptor(request.security_descriptor, request.attributes)
             elif request.attributes:
                 handle.set_attributes(request.attributes)
-            for name, value in request.ea:
-                handle.set_ea(name, value)
+            if request.ea:
+                handle.set_eas(request.ea)
             if not request.stream:
                 return handle
             opened = self._open_new_stream(request, descriptor, stat, kind)
@@ -413,6 +421,13 @@ class LocalBackend(Backend):
             return file_info(stat, self.store.load(f"/proc/self/fd/{descriptor}", stat))
         finally:
             os.close(descriptor)
+
+    def find_reparse_point(self, path: Path, tag: int, user: User | None = None) -> int | None:
+        def matches(descriptor: int, stat: Statx) -> bool:
+            return file_info(stat, self.store.load(f"/proc/self/fd/{descriptor}", stat)).reparse_tag == tag
+
+        with ActAs(user):
+            return self.resolver.find_ancestor(path, matches)
 
     def info_of(self, descriptor: int, reference: int | str) -> FileInfo:
         """Of a file itself, whatever stream of it is open."""

@@ -28,7 +28,7 @@ from smb3server.backends.base import (
     User,
     VolumeInfo,
 )
-from smb3server.backends.memory_nodes import BLOCK, VOLUME, Data, Entry, Node, checked_descriptor, now, set_ea
+from smb3server.backends.memory_nodes import BLOCK, VOLUME, Data, Entry, Node, checked_descriptor, now
 
 _ZERO_BLOCK = bytes(BLOCK)
 
@@ -168,8 +168,7 @@ class MemoryBackend(Backend):
         node = Node(self._inodes, kind, request.attributes)
         if request.security_descriptor is not None:
             node.descriptor = checked_descriptor(request.security_descriptor)
-        for ea_name, value in request.ea:
-            set_ea(node, ea_name, value)
+        node.eas = attr.merge_eas((), request.ea)
         return self.attach(parent, name, node)
 
     def _open_stream(self, node: Node, request: OpenRequest) -> tuple[str, bool]:
@@ -312,13 +311,16 @@ class MemoryHandle(Handle):
         if length > 0:
             data.content[offset : offset + length] = bytes(length)
 
-    def allocated_ranges(self, offset: int, length: int) -> list[tuple[int, int]]:
+    def allocated_ranges(self, offset: int, length: int, limit: int = 65536) -> list[tuple[int, int]]:
         """Blocks that hold anything but zeros."""
         self._node()
         content = self._data.content
         end = min(offset + length, len(content))
         ranges: list[tuple[int, int]] = []
         while offset < end:
+            if len(ranges) == limit - 1:
+                ranges.append((offset, end - offset))
+                break
             stop = min(offset - offset % BLOCK + BLOCK, end)
             block = offset - offset % BLOCK
             whole = content[block : block + BLOCK]
@@ -373,8 +375,9 @@ class MemoryHandle(Handle):
     def eas(self) -> list[tuple[bytes, bytes]]:
         return list(self._node().eas)
 
-    def set_ea(self, name: bytes, value: bytes) -> None:
-        set_ea(self._changing(), name, value)
+    def set_eas(self, changes: Sequence[tuple[bytes, bytes]], replace: bool = False) -> None:
+        node = self._changing()
+        node.eas = attr.merge_eas(() if replace else node.eas, changes)
 
     def security_descriptor(self) -> bytes | None:
         return self._node().descriptor

@@ -111,14 +111,3 @@ def checked_descriptor(descriptor: bytes) -> bytes:
     if len(descriptor) > attr.MAX_DESCRIPTOR_BYTES:
         raise OSError(errno.E2BIG, "security descriptor larger than 64 KiB")
     return bytes(descriptor)
-
-
-def set_ea(node: Node, name: bytes, value: bytes) -> None:
-    if not 0 < len(name) <= 255 or b"\0" in name:
-        raise OSError(errno.EINVAL, "bad EA name")
-    eas = [(other, content) for other, content in node.eas if other.upper() != name.upper()]
-    if value:
-        eas.append((name, value))
-    if attr.ea_size(eas) > attr.MAX_EA_BYTES:
-        raise OSError(errno.E2BIG, "EAs larger than 64 KiB")
-    node.eas = eas

@@ -20,13 +20,16 @@ import errno
 import functools
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from smb3server.backends.base import Path
 
 MAX_COMPONENT_UNITS = 255
 """UTF-16 code units in a component or a stream's name (MS-FSCC 2.1.5.2, 2.1.5.3)."""
 MAX_PATH_UNITS = 32767
+MAX_DEPTH = 256
+"""Components of a path: each is looked up by itself where its case differs. Not in the spec; programs of Windows that
+know nothing of long paths stop at half as many (MAX_PATH)."""
 
 PRIVATE_NAME = ".smb3server"
 """The side-car store's directory: no component of a client's path may be this, in any case."""
@@ -103,6 +106,8 @@ def split_path(name: str) -> tuple[Path, str, bool | None]:
         last, stream, directory = _split_stream(last)
     if last or components:
         components.append(last)
+    if len(components) > MAX_DEPTH:
+        raise InvalidName(name[:64], "too many components")
     for component in components:
         check_component(component)
     return tuple(components), stream, directory
@@ -206,17 +211,20 @@ _HASHES: int = 36**_HASH_DIGITS
 _HASHED_FORM = re.compile(r"[^~.]([0-9A-Z]{5})~1(?:\.[^~.]{1,3})?")
 
 
-def _hash(folded: str) -> int:
+def name_hash(folded: str) -> int:
+    """Of a name on the wire, as ``upcase`` makes it; 26 bits. The digits of its 8.3 name are made from it."""
     return zlib.crc32(folded.encode("utf-8", "surrogatepass")) % _HASHES
 
 
-def candidates(short: str, folded_names: Iterable[str]) -> list[str]:
-    """Those of ``folded_names`` (as ``upcase`` makes them of names on the wire) whose 8.3 name may be ``short``."""
+def hash_in_short_name(short: str) -> int | None:
+    """``name_hash`` of the names that have ``short`` as their 8.3 name; None if ``short_name`` makes no such names."""
     form = _HASHED_FORM.fullmatch(short)
     if form is None:
-        return []
-    wanted = sum(_BASE36.index(digit) * 36**index for index, digit in enumerate(form[1]))
-    return [name for name in folded_names if _hash(name) == wanted]
+        return None
+    value = 0
+    for digit in reversed(form[1]):
+        value = value * 36 + _BASE36.index(digit)
+    return value
 
 
 @functools.lru_cache(maxsize=32768)
@@ -237,7 +245,7 @@ def short_name(name: str) -> str:
             return ""
     first = next((char for char in stem if char in _SHORT_CHARS), "_")
     tail = "".join(char for char in extension if char in _SHORT_CHARS)[:3]
-    number = _hash(upcase(name))
+    number = name_hash(upcase(name))
     digits = ""
     for _ in range(_HASH_DIGITS):
         number, digit = divmod(number, 36)

@@ -14,10 +14,10 @@ import errno
 import os
 import stat as stat_module
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from smb3server.backends import names, syscalls
-from smb3server.backends.base import Path, PathNotFound
+from smb3server.backends.base import FolderNotRead, Path, PathNotFound
 from smb3server.backends.case_cache import CaseCache
 from smb3server.backends.syscalls import Statx
 
@@ -115,6 +115,10 @@ class Resolver:
             except OSError as error:
                 if error.errno not in (errno.ENOENT, errno.ELOOP, errno.ENOTDIR):
                     raise
+                if error.errno == errno.ENOENT and len(disk) > 1:
+                    found = self._walk_last(disk, follow)
+                    if found is not None:
+                        return found
             else:
                 stat = self._stat(descriptor)
                 if not (follow and stat_module.S_ISLNK(stat.mode)):
@@ -147,32 +151,71 @@ class Resolver:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), component)
         return os.open(component, _PATH_FLAGS, dir_fd=directory)
 
+    def _walk_last(self, disk: list[str], follow: bool) -> tuple[int, Statx] | None:
+        """``_walk`` where the parent has exactly the name it was asked for by: one step, however deep that is. None:
+        it has not."""
+        try:
+            parent = self.open_exact(disk[:-1])
+        except OSError:
+            return None
+        try:
+            stat = syscalls.statx(parent)
+            return None if stat_module.S_ISLNK(stat.mode) else self._enter(parent, stat, disk, len(disk) - 1, follow)
+        finally:
+            os.close(parent)
+
     def _walk(self, disk: list[str], follow: bool) -> tuple[int, Statx]:
         descriptor, _ = self.open_path(())
         try:
             stat = syscalls.statx(descriptor)
-            for index, component in enumerate(disk):
-                last = index == len(disk) - 1
-                if not stat_module.S_ISDIR(stat.mode):
-                    raise _missing(disk, False)
-                try:
-                    child, name = self._step_any_case(descriptor, component)
-                except FileNotFoundError:
-                    raise _missing(disk, last) from None
-                child_stat = self._stat(child)
-                if stat_module.S_ISLNK(child_stat.mode) and (follow or not last):
-                    os.close(child)
-                    try:
-                        child = self._follow(descriptor, name)
-                    except (FileNotFoundError, NotADirectoryError):
-                        raise _missing(disk, last) from None
-                    child_stat = self._stat(child)
+            for index in range(len(disk)):
+                child, child_stat = self._enter(descriptor, stat, disk, index, follow)
                 os.close(descriptor)
                 descriptor, stat = child, child_stat
         except BaseException:
             os.close(descriptor)
             raise
         return descriptor, stat
+
+    def _enter(self, directory: int, stat: Statx, disk: list[str], index: int, follow: bool) -> tuple[int, Statx]:
+        """One step of a walk: from ``directory`` (``stat`` is its own) to component ``index``."""
+        last = index == len(disk) - 1
+        if not stat_module.S_ISDIR(stat.mode):
+            raise _missing(disk, False)
+        try:
+            child, name = self._step_any_case(directory, disk[index])
+        except FileNotFoundError:
+            raise _missing(disk, last) from None
+        child_stat = self._stat(child)
+        if stat_module.S_ISLNK(child_stat.mode) and (follow or not last):
+            os.close(child)
+            try:
+                child = self._follow(directory, name)
+            except (FileNotFoundError, NotADirectoryError):
+                raise _missing(disk, last) from None
+            child_stat = self._stat(child)
+        return child, child_stat
+
+    def find_ancestor(self, path: Path, matches: Callable[[int, Statx], bool]) -> int | None:
+        """Return how many components of ``path`` lead to its first ancestor, from the top, that ``matches`` (it gets an
+        O_PATH descriptor and its stat). One walk. None: there is none before the first that is missing."""
+        disk = [names.to_disk(component) for component in path]
+        descriptor, _ = self.open_path(())
+        try:
+            stat = syscalls.statx(descriptor)
+            for index in range(len(disk) - 1):
+                child, stat = self._enter(descriptor, stat, disk, index, True)
+                os.close(descriptor)
+                descriptor = child
+                if matches(descriptor, stat):
+                    return index + 1
+        except FolderNotRead:
+            raise
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
+        return None
 
     def _step_any_case(self, directory: int, component: str) -> tuple[int, str]:
         try:

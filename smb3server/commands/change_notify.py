@@ -64,12 +64,19 @@ def _start(opened: Open, completion_filter: int, recursive: bool, limit: int) ->
     session = opened.session
     if session.watchers >= session.server.settings.max_watchers:
         raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
+    usage = session.usage
+    if usage is not None:
+        session.server.ceilings.check_watchers(usage)
     watcher = share.notify.watch(handle.path, completion_filter, recursive, limit)
     opened.watcher = watcher
     session.watchers += 1
+    if usage is not None:
+        usage.watchers += 1
 
     def end() -> None:
         session.watchers -= 1
+        if usage is not None:
+            usage.watchers -= 1
         watcher.end(NtStatus.NOTIFY_CLEANUP)
 
     opened.on_close.append(end)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+from collections.abc import Coroutine
 from typing import Any
 
 from smb3server import durable, granting, presentation, replay
 from smb3server.access import decide, masks
 from smb3server.backends import names
-from smb3server.backends.base import FileInfo
+from smb3server.backends.base import FileInfo, FolderNotRead
+from smb3server.commands.cutting import one_step
 from smb3server.errors import as_status_error
-from smb3server.leases import Lease
+from smb3server.leases import Caching, Lease
+from smb3server.long_work import Steps, on_worker
+from smb3server.lookups import when_read
 from smb3server.notify import fold
 from smb3server.open import Open, client_guid_of
 from smb3server.opening import MustWait, Opening
@@ -63,8 +67,9 @@ def create(request: Request) -> Response | Pending:
         if durable.wants_reconnect(found):
             # To an open that is counted already.
             return _reconnect(request, record, name, found)
-    if len(server.global_open_table) - server.dormant_opens >= server.max_opens:
-        raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
+    if session.usage is not None:
+        opens = len(server.global_open_table) - server.dormant_opens
+        server.ceilings.check_open(session.usage, opens, server.max_opens)
     if pipe:
         return _open_pipe(request, record, name)
     revived = durable.revived(request, found)
@@ -101,10 +106,9 @@ def _close_same_application(request: Request, found: dict[bytes, Any], opening: 
     if asked is None or connection.dialect < Dialect.SMB_3_0:
         return
     version = _app_instance_version(request, found)
-    for entry in list(connection.server.global_open_table.values()):
+    for entry in list(connection.server.app_instances.get(asked.app_instance_id, ())):
         if (
-            entry.app_instance_id != asked.app_instance_id
-            or client_guid_of(entry) == connection.client_guid
+            client_guid_of(entry) == connection.client_guid
             or request.tree is None
             or entry.tree.share is not request.tree.share
             or fold(entry.path) != fold(opening.path)
@@ -220,11 +224,63 @@ def _directory(record: CreateRequest, trailing: bool, said: bool | None, stream:
 
 def _attempt(opening: Opening) -> Response | Pending:
     try:
-        return _respond(opening, opening.attempt())
-    except MustWait as wait:
+        opened = opening.attempt()
+    except (MustWait, FolderNotRead) as wait:
         return _wait(opening, wait)
     except BlockingIOError:
         return _poll(opening)
+    result = _conclude(opening, opened)
+    return result if isinstance(result, Response) else opening.request.run(result)
+
+
+def _conclude(opening: Opening, opened: Open) -> Response | Coroutine[Any, Any, Response]:
+    """The response, or what comes to it when a worker has done what takes long."""
+    if opening.free is None:
+        try:
+            steps = opening.reservation(opened)
+        except (StatusError, OSError):
+            _take_back(opening, opened)
+            raise
+        if steps is None:
+            if contexts.ALLOCATION_SIZE in opening.asked and opened.handle is not None:
+                opening.info = opened.handle.info()
+            return _respond(opening, opened)
+    else:
+        steps = None
+    return _finish_slowly(opening, opened, steps)
+
+
+async def _finish_slowly(opening: Opening, opened: Open, steps: Steps | None) -> Response:
+    """Until it is over the open is in the tables, and its client does not know of it. A replay of this CREATE waits."""
+    replays = opening.request.connection.server.replays
+    key = replay.key_of(opening.request, opening.asked)
+    if key is not None and opening.request.pending is not None:
+        replays.wait(key, opening.request.pending)
+    try:
+        if opening.free is not None:
+            await on_worker(opened, one_step(opening.free))
+            opening.finish_overwriting(opened)
+            steps = opening.reservation(opened)
+        if steps is not None:
+            await on_worker(opened, steps)
+        if opened.handle is None:
+            raise StatusError(NtStatus.FILE_CLOSED)
+        opening.info = opened.handle.info()
+        return _respond(opening, opened)
+    except BaseException:
+        _take_back(opening, opened)
+        raise
+    finally:
+        if key is not None:
+            replays.done(key)
+
+
+def _take_back(opening: Opening, opened: Open) -> None:
+    """CREATE fails after all."""
+    if opening.action == CreateAction.CREATED and opened.handle is not None:
+        with contextlib.suppress(OSError):
+            opened.handle.unlink()
+    opened.close()
 
 
 def _poll(opening: Opening) -> Pending:
@@ -237,7 +293,13 @@ def _poll(opening: Opening) -> Pending:
         if pending.done:
             return
         try:
-            pending.complete(_respond(opening, opening.attempt()))
+            result = _conclude(opening, opening.attempt())
+            if isinstance(result, Response):
+                pending.complete(result)
+            else:
+                opening.request.connection.run(opening.request, result, pending=pending)
+        except FolderNotRead as unread:
+            when_read(opening.request, unread, lambda error: again())
         except (MustWait, BlockingIOError):
             if loop.time() < deadline:
                 loop.call_later(_HOST_POLL, again)
@@ -253,42 +315,60 @@ def _poll(opening: Opening) -> Pending:
     return pending
 
 
-def _wait(opening: Opening, wait: MustWait) -> Pending:
-    """Pending until the break is over, told to the client at once, as Windows does; then try again."""
-    caching = wait.file.caching
+def _wait(opening: Opening, wait: MustWait | FolderNotRead) -> Pending:
+    """Pending until a break is over, told to the client at once, as Windows does, or until a folder is read; then try
+    again."""
     replays = opening.request.connection.server.replays
+    caching: Caching | None = None
 
     def on_cancel() -> None:
         if key is not None:
             replays.done(key)
-        caching.unwait(again)
+        if caching is not None:
+            caching.unwait(again)
         pending.fail(StatusError(NtStatus.CANCELLED))
 
-    def again() -> None:
+    def wait_for(what: MustWait | FolderNotRead) -> None:
         nonlocal caching
-        result: Response | StatusError
-        try:
-            result = _respond(opening, opening.attempt())
-        except MustWait as longer:
-            caching = longer.file.caching
+        if isinstance(what, MustWait):
+            caching = what.file.caching
             caching.wait(again)
-            return
+        else:
+            caching = None
+            when_read(opening.request, what, read)
+
+    def read(error: StatusError | None) -> None:
+        if error is None and not pending.done:
+            again()
+        elif error is not None:
+            finish(error)
+
+    def again() -> None:
+        try:
+            finish(_conclude(opening, opening.attempt()))
+        except (MustWait, FolderNotRead) as longer:
+            wait_for(longer)
         except StatusError as error:
-            result = error
+            finish(error)
         except OSError as error:
-            result = as_status_error(error)
+            finish(as_status_error(error))
+
+    def finish(result: Response | StatusError | Coroutine[Any, Any, Response]) -> None:
         if key is not None:
             replays.done(key)
         if isinstance(result, Response):
             pending.complete(result)
-        else:
+        elif isinstance(result, StatusError):
             pending.fail(result)
+        else:
+            opening.request.connection.run(opening.request, result, pending=pending)
 
-    pending = opening.request.pend(Interim.AT_ONCE, on_cancel)
+    interim = Interim.AT_ONCE if isinstance(wait, MustWait) else Interim.DELAYED
+    pending = opening.request.pend(interim, on_cancel)
     key = replay.key_of(opening.request, opening.asked)
     if key is not None:
         replays.wait(key, pending)
-    caching.wait(again)
+    wait_for(wait)
     return pending
 
 
@@ -296,7 +376,7 @@ def _respond(opening: Opening, opened: Open) -> Response:
     level, lease_context = granting.grant(opening, opened)
     asked = opening.asked.get(contexts.APP_INSTANCE_ID)
     if asked is not None:
-        opened.app_instance_id = asked.app_instance_id
+        opened.join_app_instance(asked.app_instance_id)
         opened.app_instance_version = _app_instance_version(opening.request, opening.asked)
     more = [context for context in (lease_context, durable.grant(opening, opened)) if context is not None]
     _store(opening, opened)
@@ -410,6 +490,7 @@ def _open_pipe(request: Request, record: CreateRequest, name: str) -> Response:
     opened.path = (name,)
     session.open_table[opened.file_id[1]] = opened
     server.global_open_table[opened.file_id[0]] = opened
+    server.count_open(opened)
     body = pack_response(
         CreateResponse(
             oplock_level=OplockLevel.NONE,

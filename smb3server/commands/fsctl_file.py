@@ -12,6 +12,7 @@ from smb3server.commands.file_levels import handle_of
 from smb3server.commands.fs_levels import volume_object_id
 from smb3server.commands.ioctl import Control, fsctl
 from smb3server.commands.set_info import report
+from smb3server.long_work import Steps, run_steps
 from smb3server.open import Open
 from smb3server.request import Pending, Response
 from smb3server.stable_storage import after_flush
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 _ATTRIBUTE_SPARSE = 0x200
 _MAX_OFFSET = (1 << 63) - 1
 _MAX_TRIM_RANGES = 4096
+_TRIM_AT_ONCE = 16
+_RANGES_AT_ONCE = 512
+_MAX_RANGES = 65536
 _MAX_REPARSE_DATA = 16384
 """MAXIMUM_REPARSE_DATA_BUFFER_SIZE (MS-FSCC 2.1.2.2), bytes."""
 _MICROSOFT_TAG = 0x80000000
@@ -81,13 +85,20 @@ def set_zero_data(control: Control) -> bytes | Response | Pending:
     if offset >= end:
         return b""
     file.data_changes(opened)
+    steps = handle.zeroing(offset, end - offset)
+    if steps is not None:
+        return run_steps(control.request, opened, steps, lambda: _zeroed(control, opened))
     handle.zero_range(offset, end - offset)
+    return after_flush(control.request, opened, _zeroed(control, opened))
+
+
+def _zeroed(control: Control, opened: Open) -> Response:
     report(opened, NotifyFilter.LAST_WRITE)
-    return after_flush(control.request, opened, control.respond())
+    return control.respond()
 
 
 @fsctl(Fsctl.QUERY_ALLOCATED_RANGES)
-def query_allocated_ranges(control: Control) -> Response:
+def query_allocated_ranges(control: Control) -> Response | Pending:
     """2.1.5.10.22. A file that is not sparse has no holes, whatever the store thinks."""
     opened = control.open()
     data = control.data
@@ -101,19 +112,64 @@ def query_allocated_ranges(control: Control) -> Response:
     ranges: list[tuple[int, int]] = []
     if offset < end:
         if info.attributes & _ATTRIBUTE_SPARSE:
-            ranges = handle.allocated_ranges(offset, end - offset)
+            # One more than fits tells whether there are more.
+            limit = min(control.max_output // wire.FILE_RANGE.size, _MAX_RANGES) + 1
+            ranges = handle.allocated_ranges(offset, end - offset, min(limit, _RANGES_AT_ONCE))
+            if len(ranges) == _RANGES_AT_ONCE < limit:
+                search = _RangeSearch(control, handle, offset, end - offset, limit)
+                return run_steps(control.request, opened, search.steps(), search.response)
         else:
             ranges = [(offset, end - offset)]
+    return _ranges_response(control, len(ranges), _pack_ranges(control, ranges))
+
+
+def _pack_ranges(control: Control, ranges: list[tuple[int, int]]) -> bytes:
+    """As many as the caller takes."""
     room = control.max_output // wire.FILE_RANGE.size
-    if ranges and not room:
+    return b"".join(wire.FILE_RANGE.pack(wire.FileRange(*entry)) for entry in ranges[:room])
+
+
+def _ranges_response(control: Control, count: int, output: bytes) -> Response:
+    if count and not output:
         raise StatusError(NtStatus.BUFFER_TOO_SMALL)
-    output = b"".join(wire.FILE_RANGE.pack(wire.FileRange(*entry)) for entry in ranges[:room])
-    status = NtStatus.SUCCESS if len(ranges) <= room else NtStatus.BUFFER_OVERFLOW
-    return control.respond(output, status)
+    whole = count * wire.FILE_RANGE.size <= len(output)
+    return control.respond(output, NtStatus.SUCCESS if whole else NtStatus.BUFFER_OVERFLOW)
+
+
+class _RangeSearch:
+    """The ranges of a file that has many, looked for on a worker."""
+
+    def __init__(self, control: Control, handle: Handle, offset: int, length: int, limit: int) -> None:
+        self._control = control
+        self._handle = handle
+        self._offset = offset
+        self._end = offset + length
+        self._limit = limit
+        self._count = 0
+        self._output: list[bytes] = []
+
+    def steps(self) -> Steps:
+        while self._count < self._limit:
+            length = self._end - self._offset
+            # Of the last one only the beginning is known.
+            ranges = self._handle.allocated_ranges(self._offset, length, _RANGES_AT_ONCE)
+            if len(ranges) == _RANGES_AT_ONCE:
+                self._offset = ranges.pop()[0]
+            else:
+                self._offset = self._end
+            self._count += len(ranges)
+            self._output.append(_pack_ranges(self._control, ranges))
+            if self._offset == self._end:
+                return
+            yield
+
+    def response(self) -> Response:
+        room = self._control.max_output // wire.FILE_RANGE.size * wire.FILE_RANGE.size
+        return _ranges_response(self._control, self._count, b"".join(self._output)[:room])
 
 
 @fsctl(Fsctl.FILE_LEVEL_TRIM)
-def file_level_trim(control: Control) -> bytes:
+def file_level_trim(control: Control) -> bytes | Pending:
     """2.1.5.10.5: what is trimmed may read as anything, so whole blocks inside each range are given back."""
     opened = control.open()
     data = control.data
@@ -130,16 +186,34 @@ def file_level_trim(control: Control) -> bytes:
         if offset < 0 or length < 0 or offset + length > _MAX_OFFSET:
             raise StatusError(NtStatus.INVALID_PARAMETER)
     file = opened.file
+    size = handle.info().end_of_file
+    wanted: list[tuple[int, int]] = []
     for offset, length in ranges:
         if file is not None and file.locks.locks and file.locks.denies_write(opened, offset, length):
             raise StatusError(NtStatus.FILE_LOCK_CONFLICT)
         start = -(-offset // block) * block
-        end = min(offset + length, handle.info().end_of_file) // block * block
+        end = min(offset + length, size) // block * block
         if start < end:
-            if file is not None:
-                file.data_changes(opened)
-            handle.zero_range(start, end - start)
-    return struct.pack("<I", header.num_ranges) if control.max_output >= 4 else b""
+            wanted.append((start, end - start))
+    if wanted and file is not None:
+        file.data_changes(opened)
+    output = struct.pack("<I", header.num_ranges) if control.max_output >= 4 else b""
+    slow = [handle.zeroing(*entry) for entry in wanted] if len(wanted) <= _TRIM_AT_ONCE else [None]
+    if len(wanted) > _TRIM_AT_ONCE or any(steps is not None for steps in slow):
+        return run_steps(control.request, opened, _trim(handle, wanted), lambda: control.respond(output))
+    for entry in wanted:
+        handle.zero_range(*entry)
+    return output
+
+
+def _trim(handle: Handle, ranges: list[tuple[int, int]]) -> Steps:
+    for entry in ranges:
+        steps = handle.zeroing(*entry)
+        if steps is None:
+            handle.zero_range(*entry)
+        else:
+            yield from steps
+        yield
 
 
 @fsctl(Fsctl.QUERY_FILE_REGIONS)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import struct
 
+from smb3server.commands import pipe_turns
 from smb3server.commands.ioctl import NO_FILE, Control, fsctl
-from smb3server.open import Pipe
-from smb3server.request import Buffer, Response
+from smb3server.open import Open, Pipe
+from smb3server.request import Buffer, Pending, Response
 from smb3server.rpc.pipes import PIPES, RpcPipe, normalize
 from smb3server.status import NtStatus, StatusError
 from smb3server.tree import ShareType
@@ -17,26 +18,29 @@ _PEEK = struct.Struct("<IIII")
 _CONNECTED = 3
 
 
-def _pipe(control: Control) -> Pipe:
-    pipe = control.open().pipe
-    if pipe is None:
+def _open(control: Control) -> tuple[Open, Pipe]:
+    opened = control.open()
+    if opened.pipe is None:
         raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
-    return pipe
+    return opened, opened.pipe
 
 
 @fsctl(Fsctl.PIPE_TRANSCEIVE)
-def transceive(control: Control) -> Response:
+def transceive(control: Control) -> Response | Pending:
     """Write one message, read one."""
-    pipe = _pipe(control)
-    pipe.write(bytes(control.data))
-    data, more = pipe.read(control.max_output)
-    return control.respond(data, NtStatus.BUFFER_OVERFLOW if more else NtStatus.SUCCESS)
+    opened, pipe = _open(control)
+
+    def respond() -> Response:
+        data, more = pipe.read(control.max_output)
+        return control.respond(data, NtStatus.BUFFER_OVERFLOW if more else NtStatus.SUCCESS)
+
+    return pipe_turns.write(control.request, opened, bytes(control.data), respond)
 
 
 @fsctl(Fsctl.PIPE_PEEK)
 def peek(control: Control) -> Buffer:
     """The state only; data can be read (MS-FSCC 2.3.45)."""
-    pipe = _pipe(control)
+    _, pipe = _open(control)
     if not isinstance(pipe, RpcPipe):
         raise StatusError(NtStatus.NOT_SUPPORTED)
     available, messages, first = pipe.peek()

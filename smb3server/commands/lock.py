@@ -26,6 +26,8 @@ _MULTI_CHANNEL = 0x00000008
 _HOST_POLL = 0.1
 """Seconds between attempts at a range that a program of the host has locked."""
 MAX_SEQUENCE_INDEX = 64
+MAX_ELEMENTS = 256
+"""Ranges of one request: they are taken all or none, so in one turn. Linux's client sends up to 168."""
 
 
 @handles(Command.LOCK)
@@ -37,6 +39,8 @@ def lock(request: Request) -> Response | Pending:
         raise StatusError(NtStatus.INVALID_DEVICE_REQUEST if found.file is None else NtStatus.INVALID_PARAMETER)
     if not found.granted_access & _DATA_ACCESS:
         raise StatusError(NtStatus.ACCESS_DENIED)
+    if len(elements) > MAX_ELEMENTS:
+        raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
     if _is_replay(request, found, record):
         return Response([_DONE])
     if elements[0].flags == _UNLOCK:
@@ -133,6 +137,8 @@ def _lock(
     # The open's own locks are counted only where they can be too many.
     if len(file.locks.locks) + len(file.locks.waiters) > limit and file.locks.count_of(found) > limit:
         raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
+    if found.usage is not None:
+        request.connection.server.ceilings.check_locks(found.usage, len(elements))
     file.data_changes(found)
     taken: list[LockElement] = []
     try:

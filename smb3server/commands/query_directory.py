@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from smb3server import tokens
-from smb3server.backends.base import OpenRequest
+from smb3server.backends.base import FolderNotRead, OpenRequest
 from smb3server.backends.names import has_wildcards, short_name
 from smb3server.expression import compile_expression
+from smb3server.lookups import folder_read
 from smb3server.open import Open, find_open
 from smb3server.presentation import Hides, hidden
 from smb3server.request import Pending, Request, Response, handles
@@ -24,7 +25,7 @@ from smb3server.wire.query_directory import QueryDirectoryFlags, parse_query_dir
 from smb3server.wire.query_info import build_output_response
 
 if TYPE_CHECKING:
-    from smb3server.backends.base import DirectoryEntry, Handle
+    from smb3server.backends.base import Backend, DirectoryEntry, Handle
 
 _REWIND = int(QueryDirectoryFlags.RESTART_SCANS | QueryDirectoryFlags.REOPEN)
 _REOPEN = int(QueryDirectoryFlags.REOPEN)
@@ -42,12 +43,15 @@ class Enumeration:
     """Open.EnumerationLocation and Open.EnumerationSearchPattern: the store's lazy search, and the one entry taken from
     it that did not fit the last response."""
 
-    __slots__ = ("closed", "entries", "held", "pattern", "started", "turn", "unfinished")
+    __slots__ = ("_handle", "backend", "closed", "entries", "held", "only", "pattern", "started", "turn", "unfinished")
 
-    def __init__(self, handle: Handle, pattern: str) -> None:
+    def __init__(self, handle: Handle, pattern: str, backend: Backend | None = None) -> None:
+        """``backend``: the handle's, where a search for one name can wait for its folder to be read."""
         self.pattern = pattern
-        only = None if has_wildcards(pattern) else pattern
-        self.entries: Iterator[DirectoryEntry | None] = handle.search(compile_expression(pattern), only)
+        self.backend = backend
+        self._handle = handle
+        self.only = None if has_wildcards(pattern) else pattern
+        self.entries = self._search()
         self.held: DirectoryEntry | None = None
         self.started = False
         """True once something was returned: then the end is NO_MORE_FILES, not NO_SUCH_FILE."""
@@ -56,6 +60,14 @@ class Enumeration:
         self.unfinished = 0
         """Such requests."""
         self.closed = False
+
+    def _search(self) -> Iterator[DirectoryEntry | None]:
+        return self._handle.search(compile_expression(self.pattern), self.only)
+
+    def begin_again(self) -> None:
+        """The search for one name ended with ``FolderNotRead``."""
+        if not self.closed:
+            self.entries = self._search()
 
     def close(self) -> None:
         """Release what the scan holds open."""
@@ -91,7 +103,7 @@ def query_directory(request: Request) -> Response | Pending:
     if not enumeration.unfinished and listing.go_on():
         return listing.response()
     enumeration.unfinished += 1
-    return request.run(listing.finish())
+    return request.run(listing.finish(request))
 
 
 def _enumeration(opened: Open, handle: Handle, flags: int, pattern: str) -> Enumeration:
@@ -105,7 +117,7 @@ def _enumeration(opened: Open, handle: Handle, flags: int, pattern: str) -> Enum
     else:
         current.close()
         pattern = pattern or current.pattern
-    opened.enumeration = started = Enumeration(handle, pattern or "*")
+    opened.enumeration = started = Enumeration(handle, pattern or "*", opened.tree.share.backend)
     if current is not None and not flags & _REOPEN and current.pattern == started.pattern:
         started.started = current.started
     return started
@@ -158,11 +170,14 @@ class _Listing:
         self.single = single
         self.visible = visible
         self.hides = hides
+        self.unread: FolderNotRead | None = None
+        """What has to be read before the only name asked for can be found."""
 
     def go_on(self) -> bool:
         """Entries until the buffer is full or the scan ends: True; or until it is the turn of others: False."""
         enumeration, visible = self.enumeration, self.visible
         entries = enumeration.entries
+        by_name = enumeration.only is not None
         entry, enumeration.held = enumeration.held, None
         end = time.monotonic() + TURN
         count = 0
@@ -172,9 +187,13 @@ class _Listing:
                 if not count % _ENTRIES_PER_LOOK and time.monotonic() > end:
                     return False
                 try:
-                    entry = next(entries)
+                    entry = self._find(entries) if by_name else next(entries)
                 except StopIteration:
                     return True
+                except FolderNotRead as unread:
+                    self.unread = unread
+                    enumeration.begin_again()
+                    return False
                 if entry is None or (visible is not None and not visible(entry.name)):
                     entry = None
                     continue
@@ -184,6 +203,17 @@ class _Listing:
             entry = None
             if self.single:
                 return True
+
+    def _find(self, entries: Iterator[DirectoryEntry | None]) -> DirectoryEntry | None:
+        """The only name asked for. Raises ``FolderNotRead``."""
+        backend = self.enumeration.backend
+        if backend is None:
+            return next(entries)
+        backend.defer_reading = True
+        try:
+            return next(entries)
+        finally:
+            backend.defer_reading = False
 
     def _add(self, entry: DirectoryEntry) -> bool:
         """False if it does not fit."""
@@ -207,13 +237,17 @@ class _Listing:
         enumeration.started = True
         return Response([build_output_response(len(packer.buffer)), packer.buffer])
 
-    async def finish(self) -> Response:
+    async def finish(self, request: Request) -> Response:
         """In as many turns as it takes, after those who came before."""
         enumeration = self.enumeration
         try:
             async with enumeration.turn:
                 while not self.go_on():
-                    await asyncio.sleep(0)
+                    unread, self.unread = self.unread, None
+                    if unread is not None:
+                        await folder_read(request, unread)
+                    else:
+                        await asyncio.sleep(0)
                 return self.response()
         finally:
             enumeration.unfinished -= 1

@@ -6,7 +6,9 @@ import asyncio
 import errno
 import os
 
+from smb3server.ceilings import Lent, Usage
 from smb3server.channel import RemoteMemory, remote_buffers
+from smb3server.commands import pipe_turns
 from smb3server.errors import as_status_error
 from smb3server.open import Open, find_open
 from smb3server.request import Interim, Pending, Request, Response, handles
@@ -18,6 +20,8 @@ from smbdirect.message_transport import PooledBuffer
 
 _READS = int(Access.READ_DATA | Access.EXECUTE)
 _MAX_OFFSET = (1 << 63) - 1
+LENT_FROM = 65536
+"""Bytes from which a buffer counts for its user."""
 _NO_DATA = b"\0"
 """A response without data still has one byte of buffer (StructureSize 17 counts it)."""
 
@@ -31,7 +35,7 @@ def read(request: Request) -> Response | Pending:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     found = find_open(request, (record.persistent, record.volatile))
     if found.pipe is not None:
-        return _read_pipe(found, record)
+        return pipe_turns.in_turn(request, found, lambda: _read_pipe(found, record))
     remote = remote_buffers(request, record, record.length)
     if remote is None:
         return _read_file(request, record, found, None)
@@ -66,7 +70,14 @@ def _read_file(request: Request, record: ReadRequest, found: Open, remote: Remot
         if record.minimum_count:
             raise StatusError(NtStatus.END_OF_FILE)
         return _nothing(remote)
-    buffer = request.connection.transport.acquire(length)
+    buffer: PooledBuffer
+    if length < LENT_FROM or found.usage is None:
+        buffer = request.connection.transport.acquire(length)
+    else:
+        server = request.connection.server
+        if not server.ceilings.may_lend(found.usage, length):
+            return _read_later(request, record, found, remote, found.usage)
+        buffer = Lent(request.connection.transport.acquire(length), length, found.usage)
     try:
         count = _read_cached(found, buffer.view, offset)
         if count >= 0:
@@ -76,6 +87,39 @@ def _read_file(request: Request, record: ReadRequest, found: Open, remote: Remot
         buffer.release()
         raise
     return _read_in_thread(request, record, found, buffer, remote)
+
+
+def _read_later(
+    request: Request, record: ReadRequest, found: Open, remote: RemoteMemory | None, usage: Usage
+) -> Pending:
+    """The user has as many buffers as may be: go on when one comes back, after those who waited before."""
+
+    def cancelled() -> None:
+        if again in usage.waiting:
+            usage.waiting.remove(again)
+        pending.fail(StatusError(NtStatus.CANCELLED))
+
+    def again() -> None:
+        try:
+            pending.on_cancel = None
+            if found.handle is None:
+                raise StatusError(NtStatus.FILE_CLOSED)
+            result = _read_file(request, record, found, remote)
+        except (StatusError, OSError) as error:
+            failure = error if isinstance(error, StatusError) else as_status_error(error)
+            if remote is None:
+                pending.fail(failure)
+            else:
+                pending.complete(remote.failure(failure))
+            usage.call_next()
+            return
+        if isinstance(result, Response):
+            pending.complete(result)
+
+    pending = request.pending or request.pend(Interim.DELAYED)
+    pending.on_cancel = cancelled
+    usage.waiting.append(again)
+    return pending
 
 
 def _nothing(remote: RemoteMemory | None) -> Response:
@@ -113,7 +157,7 @@ def _read_in_thread(
     handle = found.handle
     if handle is None:
         raise StatusError(NtStatus.FILE_CLOSED)
-    pending = request.pend(Interim.DELAYED)
+    pending = request.pending or request.pend(Interim.DELAYED)
     found.begin_io()
     future = asyncio.get_running_loop().run_in_executor(None, handle.read_into, [buffer.view], record.offset)
 

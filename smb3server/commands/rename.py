@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 from smb3server import notify, share_modes
 from smb3server.access import decide
 from smb3server.access.caller import Caller, caller_of
+from smb3server.backends.base import FolderNotRead
 from smb3server.backends.names import split_path, upcase
 from smb3server.commands.file_levels import handle_of, store_all
+from smb3server.lookups import folder_read
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import Access, ShareAccess
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from smb3server.open import Open
     from smb3server.request import Pending, Request, Response
 
+OPENS_AT_ONCE = 128
+"""Opens whose path is asked for before others get their turn."""
 _PARENT_ACCESS = int(Access.WRITE_DATA)
 _PARENT_SHARE = int(ShareAccess.READ | ShareAccess.WRITE)
 
@@ -44,6 +48,8 @@ class _NameChange:
         self.replace = bool(info.flags & RenameFlags.REPLACE_IF_EXISTS)
         self.handle = handle_of(opened)
         self.caller: Caller = caller_of(opened.session, opened.tree)
+        self.elsewhere: set[Open] = set()
+        """Opens that are known not to be below it."""
         if info.root_directory:
             raise StatusError(NtStatus.INVALID_PARAMETER)
         if not info.name:
@@ -51,24 +57,46 @@ class _NameChange:
 
     def start(self, done: Callable[[], Response]) -> Response | Pending:
         """Do it now, or once the handles in the way are closed."""
-        blocker = self.attempt()
+        blocker = self._try()
         if blocker is None:
             return done()
         return self.request.run(self._wait(blocker, done))
 
-    async def _wait(self, blocker: File, done: Callable[[], Response]) -> Response:
-        found: File | None = blocker
+    def _try(self) -> File | FolderNotRead | None:
+        """Do it, or say what to wait for."""
+        backend = self.opened.tree.share.backend
+        if backend is None:
+            raise StatusError(NtStatus.INVALID_PARAMETER)
+        backend.defer_reading = True
+        try:
+            return self.attempt()
+        except FolderNotRead as unread:
+            return unread
+        finally:
+            backend.defer_reading = False
+
+    async def _wait(self, blocker: File | FolderNotRead, done: Callable[[], Response]) -> Response:
+        found: File | FolderNotRead | None = blocker
         while found is not None:
+            if isinstance(found, FolderNotRead):
+                await folder_read(self.request, found)
+                found = self._again()
+                continue
             event = asyncio.Event()
             found.caching.wait(event.set)
             try:
                 await event.wait()
             finally:
                 found.caching.unwait(event.set)
-            if self.request.connection.server.has_lost(self.opened.tree.share):
-                raise StatusError(NtStatus.NETWORK_NAME_DELETED)
-            found = self.attempt()
+            found = self._again()
         return done()
+
+    def _again(self) -> File | FolderNotRead | None:
+        if self.request.connection.server.has_lost(self.opened.tree.share):
+            raise StatusError(NtStatus.NETWORK_NAME_DELETED)
+        if self.opened.handle is None:
+            raise StatusError(NtStatus.FILE_CLOSED)
+        return self._try()
 
     def attempt(self) -> File | None:
         raise NotImplementedError
@@ -142,6 +170,22 @@ class _NameChange:
 
 
 class Rename(_NameChange):
+    def start(self, done: Callable[[], Response]) -> Response | Pending:
+        if self.opened.is_directory and len(self.opened.session.server.global_open_table) > OPENS_AT_ONCE:
+            return self.request.run(self._look_around(done))
+        return super().start(done)
+
+    async def _look_around(self, done: Callable[[], Response]) -> Response:
+        """Look for opens below the directory in several turns. Those that come meanwhile are looked at in the end."""
+        prefix = self.handle.path
+        for index, other in enumerate(list(self.opened.session.server.global_open_table.values())):
+            if not self._is_below(other, prefix):
+                self.elsewhere.add(other)
+            if index % OPENS_AT_ONCE == OPENS_AT_ONCE - 1:
+                await asyncio.sleep(0)
+        found = self._again()
+        return done() if found is None else await self._wait(found, done)
+
     def attempt(self) -> File | None:
         """MS-FSA 2.1.5.15.11."""
         opened, handle = self.opened, self.handle
@@ -179,22 +223,24 @@ class Rename(_NameChange):
 
     def _descendant(self) -> File | None:
         """A directory with anything open below it keeps its name; handles only cached are asked for first."""
-        opened = self.opened
-        share = opened.tree.share
+        table = self.opened.session.server.global_open_table
         prefix = self.handle.path
-        for other in tuple(opened.session.server.global_open_table.values()):
-            if other.tree.share is not share or other.handle is None or other.file is None:
+        for other in [entry for entry in table.values() if entry not in self.elsewhere]:
+            if not self._is_below(other, prefix):
                 continue
-            try:
-                path = other.handle.path
-            except FileNotFoundError:
-                continue
-            if len(path) <= len(prefix) or not same(path[: len(prefix)], prefix):
-                continue
-            if other.file.caching.break_handles(opened.caching):
+            if other.file is not None and other.file.caching.break_handles(self.opened.caching):
                 return other.file
             raise StatusError(NtStatus.ACCESS_DENIED)
         return None
+
+    def _is_below(self, other: Open, prefix: Path) -> bool:
+        if other.tree.share is not self.opened.tree.share or other.handle is None or other.file is None:
+            return False
+        try:
+            path = other.handle.path
+        except FileNotFoundError:
+            return False
+        return len(path) > len(prefix) and same(path[: len(prefix)], prefix)
 
     def _rename_stream(self) -> File | None:
         """``:name[:$DATA]``: of the stream this open has, within its file."""

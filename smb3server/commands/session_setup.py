@@ -255,6 +255,7 @@ def _complete(request: Request, session: Session, setup: SessionSetupRequest) ->
         if connection not in session.channel_list:
             if session.identity is None or not session.identity.same_user(identity):
                 raise StatusError(NtStatus.ACCESS_DENIED)
+            server.count_channel(session, connection)
             _add_channel(connection, session, acceptor.session_key)
             request.signer = None
         else:
@@ -270,6 +271,7 @@ def _complete(request: Request, session: Session, setup: SessionSetupRequest) ->
         raise StatusError(NtStatus.ACCESS_DENIED)
     if setup.previous_session_id and setup.previous_session_id != session.session_id:
         server.close_previous_session(setup.previous_session_id, identity)
+    server.count_session(session, connection, identity)
     session.identity = identity
     session.expiration_time = acceptor.expiration_time
     if unproven:

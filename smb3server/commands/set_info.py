@@ -10,8 +10,10 @@ from smb3server.access import required
 from smb3server.commands.cutting import cut
 from smb3server.commands.file_levels import ATTRIBUTE_DIRECTORY, MODE_BITS, handle_of, store_all
 from smb3server.commands.rename import Link, Rename
+from smb3server.long_work import run_steps
 from smb3server.open import Open, find_open
 from smb3server.request import Pending, Request, Response, handles
+from smb3server.reserving import reserve
 from smb3server.security_info import set_security
 from smb3server.stable_storage import after_flush
 from smb3server.status import NtStatus, StatusError
@@ -247,6 +249,9 @@ def _allocation(request: Request, opened: Open, data: memoryview) -> Pending | N
     handle = handle_of(opened)
     before = handle.info().end_of_file
     _data_changes(opened)
+    if size > before:
+        steps = reserve(opened, size)
+        return None if steps is None else run_steps(request, opened, steps, done)
 
     def finish() -> None:
         handle.allocate(size)
@@ -292,6 +297,8 @@ def _full_ea(request: Request, opened: Open, data: memoryview) -> None:
     """MS-FSA 2.1.5.15.6."""
     try:
         entries = wire.decode_eas(data)
+    except wire.TooManyEntriesError:
+        raise StatusError(NtStatus.EA_TOO_LARGE) from None
     except DecodeError:
         raise StatusError(NtStatus.EA_LIST_INCONSISTENT) from None
     for name, _, flags in entries:
@@ -304,9 +311,8 @@ def _full_ea(request: Request, opened: Open, data: memoryview) -> None:
     merged.update({entry.name.upper(): (entry.name, entry.value) for entry in entries})
     if sum(len(name) + len(value) + 9 for name, value in merged.values() if value) > _MAX_EA_BYTES:
         raise StatusError(NtStatus.EA_TOO_LARGE)
-    for name, value, _ in entries:
-        handle.set_ea(name, value)
     if entries:
+        handle.set_eas([(name, value) for name, value, _ in entries])
         report(opened, NotifyFilter.EA)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from smb3server import write_times
 from smb3server.access import required
 from smb3server.channel import RemoteMemory, remote_buffers
+from smb3server.commands import pipe_turns
 from smb3server.errors import as_status_error
 from smb3server.notify import report_write
 from smb3server.open import Open, find_open
@@ -44,7 +45,7 @@ def write(request: Request) -> Response | Pending:
         data = tail(request.message, record.data_offset, record.length, TAIL)
         found = find_open(request, (record.persistent, record.volatile))
         if found.pipe is not None:
-            return _write_pipe(found, data)
+            return _write_pipe(request, found, data)
         _check(found, record.offset, len(data))
         return _store(request, record, found, data)
     try:
@@ -55,10 +56,11 @@ def write(request: Request) -> Response | Pending:
         return remote.failure(as_status_error(error))
 
 
-def _write_pipe(found: Open, data: memoryview) -> Response:
+def _write_pipe(request: Request, found: Open, data: memoryview) -> Response | Pending:
     if found.pipe is None or not found.granted_access & _WRITES:
         raise StatusError(NtStatus.ACCESS_DENIED)
-    return Response([WRITE_RESPONSE.pack(WriteResponse(byte_count=found.pipe.write(bytes(data))))])
+    written = Response([WRITE_RESPONSE.pack(WriteResponse(byte_count=len(data)))])
+    return pipe_turns.write(request, found, bytes(data), lambda: written)
 
 
 def _check(found: Open, offset: int, length: int) -> None:

@@ -129,7 +129,8 @@ def restore_open(server: Server, share: Share, backend: Backend, record: OpenRec
     entry.file = file
     entry.delete_on_close = record.delete_on_close
     entry.lock_sequences = dict(record.lock_sequences)
-    entry.app_instance_id = record.app_instance_id
+    if record.app_instance_id is not None:
+        entry.join_app_instance(record.app_instance_id)
     entry.app_instance_version = record.app_instance_version
     file.opens.append(entry)
     file.delete_pending = file.delete_pending or record.delete_pending

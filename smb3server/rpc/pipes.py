@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from smb3server.request import Request
@@ -43,9 +44,12 @@ PIPES: dict[str, InterfaceFactory] = {
 """By name without ``\\pipe\\``. impacket's NDR is imported with the first use."""
 
 MAX_WRITE = 65536
-"""Bytes at once: calls in it run one after the other, and nobody else's requests meanwhile. Clients write fragments."""
+"""Bytes at once. Clients write fragments."""
 MAX_STUB = 32768
-"""Bytes of one call's arguments, for the same reason."""
+"""Bytes of one call's arguments."""
+MAX_SHORT_STUB = 2048
+"""The same for services whose operations look at the state of the server and so stay on the event loop. None of their
+calls has reason to be longer."""
 MAX_OUTPUT = 8 << 20
 """Unread answers, bytes; a client that only writes gets PIPE_BUSY."""
 
@@ -53,9 +57,26 @@ MAX_OUTPUT = 8 << 20
 class RpcPipe:
     """See ``smb3server.open.Pipe``."""
 
-    def __init__(self, endpoint: RpcEndpoint) -> None:
+    def __init__(self, endpoint: RpcEndpoint, on_worker: bool) -> None:
+        """``on_worker``: calls touch nothing but what they read of accounts, and may ask the host's user database."""
         self._endpoint = endpoint
+        self._on_worker = on_worker
         self._rest = memoryview(b"")
+        self._busy = False
+        self._closed = False
+        self.turn = asyncio.Lock()
+
+    def is_slow(self, size: int) -> bool:
+        return self._on_worker
+
+    def begin(self) -> bool:
+        self._busy = not self._closed
+        return self._busy
+
+    def end(self) -> None:
+        self._busy = False
+        if self._closed:
+            self._close()
 
     def write(self, data: bytes) -> int:
         """Everything is taken, or PIPE_DISCONNECTED after a protocol violation of the client's. INSUFFICIENT_RESOURCES
@@ -85,6 +106,11 @@ class RpcPipe:
         return sum(map(len, messages)), len(messages), len(messages[0]) if messages else 0
 
     def close(self) -> None:
+        self._closed = True
+        if not self._busy:
+            self._close()
+
+    def _close(self) -> None:
         self._endpoint.close()
         self._endpoint.output.clear()
         self._rest = memoryview(b"")
@@ -108,5 +134,6 @@ def open_pipe(request: Request, name: str) -> RpcPipe:
     association = Association(
         f"\\PIPE\\{normalize(name)}", lambda association: interfaces, server.new_rpc_acceptor, AssociationGroups()
     )
-    association.max_stub = MAX_STUB
-    return RpcPipe(association)
+    on_worker = factory is _lsarpc
+    association.max_stub = MAX_STUB if on_worker else MAX_SHORT_STUB
+    return RpcPipe(association, on_worker)

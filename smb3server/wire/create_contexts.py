@@ -14,6 +14,7 @@ from construct import Bytes, Int8ul, Int16ul, Int32ul, Int64ul
 
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire.fields import record_at
+from smb3server.wire.file_info import MAX_EAS
 from smbdirect.codec import Buffer, Codec
 from smbdirect.errors import DecodeError
 
@@ -189,6 +190,8 @@ LEASE_V2_CODEC = Codec(LeaseV2)
 APP_INSTANCE_ID_CODEC = Codec(AppInstanceId)
 APP_INSTANCE_VERSION_CODEC = Codec(AppInstanceVersion)
 EA_HEADER = Codec(EaHeader)
+MAX_CONTEXTS = 64
+"""Create contexts in one request: there are fewer than twenty kinds (2.2.13.2)."""
 
 
 def _record(codec: Codec[Any]) -> Callable[[bytes], Any]:
@@ -224,6 +227,8 @@ def parse_eas(data: Buffer) -> list[tuple[bytes, bytes, int]]:
     found: list[tuple[bytes, bytes, int]] = []
     position = 0
     while True:
+        if len(found) == MAX_EAS:
+            raise StatusError(NtStatus.EA_TOO_LARGE)
         header = record_at(EA_HEADER, data, position)
         start = position + EA_HEADER.size
         value_start = start + header.name_length + 1
@@ -280,6 +285,8 @@ def parse_contexts(area: memoryview) -> list[RawContext]:
     found: list[RawContext] = []
     position = 0
     while True:
+        if len(found) == MAX_CONTEXTS:
+            raise DecodeError("too many create contexts")
         header = record_at(CONTEXT_HEADER, area, position)
         end = position + header.next if header.next else len(area)
         if header.next % 8 or end > len(area) or (header.next and header.next < CONTEXT_HEADER.size):

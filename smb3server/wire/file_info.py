@@ -355,14 +355,25 @@ def decode_streams(data: Buffer) -> list[StreamEntry]:
     return found
 
 
-def chain(view: memoryview, minimum: int) -> list[tuple[int, int]]:
-    """(start, end) of every entry of a list linked by NextEntryOffset. Raises ``DecodeError``."""
+MAX_EAS = 1024
+"""Extended attributes in one list from the peer: all EAs of a file have at most 64 KiB (MS-FSA 2.1.5.15.6)."""
+
+
+class TooManyEntriesError(DecodeError):
+    """A list has more entries than anybody has reason to send."""
+
+
+def chain(view: memoryview, minimum: int, limit: int = 1 << 32) -> list[tuple[int, int]]:
+    """(start, end) of every entry of a list linked by NextEntryOffset. Raises ``DecodeError``; ``TooManyEntriesError``
+    beyond ``limit`` entries."""
     found: list[tuple[int, int]] = []
     offset = 0
     while len(view):
         if len(view) - offset < minimum:
             raise DecodeError("list entry cut short")
         (step,) = _LENGTH.unpack_from(view, offset)
+        if len(found) == limit:
+            raise TooManyEntriesError(f"more than {limit} entries in a list")
         if step == 0:
             found.append((offset, len(view)))
             break
@@ -393,10 +404,10 @@ def encode_eas(entries: Iterable[EaEntry]) -> list[bytes]:
 
 
 def decode_eas(data: Buffer) -> list[EaEntry]:
-    """Raises ``DecodeError``: an entry cut short, misaligned, or a name without its NUL."""
+    """Raises ``DecodeError``: an entry cut short, misaligned, a name without its NUL; more than ``MAX_EAS``."""
     view = memoryview(data)
     found: list[EaEntry] = []
-    for start, end in chain(view, _FULL_EA.size):
+    for start, end in chain(view, _FULL_EA.size, MAX_EAS):
         if start % 4:
             raise DecodeError("EA entry not aligned to 4")
         _, flags, name_length, value_length = _FULL_EA.unpack_from(view, start)
@@ -423,10 +434,10 @@ def encode_get_eas(names: Iterable[bytes]) -> bytes:
 
 
 def decode_get_eas(data: Buffer) -> list[bytes]:
-    """Raises ``DecodeError``."""
+    """Raises ``DecodeError``, for more than ``MAX_EAS``, too."""
     view = memoryview(data)
     found: list[bytes] = []
-    for start, end in chain(view, _GET_EA.size):
+    for start, end in chain(view, _GET_EA.size, MAX_EAS):
         _, length = _GET_EA.unpack_from(view, start)
         if length + 1 > end - start - _GET_EA.size:
             raise DecodeError("EA name outside its entry")

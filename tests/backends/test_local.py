@@ -307,11 +307,11 @@ def test_many_creations_scan_little(local: Local) -> None:
 
 
 def test_case_cache_is_bounded(tmp_path: Path) -> None:
-    cache = case_cache.CaseCache(max_names=50)
+    cache = case_cache.CaseCache(max_bytes=2200)
     for number in range(10):
         directory = tmp_path / f"d{number}"
         directory.mkdir()
-        for name in range(20 if number < 9 else 100):
+        for name in range(20 if number < 9 else 60):
             (directory / f"File{name}").touch()
         descriptor = os.open(directory, os.O_PATH)
         try:
@@ -320,8 +320,9 @@ def test_case_cache_is_bounded(tmp_path: Path) -> None:
                 assert cache.find(descriptor, "none") is None
         finally:
             os.close(descriptor)
-        assert cache._count <= 50
-        assert sum(len(entry.names) for entry in cache._directories.values()) == cache._count
+        assert 0 < cache._bytes <= 2200
+        sizes = [entry.names.size for entry in cache._directories.values() if entry.names is not None]
+        assert sum(sizes) == cache._bytes
 
 
 def test_listing_is_lazy_and_opens_nothing(local: Local) -> None:

@@ -4,7 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from smb3server.watchdog import Turn
 from tests.ha.etcd import SecuredEtcd
+from tests.watching import watched
+
+
+@pytest.fixture(autouse=True)
+def slow_turns(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Turn]]:
+    yield from watched(monkeypatch, 0.1)
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import pytest
 from smb3server.request import HANDLERS, Interim, Pending, Request, Response
 from smb3server.settings import Settings
 from smb3server.status import NtStatus
+from smb3server.transports.tcp import TcpTransport
 from smb3server.wire.header import Command, HeaderFlags
 from tests.server.wire_client import ECHO, Client, Harness, create_body, ioctl_body, running, server_signature
 
@@ -344,12 +345,13 @@ def test_related_compound_fails_as_its_create_did() -> None:
 
 def test_replies_too_long_for_one_message_go_out_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
     def large(request: Request) -> Response:
-        return Response((bytes(6 << 20),))
+        return Response((bytes(6 << 16),))
 
     async def test(harness: Harness) -> None:
         client = await harness.connect()
         await client.login()
         monkeypatch.setitem(HANDLERS, 0x54, large)
+        monkeypatch.setattr(TcpTransport, "max_outbound_message_size", 1 << 20)
         await client.frame(compound(client, *(client.build(0x54, ECHO) for _ in range(5))))
         counts = []
         while sum(counts) < 5:

@@ -1,0 +1,78 @@
+"""Calls through named pipes whose arguments take long to decode, or that ask the host's user database: on a worker, one
+after the other per pipe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from smb3server.errors import as_status_error
+from smb3server.long_work import Steps
+from smb3server.open import Open, Pipe
+from smb3server.request import Pending, Request, Response
+from smb3server.status import NtStatus, StatusError
+
+
+def pipe_of(opened: Open) -> Pipe:
+    pipe = opened.pipe
+    if pipe is None:
+        raise StatusError(NtStatus.PIPE_DISCONNECTED)
+    return pipe
+
+
+def write(request: Request, opened: Open, data: bytes, respond: Callable[[], Response]) -> Response | Pending:
+    """Write ``data``, then answer: at once, or after a worker has written it and what came before."""
+    pipe = pipe_of(opened)
+    if not pipe.turn.locked() and not pipe.is_slow(len(data)):
+        pipe.write(data)
+        return respond()
+    return request.run(_write(opened, pipe, data, respond))
+
+
+def in_turn(request: Request, opened: Open, respond: Callable[[], Response]) -> Response | Pending:
+    """Answer when what was written before is worked off."""
+    pipe = pipe_of(opened)
+    return request.run(_wait(pipe, respond)) if pipe.turn.locked() else respond()
+
+
+async def _wait(pipe: Pipe, respond: Callable[[], Response]) -> Response:
+    async with pipe.turn:
+        return respond()
+
+
+async def _write(opened: Open, pipe: Pipe, data: bytes, respond: Callable[[], Response]) -> Response:
+    async with pipe.turn:
+        if not pipe.begin():
+            raise StatusError(NtStatus.FILE_CLOSED)
+        future: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+
+        def done(error: Exception | None) -> None:
+            # Closed meanwhile: now it may be.
+            pipe.end()
+            if not future.done():
+                future.set_result(error)
+
+        identity = opened.session.identity
+        owner = identity.owner if identity is not None else ""
+        opened.session.server.long_work.add(owner, _steps(pipe, data), done)
+        # Even if the request is cancelled nobody else may write before that is over.
+        error = await _to_the_end(future)
+        if isinstance(error, OSError):
+            raise as_status_error(error)
+        if error is not None:
+            raise error
+        return respond()
+
+
+async def _to_the_end(future: asyncio.Future[Exception | None]) -> Exception | None:
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        await asyncio.wait([future])
+        raise
+
+
+def _steps(pipe: Pipe, data: bytes) -> Steps:
+    pipe.write(data)
+    yield
