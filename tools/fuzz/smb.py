@@ -26,6 +26,7 @@ from tools.server_process import ServerProcess
 STEPS = 40
 """Steps of a run."""
 SHARES = ("data", "ca")
+_RUN_SECONDS, _COME_BACK_SECONDS = 20.0, 3.0
 KINDS = ("smb", "signed", "encrypted", "twochannels", "rdma")
 _SMB_2_1, _SMB_3_0, _SMB_3_0_2, _SMB_3_1_1 = 0x0210, 0x0300, 0x0302, 0x0311
 _CIPHERS = (Cipher.AES_128_CCM, Cipher.AES_128_GCM, Cipher.AES_256_CCM, Cipher.AES_256_GCM)
@@ -106,7 +107,7 @@ class SmbRun:
         guid = chance.randbytes(16)
         actor: Actor | None = None
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(_RUN_SECONDS):
                 session, trees = await self._log_on(chosen, guid, user, password)
                 actor = Actor(chance, trees)
                 self._spoil()
@@ -114,7 +115,9 @@ class SmbRun:
                     self.told.steps += 1
                     await actor.step()
                 if chance.random() < 0.2:
-                    await self._come_back(chosen, guid, session, user, password)
+                    # A spoilt CreditCharge may have left the client waiting for credits that it has spent.
+                    async with asyncio.timeout(_COME_BACK_SECONDS):
+                        await self._come_back(chosen, guid, session, user, password)
         except _GONE:
             pass  # a disconnect is an answer, too: the watch says whether the server is well
         finally:
