@@ -209,7 +209,7 @@ def test_files_that_cannot_be_used_are_named(secured: SecuredEtcd, tmp_path: Pat
         load_tls(ca, pair.cert, None)
     loose = tmp_path / "loose.key"
     loose.write_bytes(pair.key.read_bytes())
-    loose.chmod(0o640)
+    loose.chmod(0o644)
     with pytest.raises(AccessError, match="chmod 600"):
         load_tls(ca, pair.cert, loose)
     password = tmp_path / "password"

@@ -74,6 +74,7 @@ def realm(kdc: Kdc, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def start(kdc: Kdc, folder: Path, *options: str) -> Served:
     file = folder / "kerberos.toml"
+    file.touch(0o600)
     file.write_text(
         f'[server]\nkeytab = "{kdc.keytab}"\nmin_dialect = "2.0.2"\n[[user]]\nname = "{USER}"\npassword = "of NTLM"\n'
     )

@@ -44,6 +44,7 @@ def started(kdc: Kdc, folder: Path, server: str = "") -> Served:
         (folder / name).mkdir()
         (folder / name).chmod(0o777)
     file = folder / "realms.toml"
+    file.touch(0o600)
     file.write_text(
         f'[server]\nkeytab = "{kdc.keytab}"\n{server}\n'
         f'[[user]]\nname = "{USER}"\npassword = "of NTLM"\n'

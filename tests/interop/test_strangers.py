@@ -43,6 +43,7 @@ def started(folder: Path, server: str = "") -> Iterator[Run]:
     ):
         text += f'[[share]]\nname = "{name}"\npath = "{folder / "data"}"\n{own_user.LINE}{options}'
     file = folder / "strangers.toml"
+    file.touch(0o600)
     file.write_text(text)
     script = 'ip link set lo up && exec "$0" -m smb3server --config "$1"'
     with (folder / "log").open("w") as log:

@@ -51,6 +51,11 @@ def _drive(tmp_path: Path, test: Callable[[Any, Tree, Client], Any], text: str =
     asyncio.run(run())
 
 
+def _space(file: Path) -> int:
+    """Bytes, with what extended attributes take beyond the inode."""
+    return file.stat().st_blocks * 512
+
+
 def _eas(count: int, name: Callable[[int], bytes] = lambda index: b"%05d" % index) -> bytes:
     parts = []
     for index in range(count):
@@ -91,6 +96,7 @@ def test_many_eas_are_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     async def test(service: Any, tree: Tree, other: Client) -> None:
         nonlocal written
         file = await tree.create("f", READ_WRITE, CreateDisposition.CREATE)
+        written = 0
         await tree.set_info(file, FULL_EA, _eas(1000))
         assert written == 1
         await tree.set_info(file, FULL_EA, _eas(1000, lambda index: b"A"))
@@ -317,6 +323,7 @@ def test_what_is_not_reserved_to_the_end_is_given_back(
 
     async def test(service: Any, tree: Tree, other: Client) -> None:
         file = await tree.create("f", READ_WRITE, CreateDisposition.CREATE)
+        made = _space(tmp_path / "share" / "f")
         work = asyncio.create_task(tree.set_info(file, FileInfoClass.ALLOCATION, struct.pack("<Q", LARGE)))
         assert await asyncio.to_thread(held.begun.wait, 30)
         await tree.close(file)
@@ -324,7 +331,7 @@ def test_what_is_not_reserved_to_the_end_is_given_back(
         assert await _refused(work) in (NtStatus.FILE_CLOSED, NtStatus.CANCELLED)
         assert held.calls <= 2
         async with asyncio.timeout(20):
-            while (tmp_path / "share" / "f").stat().st_blocks:
+            while _space(tmp_path / "share" / "f") > made:
                 await asyncio.sleep(0.01)
 
     _drive(tmp_path, test)
@@ -338,18 +345,19 @@ def test_nobody_takes_the_disk_by_asking_for_it(tmp_path: Path) -> None:
         share = service.server.share_list["share"]
         free = share.backend.volume().available_bytes
         files = [await tree.create(f"f{index}", READ_WRITE, CreateDisposition.CREATE) for index in range(3)]
+        made = _space(tmp_path / "share" / "f0")
         for file in files[:2]:
             await tree.set_info(file, FileInfoClass.ALLOCATION, struct.pack("<Q", 768 << 10))
-        sizes = [(tmp_path / "share" / f"f{index}").stat().st_blocks * 512 for index in range(2)]
+        sizes = [_space(tmp_path / "share" / f"f{index}") - made for index in range(2)]
         assert sizes == [768 << 10, 0]
         too_much = tree.set_info(files[2], FileInfoClass.ALLOCATION, struct.pack("<Q", 2 * free))
         assert await _refused(too_much) == NtStatus.DISK_FULL
         await tree.close(files[0])
         await tree.set_info(files[1], FileInfoClass.ALLOCATION, struct.pack("<Q", 768 << 10))
-        assert (tmp_path / "share" / "f1").stat().st_blocks * 512 == 768 << 10
+        assert _space(tmp_path / "share" / "f1") - made == 768 << 10
         share.strict_allocate = True
         await tree.set_info(files[2], FileInfoClass.ALLOCATION, struct.pack("<Q", 2 << 20))
-        assert (tmp_path / "share" / "f2").stat().st_blocks * 512 == 2 << 20
+        assert _space(tmp_path / "share" / "f2") - made == 2 << 20
 
     _drive(tmp_path, test)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -227,10 +228,10 @@ def test_space_is_reserved_as_the_user(tmp_path: Path, monkeypatch: pytest.Monke
     acting: list[str] = []
     real = file_io.allocate
 
-    def allocate(descriptor: int, size: int) -> None:
+    def allocate(descriptor: int, size: int) -> Iterator[None]:
         status = Path("/proc/thread-self/status").read_text().splitlines()
         acting.extend(line.split()[-1] for line in status if line.startswith("Uid:"))
-        real(descriptor, size)
+        yield from real(descriptor, size)
 
     async def test(alice: Actor, bob: Actor, backend: LocalBackend) -> None:
         file = await alice.open("f", MAXIMUM, CREATE)

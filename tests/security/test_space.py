@@ -67,19 +67,13 @@ def allocate(handle: Handle) -> None:
         handle.allocate(number * MIB)
 
 
-def zero(handle: Handle) -> None:
-    handle.truncate(SIZE * MIB)
-    for number in range(SIZE):
-        handle.zero_range(number * MIB, MIB)
-
-
 def copy(handle: Handle) -> None:
     handle.write_from([bytes(range(256)) * (MIB // 256)], 0)
     for number in range(1, SIZE):
         assert handle.copy_range(handle, 0, number * MIB, MIB) == MIB
 
 
-@pytest.mark.parametrize("fill", [write, allocate, zero, copy])
+@pytest.mark.parametrize("fill", [write, allocate, copy])
 def test_the_reserve_is_not_for_users(volume: Path, fill: Callable[[Handle], None]) -> None:
     backend = LocalBackend(volume)
     handle = opened(backend, "big")
