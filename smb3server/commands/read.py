@@ -34,6 +34,7 @@ def read(request: Request) -> Response | Pending:
         return _read_pipe(found, record)
     remote = remote_buffers(connection, request.message, record, record.length)
     if remote is None:
+        connection.largest_inline = max(connection.largest_inline, record.length)
         return _read_file(request, record, found, None)
     try:
         return _read_file(request, record, found, remote)
