@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from shlex import quote
 from urllib.parse import quote as url_quote
 
-from smb3server import collector
+from smb3server import collector, output
 from smb3server.config import Config, ConfigError, parse_arguments
 from smb3server.service import DEFAULT_PORT, Service
 from smbdirect.errors import ProviderError
@@ -23,6 +23,8 @@ _COMMANDS = {
     "cluster": "smb3server.ha.admin",
 }
 EXIT_USAGE, EXIT_FAILED = 2, 1
+_TALKATIVE = ("spnego", "asyncio", "pyroute2")
+"""Libraries whose dumps are no use to operators."""
 
 
 def _reachable(service: Service) -> str:
@@ -94,7 +96,30 @@ async def serve(config: Config) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point. ``status``, ``doctor`` and ``witness`` as the first argument are commands of their own."""
+    """Entry point; exit status. ``status``, ``doctor``, ``witness`` and ``cluster`` as the first argument are commands
+    of their own."""
+    return output.run(lambda: _main(arguments))
+
+
+def _set_up_logging(level: str) -> None:
+    """Log to stderr from ``level`` on. Of libraries, warnings only: dumps of tokens and of calls are no use to
+    operators, and no business of log files. Libraries set levels of their loggers when they are imported (pyroute2), so
+    the handler decides."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(_worth_logging)
+    logging.basicConfig(
+        level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=[handler]
+    )
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("impacket").setLevel(logging.CRITICAL)
+
+
+def _worth_logging(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.WARNING or record.name.partition(".")[0] not in _TALKATIVE
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given and given[0] in _COMMANDS:
         return int(importlib.import_module(_COMMANDS[given[0]]).main(given[1:]))
@@ -103,13 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(f"smb3server: {error}", file=sys.stderr)
         return EXIT_USAGE
-    logging.basicConfig(
-        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
-    # Dumps of tokens and of calls are no use to operators, and no business of log files.
-    for name in ("spnego", "asyncio", "pyroute2"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    logging.getLogger("impacket").setLevel(logging.CRITICAL)
+    _set_up_logging(config.log_level)
     try:
         import uvloop
     except ImportError:

@@ -46,6 +46,7 @@ posix_locks = false                # byte-range locks hold against programs of t
 level2_oplocks = true
 change_notify = true
 streams = true                     # alternate data streams
+symlinks = "beneath"               # follow symlinks that stay beneath the share; or "never"
 force_user = "www-data"            # everybody acts as this user of the host; as root only
 keep_inherited_flag = false        # store DACL_AUTO_INHERITED as clients send it, not by Windows' rule
 
@@ -156,6 +157,7 @@ class ShareConfig:
     posix_locks: bool = False
     change_notify: bool = True
     streams: bool = True
+    symlinks: str = "beneath"
     level2_oplocks: bool = True
     force_user: User | None = None
 
@@ -278,12 +280,7 @@ class _Table:
 
 def read_file(path: Path, config: Config) -> None:
     """Add what the TOML file says."""
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {error}") from error
+    document = _document(path)
     _read_server(_Table(f"{path}: [server]", _table(path, document, "server")), config)
     _read_limits(_Table(f"{path}: [limits]", _table(path, document, "limits")), config.settings)
     for entry in _tables(path, document, "share"):
@@ -297,6 +294,23 @@ def read_file(path: Path, config: Config) -> None:
         config.witness = _read_witness(path, dict(_table(path, document, "witness")))
     if document:
         raise ConfigError(f"{path}: unknown section {', '.join(sorted(document))}")
+
+
+def read_cluster(path: Path) -> tuple[str, str]:
+    """URL and name of the cluster that a node's file tells of. Nothing else in it is looked at: shares and users are
+    those of another machine. Raises ``ConfigError``."""
+    cluster = ClusterConfig()
+    _read_cluster(_Table(f"{path}: [cluster]", _table(path, _document(path), "cluster")), cluster)
+    return cluster.url, cluster.name
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from error
 
 
 def _table(path: Path, document: dict[str, Any], key: str) -> Mapping[str, Any]:
@@ -484,6 +498,7 @@ def _read_share(table: _Table, config: Config) -> None:
         keep_inherited_flag=table.take("keep_inherited_flag", bool, False),
         change_notify=table.take("change_notify", bool, True),
         streams=table.take("streams", bool, True),
+        symlinks=table.take("symlinks", str, "beneath"),
         posix_locks=table.take("posix_locks", bool, False),
         level2_oplocks=table.take("level2_oplocks", bool, True),
         hide_dot_files=table.take("hide_dot_files", bool, False),

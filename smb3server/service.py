@@ -30,6 +30,7 @@ from smb3server.host import ROOT, machine_id, overlapping, port_owners
 from smb3server.presentation import hider
 from smb3server.report import collect
 from smb3server.server import Server
+from smb3server.state_lock import StateLock
 from smb3server.transports.listener import TcpListener
 from smb3server.tree import Share, ShareCapabilities, ShareFlags, ShareType
 
@@ -60,6 +61,7 @@ class Service:
         self.listeners: list[TcpListener] = []
         self.fabrics = Fabrics(self.server)
         self.admin: AdminSocket | None = None
+        self._state_lock: StateLock | None = None
         self.cluster: Cluster | None = None
         self._cluster_store: Store | None = None
         self._cannot_tickle = ""
@@ -109,7 +111,10 @@ class Service:
             self.cluster_events,
             server.settings.hosts.admits,
         )
-        await self.witness.start()
+        try:
+            await self.witness.start()
+        except OSError as error:
+            raise ConfigError(f"[witness]: cannot listen on {error.filename}: {error.strerror}") from error
         self.notes += self.witness.service.notes
         if config.nodes or self.cluster_events is not None:
             # MS-SMB2 2.2.10: what has clients look for a Witness service.
@@ -167,6 +172,7 @@ class Service:
             return
         try:
             state.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._state_lock = StateLock(state)
             path = state / _GUID_FILE
             if path.exists():
                 self.server.server_guid = uuid.UUID(path.read_text().strip()).bytes_le
@@ -174,6 +180,8 @@ class Service:
                 guid = uuid.uuid4()
                 path.write_text(f"{guid}\n")
                 self.server.server_guid = guid.bytes_le
+        except BlockingIOError as error:
+            raise ConfigError(f"state directory {state}: {error.strerror}") from error
         except (OSError, ValueError) as error:
             raise ConfigError(f"state directory {state}: {error}") from error
 
@@ -200,7 +208,9 @@ class Service:
                     sidecar.parent.mkdir(mode=0o700, exist_ok=True)
                 except OSError as error:
                     raise ConfigError(f"state directory {self.config.state}: {error}") from error
-            options = LocalOptions(read_only=share.never_written, sidecar=str(sidecar) if sidecar else None)
+            options = LocalOptions(
+                read_only=share.never_written, sidecar=str(sidecar) if sidecar else None, symlinks=share.symlinks
+            )
             try:
                 if sidecar is not None:
                     sidecar.parent.mkdir(mode=0o700, exist_ok=True)
@@ -392,6 +402,9 @@ class Service:
             if store is not None:
                 await store.close()
         await self.server.interfaces.stop()
+        if self._state_lock is not None:
+            self._state_lock.release()
+            self._state_lock = None
 
 
 def _why_not(error: OSError, host: str, port: int) -> str:

@@ -39,6 +39,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from smb3server import output
 from smb3server.ha.etcd_store import EtcdStore
 from smb3server.ha.records import key_of
 from smb3server.ha.store import Put, StoreError
@@ -485,4 +486,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(output.run(main))

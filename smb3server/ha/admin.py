@@ -224,13 +224,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     url, name = options.cluster, options.name
     try:
         if options.config is not None:
-            from smb3server.config import ConfigError, parse_arguments
+            from smb3server.config import ConfigError, read_cluster
 
             try:
-                config = parse_arguments(["--config", str(options.config)]).cluster
+                known_url, known_name = read_cluster(options.config)
             except ConfigError as error:
                 raise AdminError(str(error)) from error
-            url, name = url or config.url, name or config.name
+            url, name = url or known_url, name or known_name
         if not url:
             print("smb3server cluster: which cluster? --cluster etcd://HOST:PORT,... or --config", file=sys.stderr)
             return EXIT_USAGE
