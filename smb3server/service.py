@@ -162,8 +162,12 @@ class Service:
             await admin.start()
         except OSError as error:
             self.notes.append(f"`smb3server status` will not work: {path}: {error.strerror or error}")
-        else:
-            self.admin = admin
+            return
+        self.admin = admin
+        try:
+            admin.announce()
+        except OSError as error:
+            self.notes.append(f"`smb3server status` and `doctor` find this server by --state only: {error}")
 
     def _state(self) -> None:
         """3.3.1.5: ServerGuid stays the same over restarts where there is a place to keep it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -88,6 +88,11 @@ class Tree:
         self.capabilities = capabilities
         """SMB2_SHARE_CAP_*."""
         self.is_pipe = share_type == SHARE_TYPE_PIPE
+
+    def on(self, session: ClientSession) -> Tree:
+        """The same tree connect by another channel of its session."""
+        share_type = SHARE_TYPE_PIPE if self.is_pipe else SHARE_TYPE_DISK
+        return Tree(session, self.tree_id, self.path, self.maximal_access, self.capabilities, share_type)
 
     async def call(
         self,
@@ -371,7 +376,7 @@ class Tree:
 
     async def entries(
         self, directory: RemoteFile, pattern: str = "*", level: int = FileInfoClass.ID_BOTH_DIRECTORY
-    ) -> AsyncIterator[directory_info.ListedEntry]:
+    ) -> AsyncGenerator[directory_info.ListedEntry, None]:
         """Entries of an open directory, from its beginning (3.2.4.17)."""
         size = min(self.client.negotiated.max_transact_size, 1 << 20 if self.client.supports_multi_credit else 65536)
         flags = int(directory_wire.QueryDirectoryFlags.REOPEN)
