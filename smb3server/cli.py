@@ -8,12 +8,10 @@ import logging
 import signal
 import sys
 from collections.abc import Sequence
-from shlex import quote
-from urllib.parse import quote as url_quote
 
-from smb3server import collector, output
+from smb3server import collector, mount_commands, output
 from smb3server.config import Config, ConfigError, parse_arguments
-from smb3server.service import DEFAULT_PORT, Service
+from smb3server.service import Service
 from smbdirect.errors import ProviderError
 
 _COMMANDS = {
@@ -27,44 +25,29 @@ _TALKATIVE = ("spnego", "asyncio", "pyroute2")
 """Libraries whose dumps are no use to operators."""
 
 
-def _reachable(service: Service) -> str:
-    """An address that other machines can use in the printed commands."""
-    for entry in service.server.interfaces.interfaces:
-        if not entry.loopback and entry.address.version == 4:
-            wanted = service.config.listen
-            if not wanted or str(entry.address) in wanted or "0.0.0.0" in wanted:
-                return str(entry.address)
-    return next((host for host in service.config.listen if host not in ("0.0.0.0", "::")), "127.0.0.1")
-
-
 def commands(service: Service) -> list[str]:
     """Copy-paste commands to reach the first share."""
     config = service.config
-    share = config.shares[0].name
-    user = config.accounts[0].name if config.accounts else "guest"
-    host = _reachable(service)
-    port = service.listeners[0].address[1]
-    other = port != DEFAULT_PORT
-    unc, quoted_user = quote(f"//{host}/{share}"), quote(user)
-    # Windows has no colons in names of servers.
-    server = f"{host.replace(':', '-')}.ipv6-literal.net" if ":" in host else host
-    windows = f"net use Z: {_windows_quote(f'{chr(92) * 2}{server}{chr(92)}{share}')} /user:{_windows_quote(user)}"
-    if other:
-        windows += f"   (Windows 11 24H2 and later: add /TCPPORT:{port})"
-    options = f"{quote(f'username={user},vers=3.1.1')}{f',port={port}' if other else ''}"
-    lines = [f"Windows:        {windows}", f"Linux (TCP):    mount -t cifs {unc} /mnt -o {options}"]
-    if service.fabrics.listeners:
-        lines.append(f"Linux (RDMA):   mount -t cifs {unc} /mnt -o {quote(f'username={user},vers=3.1.1,rdma')}")
-    place = f"{f'[{host}]' if ':' in host else host}{f':{port}' if other else ''}"
-    lines += [
-        f"macOS:          open 'smb://{url_quote(user, safe='')}@{place}/{url_quote(share)}'",
-        f"smbclient:      smbclient {unc} -U {quoted_user}{f' -p {port}' if other else ''}",
+    share = config.shares[0]
+    interfaces = service.server.interfaces.interfaces
+    addresses = [str(entry.address) for entry in interfaces if not entry.loopback]
+    # A cluster's share is served at its service's address, by whichever node has the service.
+    virtual = [
+        str(entry.address)
+        for served in config.cluster.services
+        if served.name == share.service
+        for entry in served.addresses
     ]
-    return lines
-
-
-def _windows_quote(text: str) -> str:
-    return f'"{text}"' if " " in text else text
+    return mount_commands.commands(
+        mount_commands.Reach(
+            share.name,
+            config.accounts[0].name if config.accounts else "",
+            virtual[0] if virtual else mount_commands.choose_host(config.listen, addresses),
+            service.listeners[0].address[1],
+            virtual or addresses,
+            [(fabric, *listener.address) for fabric, listener in service.fabrics.listeners],
+        )
+    )
 
 
 async def serve(config: Config) -> int:
