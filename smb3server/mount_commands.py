@@ -76,7 +76,8 @@ def _linux_rdma(reach: Reach) -> str:
     if fabric in _SOFTWARE_DEVICES:
         module, device = _SOFTWARE_DEVICES[fabric]
         kind = module.removeprefix("rdma_")
-        line += f"   (a client without an RDMA NIC first: modprobe {module}; rdma link add {device} type {kind} netdev eth0)"
+        setup = f"modprobe {module}; rdma link add {device} type {kind} netdev eth0"
+        line += f"   (on a client without an RDMA NIC first: {setup})"
     return line
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import importlib.metadata
+import ipaddress
 import os
 import re
 import signal
@@ -24,6 +25,8 @@ from smb3server.state_lock import StateLock
 from smbdirect.errors import ProviderError
 from tests.server.test_service import configured, running
 from tools import own_user
+from witness.cluster import ClientMove, IpChange, ResourceChanged, ServiceMove, ShareMove
+from witness.ndr import AddressInfo
 
 ROOT = Path(__file__).parent.parent.parent
 PATIENCE = 60
@@ -241,3 +244,26 @@ def test_every_required_package_is_imported() -> None:
     for requirement in project["dependencies"]:
         name = re.split(r"[^A-Za-z0-9_-]", requirement)[0]
         assert modules.get(name, name) in imported, f"{name} is required and never imported"
+
+
+def test_the_log_says_what_clients_were_told_in_words() -> None:
+    where = (AddressInfo(ipaddress.ip_address("192.0.2.1")), AddressInfo(ipaddress.ip_address("192.0.2.2"), False))
+    events = {
+        str(ResourceChanged("FILES", False)): "FILES is unavailable",
+        str(ClientMove("PC", where)): "client PC moves to 192.0.2.1, 192.0.2.2 (offline)",
+        str(ShareMove("FILES", "data", where[:1])): "share data of FILES moves to 192.0.2.1",
+        str(ServiceMove("FILES", frozenset(), ())): "FILES moves to nowhere",
+        str(IpChange("NODE-A", where[1:])): "NODE-A has changed addresses: 192.0.2.2 (offline)",
+    }
+    assert list(events) == list(events.values())
+
+
+def test_a_server_without_witness_is_named_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def test() -> None:
+        state = tmp_path / "state"
+        async with running(configured(tmp_path, "--listen", "127.0.0.1", "--state", str(state))):
+            assert await asyncio.to_thread(cli_main, ["witness", "status", "--state", str(state)]) == 1
+
+    asyncio.run(test())
+    said = capsys.readouterr().err
+    assert said == "smb3server witness: this server has no Witness service: add [witness] to its configuration\n"
