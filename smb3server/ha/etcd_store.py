@@ -10,6 +10,7 @@ import asyncio
 import base64
 import json
 import logging
+import os
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, NamedTuple
@@ -130,7 +131,7 @@ class EtcdStore(Store):
         except (aiohttp.ClientError, ValueError) as error:
             self._avoid(endpoint)
             raise StoreError(f"etcd: {error}") from error
-        raise StoreError(f"no etcd member can be reached: {failure}")
+        raise StoreError(f"no etcd member can be reached: {_why_unreachable(failure)}")
 
     async def _ask(self, path: str, body: Json, timeout: float = 0.0) -> Json:
         """A request that does no harm if it is done twice: it is sent to one member after the other, none of which gets
@@ -142,6 +143,7 @@ class EtcdStore(Store):
         share = self.timeout / (2 * max(2, len(self._members)))
         deadline = self._loop.time() + timeout
         attempts = 0
+        failure: Exception | None = None
         while True:
             endpoint = self._members.first
             try:
@@ -150,12 +152,13 @@ class EtcdStore(Store):
             except (StoreFull, LeaseLost):
                 raise
             except (StoreError, aiohttp.ClientError, ValueError, TimeoutError) as error:
-                failure = error
+                if failure is None or not isinstance(error, TimeoutError):
+                    # The last try has hardly any time left: what was heard before it says more.
+                    failure = error
             self._avoid(endpoint)
             if self._loop.time() + _RETRY_DELAY > deadline:
-                raise StoreError(
-                    f"no etcd member answers in {timeout:g} s (last {endpoint}: {failure or 'silent'})"
-                ) from failure
+                why = _why_unreachable(failure) or f"{endpoint} is silent"
+                raise StoreError(f"no etcd member answers in {timeout:g} s ({why})") from failure
             attempts += 1
             if attempts % len(self._members) == 0:
                 share *= 2
@@ -359,6 +362,13 @@ class EtcdStore(Store):
         await self._submitted()
         self._closed = True
         await self._session.close()
+
+
+def _why_unreachable(failure: Exception | None) -> str:
+    """Of aiohttp's text what an operator can use: the member, and what is wrong."""
+    if isinstance(failure, aiohttp.ClientConnectorError) and failure.os_error.errno:
+        return f"{failure.host}:{failure.port}: {os.strerror(failure.os_error.errno)}"
+    return str(failure)
 
 
 def _entry(item: Json) -> Entry:
