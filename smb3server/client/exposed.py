@@ -72,7 +72,7 @@ class ExposedPool:
         self._free.setdefault((buffer.writable, buffer.room), []).append(buffer)
 
     def drop(self, buffer: ExposedBuffer) -> None:
-        """The server may still use the buffer (nobody waits for the answer any more): end its access."""
+        """The request had no answer, so the server may still use the buffer: end its access."""
         buffer.memory.deregister()
 
     def close(self) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from smb3server.client.connection import CREDIT_SIZE, ServerError
-from smb3server.client.exposed import LARGEST
+from smb3server.client.exposed import LARGEST, ExposedBuffer, ExposedPool
 from smb3server.status import NtStatus
 from smb3server.wire import change_notify, directory_info, file_info
 from smb3server.wire import create as create_wire
@@ -57,6 +59,19 @@ class RemoteFile:
     def size(self) -> int:
         """End of file when it was opened, bytes."""
         return self.response.end_of_file
+
+
+def _end_loan(exposed: ExposedPool, buffer: ExposedBuffer, request: asyncio.Future[int]) -> None:
+    """Take ``buffer`` back when its request is answered. One that the caller gave up goes on: the server may use the
+    buffer until it has answered, and a token that is gone would end the connection."""
+    if not request.done():
+        request.add_done_callback(partial(_end_loan, exposed, buffer))
+        return
+    error = asyncio.CancelledError() if request.cancelled() else request.exception()
+    if error is None or isinstance(error, ServerError):
+        exposed.give_back(buffer)
+    else:
+        exposed.drop(buffer)
 
 
 def _check_range(offset: int, length: int) -> None:
@@ -238,17 +253,14 @@ class Tree:
         if exposed is None or length < RDMA_THRESHOLD or self.why_inline:
             return await self._read_inline(file, offset, length)
         buffer = exposed.take(length, writable=True)
+        reading = asyncio.ensure_future(
+            self.read_into(file, offset, buffer.descriptors(length), length, invalidate=False)
+        )
         try:
-            count = await self.read_into(file, offset, buffer.descriptors(length), length, invalidate=False)
-        except ServerError:
-            exposed.give_back(buffer)
-            raise
-        except BaseException:
-            exposed.drop(buffer)
-            raise
-        data = bytes(buffer.view[: min(count, length)])
-        exposed.give_back(buffer)
-        return data
+            count = await asyncio.shield(reading)
+            return bytes(buffer.view[: min(count, length)])
+        finally:
+            _end_loan(exposed, buffer, reading)
 
     async def _read_inline(self, file: RemoteFile, offset: int, length: int) -> bytes:
         record = io_wire.ReadRequest(
@@ -326,18 +338,14 @@ class Tree:
         if exposed is None or len(data) < RDMA_THRESHOLD or self.why_inline:
             return await self._write_inline(file, offset, data)
         buffer = exposed.take(len(data), writable=False)
+        buffer.view[: len(data)] = data
+        writing = asyncio.ensure_future(
+            self.write_from(file, offset, buffer.descriptors(len(data)), len(data), invalidate=False)
+        )
         try:
-            buffer.view[: len(data)] = data
-            described = buffer.descriptors(len(data))
-            count = await self.write_from(file, offset, described, len(data), invalidate=False)
-        except ServerError:
-            exposed.give_back(buffer)
-            raise
-        except BaseException:
-            exposed.drop(buffer)
-            raise
-        exposed.give_back(buffer)
-        return min(count, len(data))
+            return min(await asyncio.shield(writing), len(data))
+        finally:
+            _end_loan(exposed, buffer, writing)
 
     async def _write_inline(self, file: RemoteFile, offset: int, data: Buffer) -> int:
         record = io_wire.WriteRequest(

@@ -221,23 +221,44 @@ def test_errors_by_rdma_leave_the_connection_of_use(tmp_path: Path) -> None:
     run(tmp_path, work)
 
 
-def test_a_buffer_whose_request_was_given_up_is_exposed_no_more(tmp_path: Path) -> None:
+def test_requests_that_are_given_up_leave_the_connection_of_use(tmp_path: Path) -> None:
+    """The server may write to the buffer until it has answered, and nobody else gets the buffer before."""
+
     async def work(made: Lab) -> None:
         async with made.tree(rdma=True) as tree:
             file = await new_file(tree)
             await tree.write(file, 0, b"x" * 65536)
             exposed = tree.client.exposed
             assert exposed is not None
-            dropped: list[object] = []
-            drop = exposed.drop
-            exposed.drop = lambda buffer: (dropped.append(buffer), drop(buffer))[1]  # type: ignore[method-assign]
-            reading = asyncio.ensure_future(tree.read(file, 0, 65536))
+            ended: list[object] = []
+            give_back, drop = exposed.give_back, exposed.drop
+            exposed.give_back = lambda buffer: (ended.append(buffer), give_back(buffer))[1]  # type: ignore[method-assign]
+            exposed.drop = lambda buffer: (ended.append("dropped"), drop(buffer))[1]  # type: ignore[method-assign]
+            for request in (tree.read(file, 0, 65536), tree.write(file, 0, b"x" * 65536)):
+                given_up = asyncio.ensure_future(request)
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                given_up.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await given_up
+                assert ended == []
+                await tree.client.echo()
+                while not ended:
+                    await asyncio.sleep(0.01)
+                assert ended != ["dropped"]
+                ended.clear()
+            assert await tree.read(file, 0, 65536) == b"x" * 65536
+            registrations = exposed.registrations
+            # The end of a connection is no answer.
+            given_up = asyncio.ensure_future(tree.read(file, 0, 65536))
             await asyncio.sleep(0)
-            reading.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await reading
-            (buffer,) = dropped
-            assert buffer.memory.invalidated  # type: ignore[attr-defined]
+            await asyncio.sleep(0)
+            ended.clear()
+            tree.client.transport.abort("test")
+            with pytest.raises(ConnectionLost):
+                await given_up
+            assert ended == ["dropped"]
+            assert exposed.registrations == registrations
 
     run(tmp_path, work)
 
