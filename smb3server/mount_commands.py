@@ -32,7 +32,7 @@ class Reach:
 
 def _listens(listener: str, host: str) -> bool:
     """Whether a socket on ``listener`` takes what comes to ``host``."""
-    return listener == host or listener == ("::" if ":" in host else "0.0.0.0")
+    return listener in (host, "::" if ":" in host else "0.0.0.0")
 
 
 def _rdma_host(reach: Reach) -> tuple[str, str] | None:
