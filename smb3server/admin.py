@@ -91,6 +91,7 @@ class AdminSocket:
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._inode = 0
+        self._pointer: Path | None = None
 
     async def start(self) -> None:
         """Raises ``OSError``: EADDRINUSE if another server serves there."""
@@ -113,6 +114,24 @@ class AdminSocket:
             raise
         finally:
             place.close()
+
+    def announce(self) -> None:
+        """Leave a link to a socket that is elsewhere in the runtime directory, where ``running`` looks. Raises
+        ``OSError``; the socket serves all the same."""
+        directory = runtime_directory()
+        if self.path.parent == directory:
+            return
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if os.stat(directory).st_uid != os.geteuid():
+            raise PermissionError(errno.EACCES, "directory belongs to somebody else", str(directory))
+        # Of servers that were killed; a process has few sockets of this kind, and inodes tell them apart.
+        for left in directory.glob("*.sock"):
+            if left.is_symlink() and not left.exists():
+                left.unlink(missing_ok=True)
+        pointer = directory / f"{os.getpid()}-{self._inode}.sock"
+        pointer.unlink(missing_ok=True)
+        pointer.symlink_to(self.path.absolute())
+        self._pointer = pointer
 
     @staticmethod
     def _remove_stale(name: str) -> None:
@@ -167,6 +186,9 @@ class AdminSocket:
         self._server.close()
         for writer in list(self._writers):
             writer.close()
+        if self._pointer is not None:
+            self._pointer.unlink(missing_ok=True)
+            self._pointer = None
         try:
             if os.stat(self.path).st_ino == self._inode:
                 self.path.unlink()

@@ -51,6 +51,7 @@ posix_locks = false                # byte-range locks hold against programs of t
 level2_oplocks = true
 change_notify = true
 streams = true                     # alternate data streams
+symlinks = "beneath"               # follow symlinks that stay beneath the share; or "never"
 force_user = "www-data"            # everybody acts as this user of the host; as root only
 strict_allocate = false            # space that clients ask for ahead is reserved, however much it is
 keep_inherited_flag = false        # store DACL_AUTO_INHERITED as clients send it, not by Windows' rule
@@ -178,6 +179,7 @@ class ShareConfig:
     posix_locks: bool = False
     change_notify: bool = True
     streams: bool = True
+    symlinks: str = "beneath"
     level2_oplocks: bool = True
     force_user: User | None = None
 
@@ -310,12 +312,7 @@ class _Table:
 
 def read_file(path: Path, config: Config) -> None:
     """Add what the TOML file says."""
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {error}") from error
+    document = _document(path)
     _read_server(_Table(f"{path}: [server]", _table(path, document, "server")), config)
     _read_limits(_Table(f"{path}: [limits]", _table(path, document, "limits")), config.settings)
     for entry in _tables(path, document, "share"):
@@ -331,6 +328,23 @@ def read_file(path: Path, config: Config) -> None:
         config.witness = _read_witness(path, dict(_table(path, document, "witness")))
     if document:
         raise ConfigError(f"{path}: unknown section {', '.join(sorted(document))}")
+
+
+def read_cluster(path: Path) -> ClusterConfig:
+    """The cluster that a node's file tells of. Nothing else in it is looked at: shares and users are
+    those of another machine. Raises ``ConfigError``."""
+    cluster = ClusterConfig()
+    _read_cluster(_Table(f"{path}: [cluster]", _table(path, _document(path), "cluster")), cluster)
+    return cluster
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from error
 
 
 def _table(path: Path, document: dict[str, Any], key: str) -> Mapping[str, Any]:
@@ -546,6 +560,7 @@ def _read_share(table: _Table, config: Config) -> None:
         strict_allocate=table.take("strict_allocate", bool, False),
         change_notify=table.take("change_notify", bool, True),
         streams=table.take("streams", bool, True),
+        symlinks=table.take("symlinks", str, "beneath"),
         posix_locks=table.take("posix_locks", bool, False),
         level2_oplocks=table.take("level2_oplocks", bool, True),
         hide_dot_files=table.take("hide_dot_files", bool, False),

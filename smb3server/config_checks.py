@@ -44,6 +44,8 @@ def check_share(share: ShareConfig) -> None:
         raise ConfigError(f"share {name!r}: not a valid share name")
     if name.casefold() == "ipc$":
         raise ConfigError("share IPC$: the name is taken")
+    if share.symlinks not in ("beneath", "never"):
+        raise ConfigError(f'share {name}: symlinks is "beneath" or "never", not {share.symlinks!r}')
     try:
         found = share.path.is_dir()
     except (OSError, ValueError) as error:

@@ -80,6 +80,8 @@ class Connection:
         """The client asked for the list of interfaces (FSCTL_QUERY_NETWORK_INTERFACE_INFO)."""
         self.rdma_interfaces_told = 0
         """Interfaces flagged RDMA_CAPABLE in the answer."""
+        self.largest_inline = 0
+        """Bytes of the largest READ or WRITE of a file whose data was to travel in the message."""
         self.dispatcher = Dispatcher(self)
 
     def start(self) -> None:

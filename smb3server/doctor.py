@@ -14,7 +14,7 @@ import resource
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +41,12 @@ from smb3server.host import (
     rdma_devices,
 )
 from smb3server.multichannel import Interface, rdma_capable, read_interfaces
+from smb3server.own_servers import OwnServer, own_servers
 from smb3server.passwords import hide_arguments
 from smbdirect.errors import ProviderError
 
-EXIT_RDMA, EXIT_NO_RDMA, EXIT_USAGE, EXIT_UNREACHABLE = 0, 1, 2, 3
+EXIT_RDMA, EXIT_NO_RDMA, EXIT_UNKNOWN = 0, 1, 2
+"""The last one, too, for wrong usage: argparse has it so."""
 MEMLOCK_WANTED = 256 << 20
 """Bytes of locked memory that pools and receive buffers of some connections may need."""
 SMALLEST_USEFUL_MTU = 1500
@@ -84,6 +86,16 @@ class Host:
     capabilities: int = 0
     memlock: int = 0
     """Bytes; RLIM_INFINITY is -1."""
+    servers: list[OwnServer] = field(default_factory=list)
+    """Servers of this project that run here and answer this user."""
+
+    def own(self, pid: int | None) -> OwnServer | None:
+        return next((server for server in self.servers if server.pid == pid), None)
+
+    @property
+    def machine_without_servers(self) -> Machine:
+        """The machine as it would be if no server of ours had any port."""
+        return self.machine._replace(owners=[owner for owner in self.machine.owners if self.own(owner.pid) is None])
 
 
 def gather(root: Path = ROOT) -> Host:
@@ -102,7 +114,7 @@ def gather(root: Path = ROOT) -> Host:
     owners = port_owners(ports_needed(None), root)
     machine = Machine(interfaces, devices, owners, unavailable)
     memlock = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    return Host(interfaces, devices, machine, root, effective_capabilities(root), memlock)
+    return Host(interfaces, devices, machine, root, effective_capabilities(root), memlock, own_servers())
 
 
 def _devices(host: Host) -> Iterator[Finding]:
@@ -137,24 +149,31 @@ def _modules(host: Host) -> Iterator[Finding]:
 
 
 def _ports(host: Host) -> Iterator[Finding]:
+    forbidden = _first_unprivileged_port(host.root) > SMB_PORT and not host.capabilities >> CAP_NET_BIND_SERVICE & 1
     for protocol, port in ports_needed(None):
         subject = f"{protocol} port {port}"
         owner = overlapping(host.machine.owners, protocol, "0.0.0.0", port)
+        if owner is None and port == SMB_PORT and forbidden:
+            yield Finding(
+                Verdict.WARNING,
+                subject,
+                "free, but this user may not bind it",
+                "run as root, give the service the right (AmbientCapabilities=CAP_NET_BIND_SERVICE in a unit file), or"
+                " serve --port 1445",
+            )
+            continue
         if owner is None:
             yield Finding(Verdict.OK, subject, "free")
+            continue
+        own = host.own(owner.pid)
+        if own is not None:
+            yield Finding(Verdict.OK, subject, f"served by {own}")
             continue
         who, remedy = kernel_owner(owner, host.devices, host.root)
         ours = owner.process.startswith(("smb3server", "python"))
         verdict = Verdict.NOTE if ours else Verdict.PROBLEM if port == SMB_PORT else Verdict.WARNING
         text = f"belongs to {who}" + (" (a server of ours, perhaps)" if ours else "")
         yield Finding(verdict, subject, text, "" if ours else remedy)
-    if _first_unprivileged_port(host.root) > SMB_PORT and not host.capabilities >> CAP_NET_BIND_SERVICE & 1:
-        yield Finding(
-            Verdict.WARNING,
-            f"tcp port {SMB_PORT}",
-            "this user may not bind it",
-            "run as root, or `setcap cap_net_bind_service+ep` on the interpreter, or serve --port 1445",
-        )
 
 
 def _first_unprivileged_port(root: Path) -> int:
@@ -173,7 +192,7 @@ def _rights(host: Host) -> Iterator[Finding]:
             "CAP_NET_RAW",
             "missing: software RoCEv2 serves, but cannot check the ICRC of IPv4 packets; a node of a cluster cannot"
             " announce addresses that it takes over, nor tell clients that their connections are gone",
-            "run as root, or `setcap cap_net_raw+ep` on the interpreter",
+            "run as root, or give the service the right (AmbientCapabilities=CAP_NET_RAW in a unit file)",
         )
     if host.memlock == resource.RLIM_INFINITY or host.memlock >= MEMLOCK_WANTED:
         amount = "unlimited" if host.memlock == resource.RLIM_INFINITY else f"{host.memlock >> 20} MiB"
@@ -198,8 +217,19 @@ def _links(host: Host) -> Iterator[Finding]:
 
 
 def plan(host: Host) -> list[Choice]:
-    """What ``--rdma=auto`` would serve here."""
-    return choose_automatically(WILDCARDS, host.machine, None)
+    """What ``--rdma=auto`` would serve here, or does: ports of our own servers count as free."""
+    return choose_automatically(WILDCARDS, host.machine_without_servers, None)
+
+
+def _running(host: Host) -> Iterator[Finding]:
+    for server in host.servers:
+        for fabric, address, ports in server.served:
+            numbers = " and ".join(str(port) for port in ports)
+            yield Finding(Verdict.OK, "server", f"{server} serves {fabric} on {address}, port {numbers}")
+        for problem in server.problems:
+            yield Finding(Verdict.NOTE, "server", f"{server} serves {problem}")
+        if server.rdma == "off":
+            yield Finding(Verdict.WARNING, "server", f"{server} runs without RDMA", "start it with --rdma")
 
 
 def _served(host: Host) -> Iterator[Finding]:
@@ -221,7 +251,15 @@ def _served(host: Host) -> Iterator[Finding]:
         )
 
 
-CHECKS: tuple[Callable[[Host], Iterator[Finding]], ...] = (_devices, _modules, _ports, _rights, _links, _served)
+CHECKS: tuple[Callable[[Host], Iterator[Finding]], ...] = (
+    _devices,
+    _modules,
+    _ports,
+    _rights,
+    _links,
+    _running,
+    _served,
+)
 
 
 def examine(host: Host) -> list[Finding]:
@@ -229,23 +267,33 @@ def examine(host: Host) -> list[Finding]:
     return [finding for check in CHECKS for finding in check(host)]
 
 
-def _verdict_line(findings: Sequence[Finding], choices: Sequence[Choice]) -> tuple[bool, str]:
+def conclude(host: Host, findings: Sequence[Finding]) -> tuple[int, str]:
+    """Exit status and verdict."""
+    for server in host.servers:
+        if server.fabrics:
+            return EXIT_RDMA, f"RDMA is served: {', '.join(server.fabrics)}, by {server}"
+    choices = plan(host)
     fabrics = list(dict.fromkeys(choice.fabric for choice in choices if choice.served))
-    if not fabrics:
-        return False, "RDMA cannot be served here: see the warnings"
-    problems = sum(finding.verdict is Verdict.PROBLEM for finding in findings)
-    rest = f", with {problems} problem(s) to solve" if problems else ""
-    return True, f"RDMA can be served: {', '.join(fabrics)}{rest}"
+    if fabrics:
+        problems = sum(finding.verdict is Verdict.PROBLEM for finding in findings)
+        rest = f", with {problems} problem(s) to solve" if problems else ""
+        return EXIT_RDMA, f"RDMA can be served: {', '.join(fabrics)}{rest}"
+    taken = any(choice.taken for choice in choices)
+    if taken and any(owner.hidden for owner in host.machine_without_servers.owners):
+        # It may well be a server of ours that serves RDMA.
+        return EXIT_UNKNOWN, "cannot tell whether RDMA is served here: ports belong to another user; ask again as root"
+    return EXIT_NO_RDMA, "RDMA cannot be served here: see the warnings"
 
 
 def _examine_host(as_json: bool) -> int:
     host = gather()
     findings = examine(host)
-    good, text = _verdict_line(findings, plan(host))
+    status, text = conclude(host, findings)
     if as_json:
         document: dict[str, Any] = {
             "host": socket.gethostname(),
-            "rdma": good,
+            "rdma": status == EXIT_RDMA,
+            "served": any(server.fabrics for server in host.servers),
             "verdict": text,
             "findings": [finding.as_json() for finding in findings],
         }
@@ -254,11 +302,12 @@ def _examine_host(as_json: bool) -> int:
         for finding in findings:
             print(finding.line())
         print(f"verdict: {text}")
-    return EXIT_RDMA if good else EXIT_NO_RDMA
+    return status
 
 
 _TARGET = re.compile(
-    r"(?://|\\\\)(?P<host>\[[0-9A-Fa-f:.%]+\]|[^/\\:]+)(?::(?P<port>\d+))?(?:[/\\](?P<share>[^/\\]+))?[/\\]*"
+    r"(?:(?:smb:)?//|\\\\)?(?P<host>\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\]|[^/\\:]+)(?::(?P<port>\d+))?"
+    r"(?:[/\\](?P<share>[^/\\]+))?[/\\]*"
 )
 
 
@@ -266,8 +315,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="smb3server doctor",
         description="Without a target: what this machine can serve. With one: how that share is reached from here.",
-        epilog="Exit status: 0 if RDMA can be served (or is used), 1 if not, 2 for wrong usage, 3 if nothing can be"
-        " reached.",
+        epilog="With a target, the doctor logs on, writes a temporary file of 4 MiB, reads and deletes it; where it may"
+        " not write, it reads the largest file in the share's root. Exit status: 0 if RDMA is used (without a target:"
+        " served, or can be), 1 if not, 2 if that could not be found out, and for wrong usage.",
     )
     parser.add_argument("target", nargs="?", metavar="//HOST[:PORT]/SHARE", help="a share to look at as a client")
     parser.add_argument("--user", metavar="NAME[:PASSWORD]", help="log on as; the password may be in PASSWD")
@@ -289,8 +339,8 @@ def main(arguments: Sequence[str]) -> int:
     if matched is None or unknown:
         wrong = f"unknown fabric {unknown[0]}" if unknown else f"{options.target}: write //HOST/SHARE"
         print(f"smb3server doctor: {wrong}", file=sys.stderr)
-        return EXIT_USAGE
-    from smb3server.doctor_client import Target, consult
+        return EXIT_UNKNOWN
+    from smb3server.doctor_client import Answer, Target, consult
 
     user, separator, password = (options.user or "guest").partition(":")
     if not separator:
@@ -300,7 +350,7 @@ def main(arguments: Sequence[str]) -> int:
     target = Target(
         matched["host"].strip("[]"),
         int(matched["port"] or SMB_PORT),
-        matched["share"] or "IPC$",
+        matched["share"] or "",
         user,
         password,
         tuple(fabrics),
@@ -313,6 +363,6 @@ def main(arguments: Sequence[str]) -> int:
         for finding in result.findings:
             print(finding.line())
         print(f"verdict: {result.verdict}")
-    if not result.reached:
-        return EXIT_UNREACHABLE
-    return EXIT_RDMA if result.rdma else EXIT_NO_RDMA
+    if result.answer is Answer.UNKNOWN:
+        return EXIT_UNKNOWN
+    return EXIT_RDMA if result.answer is Answer.USED else EXIT_NO_RDMA

@@ -1,19 +1,22 @@
-"""The doctor as a client: negotiate, read the interface list, try every fabric, bind a channel, move nothing."""
+"""The doctor as a client: log on, read the interface list, try every fabric, bind a channel, move data through it."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
+import enum
+import os
 import socket
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from spnego.exceptions import SpnegoError
 
-from smb3server.client import Client, ClientSession, ServerError, open_rdma, open_tcp
+from smb3server.client import Client, ClientSession, ServerError, Tree, open_rdma, open_tcp
 from smb3server.client.channels import BoundSession
 from smb3server.client.interfaces import ServerInterface, query_interfaces
 from smb3server.doctor import Finding, Verdict
+from smb3server.doctor_transfer import Garbled, Moved, move
 from smb3server.fabrics import make_provider
 from smb3server.host import SMB_DIRECT_PORT, SMB_PORT
 from smb3server.report import dialect_name
@@ -24,15 +27,30 @@ from smbdirect.errors import ConnectionLost, DecodeError, ProtocolError, Provide
 
 ATTEMPT_TIMEOUT = 5.0
 """Seconds for one RDMA connection."""
+MOVE_TIMEOUT = 60.0
+"""Seconds for the data: a slow network may need some."""
 MAX_ADDRESSES = 8
 """RDMA capable addresses tried at most."""
-TROUBLE = (OSError, ConnectionLost, ProviderError, ProtocolError, DecodeError, StatusError, SpnegoError)
+TROUBLE = (OSError, ConnectionLost, ProviderError, ProtocolError, DecodeError, StatusError, SpnegoError, Garbled)
+
+
+class Answer(enum.Enum):
+    """To the question whether RDMA is used."""
+
+    USED = "used"
+    """Data went by RDMA, where clients find it by themselves."""
+    POSSIBLE = "possible"
+    """A fabric answers, but no data went by RDMA, or clients find it only if they name it."""
+    NOT_USED = "not-used"
+    UNKNOWN = "unknown"
+    """Something kept the doctor from finding out."""
 
 
 class Target(NamedTuple):
     host: str
     port: int
     share: str
+    """Empty: none was named."""
     user: str
     password: str
     fabrics: tuple[str, ...]
@@ -48,6 +66,8 @@ class Attempt:
     port: int
     worked: bool
     text: str
+    moved: Moved | None = None
+    """Data that went through the share here."""
 
 
 @dataclass(slots=True)
@@ -56,8 +76,13 @@ class Result:
     attempts: list[Attempt] = field(default_factory=list)
     interfaces: list[ServerInterface] = field(default_factory=list)
     reached: bool = False
-    rdma: bool = False
+    answer: Answer = Answer.UNKNOWN
     verdict: str = ""
+
+    @property
+    def rdma(self) -> bool:
+        """RDMA is used."""
+        return self.answer is Answer.USED
 
     def add(self, verdict: Verdict, subject: str, text: str, remedy: str = "") -> None:
         self.findings.append(Finding(verdict, subject, text, remedy))
@@ -66,6 +91,7 @@ class Result:
         return {
             "reached": self.reached,
             "rdma": self.rdma,
+            "answer": self.answer.value,
             "verdict": self.verdict,
             "interfaces": [
                 {"number": entry.number, "address": str(entry.address), "speed": entry.speed, "rdma": entry.rdma}
@@ -86,11 +112,23 @@ class _Patient:
         self.obstacle = ""
         """The first thing that keeps clients off RDMA."""
         self.session: ClientSession | None = None
+        """Over TCP, to bind further channels to."""
+        self.tree: Tree | None = None
+        """The share, of ``session``."""
+        self.may_log_on = True
+        """Not where a logon was refused: another try might lock the account."""
+        self.unknown = ""
+        """The first thing that kept the doctor from finding out."""
         self.inline = ""
         """Why data would travel inline even so."""
+        self.moved_by: set[str] = set()
+        """Fabrics that data has been moved by: once is enough."""
 
     def block(self, why: str) -> None:
         self.obstacle = self.obstacle or why
+
+    def give_up(self, why: str) -> None:
+        self.unknown = self.unknown or why
 
 
 async def consult(target: Target) -> Result:
@@ -101,6 +139,7 @@ async def consult(target: Target) -> Result:
         tcp = await _by_tcp(patient)
     except TROUBLE as error:
         result.add(Verdict.PROBLEM, "tcp", f"{target.host} port {target.port}: {_text(error)}")
+        patient.block(f"TCP port {target.port} does not answer: {_text(error)}")
         tcp = None
     try:
         await _try_fabrics(patient)
@@ -115,6 +154,9 @@ async def consult(target: Target) -> Result:
 def _text(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
+    if isinstance(error, OSError) and not isinstance(error, socket.gaierror) and error.errno:
+        # asyncio's own text has the address, but not what is wrong with it.
+        return os.strerror(error.errno)
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error) or type(error).__name__
@@ -128,7 +170,8 @@ async def _by_tcp(patient: _Patient) -> Client:
     name = dialect_name(client.dialect)
     if client.dialect < Dialect.SMB_3_0:
         result.add(Verdict.PROBLEM, "dialect", f"{name}: RDMA needs 3.0", "raise the server's maximum dialect")
-        patient.block(f"the server speaks dialect {name}, and RDMA needs 3.0")
+        patient.inline = f"the server speaks dialect {name}, and RDMA needs 3.0"
+        patient.block(patient.inline)
     else:
         result.add(Verdict.OK, "dialect", name)
     if client.negotiated.capabilities & Capability.MULTI_CHANNEL:
@@ -137,8 +180,9 @@ async def _by_tcp(patient: _Patient) -> Client:
         result.add(Verdict.PROBLEM, "multichannel", "not offered by the server", "turn it on in the server")
         patient.block("the server does not offer multichannel")
     if client.negotiated.signing_required:
-        patient.inline = "the server requires signing, and without RDMA transforms signed data goes inline"
-        result.add(Verdict.WARNING, "signing", patient.inline, "do not require signing on a trusted network")
+        why = "the server requires signing, and without RDMA transforms signed data goes inline"
+        patient.inline = patient.inline or why
+        result.add(Verdict.WARNING, "signing", why, "do not require signing on a trusted network")
     await _logged_on(patient, client)
     return client
 
@@ -148,8 +192,10 @@ async def _logged_on(patient: _Patient, client: Client) -> None:
     try:
         session = await client.log_on(target.user, target.password)
     except TROUBLE as error:
-        result.add(Verdict.PROBLEM, "logon", f"{target.user}: {_text(error)}", "give --user NAME:PASSWORD")
-        patient.block("the logon failed, so the list of interfaces cannot be read")
+        remedy = "check name and password" if target.password else "give --user NAME:PASSWORD"
+        result.add(Verdict.PROBLEM, "logon", f"{target.user}: {_text(error)}", remedy)
+        patient.give_up(f"the logon failed: {_text(error)}")
+        patient.may_log_on = False
         return
     if session.flags & (SessionFlags.IS_GUEST | SessionFlags.IS_NULL):
         result.add(
@@ -168,11 +214,16 @@ async def _logged_on(patient: _Patient, client: Client) -> None:
 
 async def _share(patient: _Patient, session: ClientSession) -> None:
     target, result = patient.target, patient.result
+    if not target.share:
+        result.add(Verdict.NOTE, "share", "none was named, so no data is moved", "name one: //HOST/SHARE")
+        return
     try:
         tree = await session.tree_connect(target.share)
     except TROUBLE as error:
-        result.add(Verdict.WARNING, "share", f"{target.share}: {_text(error)}")
+        result.add(Verdict.PROBLEM, "share", f"{target.share}: {_text(error)}", "check its name, and who may use it")
+        patient.give_up(f"share {target.share} cannot be used: {_text(error)}")
         return
+    patient.tree = tree if patient.session is session else None
     if session.encrypts(tree.tree_id) and not session.encrypt:
         patient.inline = f"share {target.share} wants encryption, and without RDMA transforms its data goes inline"
         result.add(Verdict.WARNING, "share", patient.inline, "share it without encryption on a trusted network")
@@ -234,51 +285,108 @@ async def _try_fabrics(patient: _Patient) -> None:
 
 
 async def _attempt(patient: _Patient, provider: Any, fabric: str, address: str, port: int) -> Attempt:
-    """Connect, negotiate SMB Direct, negotiate SMB, and bind a channel if there is a session."""
+    """Connect, negotiate SMB Direct, negotiate SMB, bind a channel if there is a session, and move data."""
     step = "connect"
     client: Client | None = None
     target = patient.target
+    attempt = Attempt(fabric, address, port, False, "")
     try:
         async with asyncio.timeout(3 * ATTEMPT_TIMEOUT):
             transport = await open_rdma(provider, address, port, timeout=ATTEMPT_TIMEOUT)
             step = "negotiate"
             client = await Client.connect(transport, client_guid=patient.client_guid)
             limit = transport.rdma.max_read_write_size if transport.rdma is not None else 0
-            text = (
+            attempt.text = (
                 f"SMB Direct, dialect {dialect_name(client.dialect)}, MaxReadWriteSize {limit}, "
                 f"MaxFragmentedSize {transport.max_outbound_message_size}"
             )
-            if patient.session is not None:
+            if patient.session is not None and not patient.obstacle:
                 step = "bind a channel"
-                await BoundSession.bind(patient.session, client, target.user, target.password)
-                text += "; a channel of the session was bound"
+                bound = await BoundSession.bind(patient.session, client, target.user, target.password)
+                attempt.text += "; a channel of the session was bound"
+                tree = patient.tree.on(bound) if patient.tree is not None else None
+            else:
+                # As mounts do that ask for RDMA at once, whatever keeps others off it.
+                tree = await _tree_by_rdma(patient, client)
+            attempt.worked = True
+        if tree is not None and fabric not in patient.moved_by:
+            async with asyncio.timeout(MOVE_TIMEOUT):
+                await _move(patient, attempt, tree)
     except TROUBLE as error:
-        return Attempt(fabric, address, port, False, f"{step}: {_text(error)}")
+        if attempt.worked:
+            patient.result.add(Verdict.PROBLEM, f"{fabric} data", _text(error))
+            patient.give_up(f"moving data through share {target.share} failed: {_text(error)}")
+        else:
+            attempt.text = f"{step}: {_text(error)}"
     finally:
         if client is not None:
             await client.close()
-    return Attempt(fabric, address, port, True, text)
+    return attempt
+
+
+async def _tree_by_rdma(patient: _Patient, client: Client) -> Tree | None:
+    target, result = patient.target, patient.result
+    if not patient.may_log_on or patient.unknown or not target.share:
+        return None
+    try:
+        session = await client.log_on(target.user, target.password)
+        return await session.tree_connect(target.share)
+    except TROUBLE as error:
+        result.add(Verdict.PROBLEM, "share", f"{target.share} by RDMA: {_text(error)}")
+        patient.give_up(f"share {target.share} cannot be used: {_text(error)}")
+        patient.may_log_on = False
+        return None
+
+
+async def _move(patient: _Patient, attempt: Attempt, tree: Tree) -> None:
+    moved = attempt.moved = await move(tree)
+    patient.moved_by.add(attempt.fabric)
+    patient.inline = patient.inline or moved.inline
+    how = f"inline: {moved.inline}" if moved.inline else "by RDMA"
+    good = Verdict.OK if moved.by_rdma else Verdict.WARNING if moved.anything else Verdict.NOTE
+    amounts = f"{moved.written >> 10} KiB written, {moved.read >> 10} KiB read {how}"
+    patient.result.add(good, f"{attempt.fabric} data", f"{amounts if moved.anything else 'none moved'}: {moved.text}")
 
 
 def _judge(patient: _Patient) -> None:
+    """The answer, and the reason: the first thing in the way, in the order in which a client gets there."""
     result = patient.result
     worked = [attempt for attempt in result.attempts if attempt.worked]
     listed = {str(entry.address) for entry in result.interfaces if entry.rdma}
-    fabrics = list(dict.fromkeys(attempt.fabric for attempt in worked))
-    if not worked:
+    fabrics = ", ".join(dict.fromkeys(attempt.fabric for attempt in worked))
+    moved = [attempt for attempt in worked if attempt.moved is not None and attempt.moved.by_rdma]
+    if not result.reached:
+        result.answer, result.verdict = Answer.UNKNOWN, f"cannot tell whether RDMA is used: {patient.obstacle}"
+    elif patient.unknown:
+        answers = f" ({fabrics} answers)" if worked else ""
+        result.answer = Answer.UNKNOWN
+        result.verdict = f"cannot tell whether RDMA is used{answers}: {patient.unknown}"
+    elif not worked:
         why = patient.obstacle or "the server answers on no fabric that could be tried from here"
-        result.verdict = f"RDMA is not used, because {why}"
+        result.answer, result.verdict = Answer.NOT_USED, f"RDMA is not used, because {why}"
+    elif not moved and patient.inline:
+        result.answer = Answer.NOT_USED
+        result.verdict = f"RDMA is not used, although {fabrics} answers: {patient.inline}"
     elif patient.obstacle:
+        result.answer = Answer.POSSIBLE
         result.verdict = (
-            f"RDMA would be used by clients that ask for it ({', '.join(fabrics)} answers), but others do not find it,"
+            f"RDMA could be used by clients that ask for it ({fabrics} answers), but others do not find it,"
             f" because {patient.obstacle}"
         )
-        result.rdma = True
-    elif not any(attempt.address in listed for attempt in worked):
-        result.verdict = f"RDMA would be used by mounts that name it ({', '.join(fabrics)} answers)"
-        result.rdma = True
+    elif not any(attempt.address in listed for attempt in moved or worked):
+        result.answer = Answer.POSSIBLE
+        result.verdict = (
+            f"RDMA could be used by mounts that name it ({fabrics} answers), but its address is not in the server's"
+            " list of interfaces"
+        )
+    elif not moved:
+        result.answer = Answer.POSSIBLE
+        result.verdict = f"RDMA could be used ({fabrics} answers), but nothing was moved"
     else:
-        result.verdict = f"RDMA is used: {', '.join(fabrics)}"
-        result.rdma = True
-    if worked and patient.inline:
-        result.verdict += f"; but {patient.inline}"
+        result.answer = Answer.USED
+        amounts = [
+            f"{attempt.fabric} ({attempt.moved.written >> 10} KiB written, {attempt.moved.read >> 10} KiB read)"
+            for attempt in moved
+            if attempt.moved is not None
+        ]
+        result.verdict = f"RDMA is used: {', '.join(amounts)}"

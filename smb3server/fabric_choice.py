@@ -32,6 +32,8 @@ class Choice(NamedTuple):
     """To listen on, the first one is the fabric's own; empty: not served."""
     reason: str
     remedy: str = ""
+    taken: bool = False
+    """Not served because somebody else has the port, or because this process may not use it."""
 
     @property
     def served(self) -> bool:
@@ -44,9 +46,9 @@ class Choice(NamedTuple):
             return f"{self.fabric}{where}, port {numbers}: {self.reason}"
         return f"{self.fabric} not served{where}: {self.reason}" + (f"; remedy: {self.remedy}" if self.remedy else "")
 
-    def failed(self, reason: str, remedy: str = "") -> Choice:
+    def failed(self, reason: str, remedy: str = "", taken: bool = False) -> Choice:
         """The same, not served after all."""
-        return self._replace(ports=(), reason=reason, remedy=remedy)
+        return self._replace(ports=(), reason=reason, remedy=remedy, taken=taken)
 
 
 class Machine(NamedTuple):
@@ -82,7 +84,7 @@ def _software(fabric: str, host: str, why: str, port: int | None, machine: Machi
     first = SMB_DIRECT_PORT if port is None else port
     blocked = obstacle(fabric, host, first, machine)
     if blocked is not None:
-        return Choice(fabric, host, (), *blocked)
+        return Choice(fabric, host, (), *blocked, taken=True)
     # Over RoCE the port is a number in the request only: Windows asks for 445, Linux 6.12 for 5445.
     ports = (first, SMB_PORT) if fabric == "roce" and port is None else (first,)
     return Choice(fabric, host, ports, why)
@@ -191,13 +193,15 @@ def _named_verbs(hosts: Sequence[str], addresses: _Addresses, port: int | None) 
 
 
 def fatal(choices: Sequence[Choice], fabrics: Sequence[str], hosts: Sequence[str]) -> Choice | None:
-    """The first choice that makes a start with explicitly named ``fabrics`` an error: a fabric that serves nothing, or
-    not an address that was named."""
+    """The first choice that makes a start with explicitly named ``fabrics`` an error: a fabric that serves nothing, not
+    an address that was named, or not an address (a wildcard, too) whose port somebody else has. A wildcard whose family
+    this machine lacks is none."""
     for fabric in fabrics:
         own = [choice for choice in choices if choice.fabric == fabric]
         served = any(choice.served for choice in own)
         for choice in own:
-            if not choice.served and (not served or (choice.host in hosts and choice.host not in WILDCARDS)):
+            named = choice.host in hosts and choice.host not in WILDCARDS
+            if not choice.served and (not served or choice.taken or named):
                 return choice
     return None
 
@@ -206,7 +210,7 @@ def explain(error: OSError | ProviderError, choice: Choice, port: int, owners: C
     """``choice`` after listening failed: who has the port, if anybody, and what to do."""
     blocked = obstacle(choice.fabric, choice.host, port, owners())
     if blocked is not None:
-        return choice.failed(*blocked)
+        return choice.failed(*blocked, taken=True)
     if isinstance(error, ProviderError):
         return choice.failed(str(error))
     remedies = {
@@ -217,4 +221,5 @@ def explain(error: OSError | ProviderError, choice: Choice, port: int, owners: C
         errno.ENODEV: "check `rdma link`: no RDMA device has this address",
         errno.EINVAL: "the address belongs to an interface that is down",
     }
-    return choice.failed(error.strerror or str(error), remedies.get(error.errno or 0, ""))
+    taken = error.errno in (errno.EACCES, errno.EPERM, errno.EADDRINUSE)
+    return choice.failed(error.strerror or str(error), remedies.get(error.errno or 0, ""), taken)

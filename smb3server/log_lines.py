@@ -168,8 +168,9 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
             yield budget.told()
 
 
-def set_up(level: str, stream: TextIO) -> None:
-    """Send the process's log to ``stream``."""
+def set_up(level: str, stream: TextIO, wanted: Callable[[logging.LogRecord], bool] = lambda record: True) -> None:
+    """Send what is ``wanted`` of the process's log to ``stream``."""
     handler = LimitedHandler(stream)
+    handler.addFilter(wanted)
     handler.setFormatter(LineFormatter(FORMAT))
     logging.basicConfig(level=level, handlers=[handler])

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+RDMA_WORTHWHILE = 4096
+"""Bytes from which Linux clients use RDMA (its rdma_readwrite_threshold): not to do so with more has another reason."""
 DIALECT_3_0, DIALECT_3_0_2 = 0x0300, 0x0302
 
 
@@ -36,6 +38,7 @@ class Code(enum.Enum):
     NOT_OPENED = "not-opened"
     ENCRYPTED = "encrypted"
     SIGNED = "signed"
+    NO_DESCRIPTORS = "no-descriptors"
     NO_TRANSFERS = "no-transfers"
 
 
@@ -77,6 +80,8 @@ class Facts:
     signing_required: bool = False
     rdma_bytes: int = 0
     """Moved by RDMA Read and Write."""
+    largest_inline: int = 0
+    """Bytes of the largest READ or WRITE that came without buffer descriptors."""
 
 
 _GET_INTERFACES = (
@@ -125,11 +130,19 @@ _TEXTS: Mapping[Code, tuple[str, str]] = {
         "do not require signing (Windows: `Set-SmbClientConfiguration -RequireSecuritySignature $false`;"
         " Linux: no `sign`)",
     ),
+    Code.NO_DESCRIPTORS: (
+        "data goes inline: the client named no memory for RDMA (no buffer descriptors) in a READ or WRITE of"
+        " {largest_inline} bytes",
+        "use a client that offers memory to SMB Direct; if this one does for larger requests, nothing is to be done",
+    ),
     Code.NO_TRANSFERS: (
         "no READ or WRITE was large enough for RDMA yet",
         "clients move small data inline (Linux: below 4096 bytes)",
     ),
-    Code.USED_ON_ANOTHER_CHANNEL: ("RDMA is used: on {rdma_channels} other channel(s) of the session", ""),
+    Code.USED_ON_ANOTHER_CHANNEL: (
+        "the session has {rdma_channels} RDMA channel(s): their own answers say whether data goes there",
+        "",
+    ),
     Code.USED: ("RDMA is used", ""),
 }
 
@@ -179,5 +192,6 @@ def _inline_code(facts: Facts) -> Code:
         (not facts.logged_on, Code.NOT_LOGGED_ON),
         (bool(facts.encrypted), Code.ENCRYPTED),
         (facts.signing_required, Code.SIGNED),
+        (facts.largest_inline >= RDMA_WORTHWHILE, Code.NO_DESCRIPTORS),
     )
     return next((code for applies, code in steps if applies), Code.NO_TRANSFERS)

@@ -125,6 +125,7 @@ def facts(server: Server, connection: Connection) -> Facts:
         encrypted=_who_encrypts(sessions),
         signing_required=any(session.signing_required for session in sessions),
         rdma_bytes=moved,
+        largest_inline=connection.largest_inline,
     )
 
 

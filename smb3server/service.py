@@ -30,6 +30,7 @@ from smb3server.presentation import hider
 from smb3server.privileges import Privileges, in_force
 from smb3server.report import collect
 from smb3server.server import Server
+from smb3server.state_lock import StateLock
 from smb3server.transports.listener import TcpListener
 from smb3server.tree import Share, ShareCapabilities, ShareFlags, ShareType
 
@@ -62,6 +63,7 @@ class Service:
         self.listeners: list[TcpListener] = []
         self.fabrics = Fabrics(self.server)
         self.admin: AdminSocket | None = None
+        self._state_lock: StateLock | None = None
         self.cluster: Cluster | None = None
         self._cluster_store: Store | None = None
         self._cannot_tickle = ""
@@ -114,7 +116,10 @@ class Service:
             self.cluster_events,
             server.settings.hosts.admits,
         )
-        await self.witness.start()
+        try:
+            await self.witness.start()
+        except OSError as error:
+            raise ConfigError(f"[witness]: cannot listen on {error.filename}: {error.strerror}") from error
         self.notes += self.witness.service.notes
         if config.nodes or self.cluster_events is not None:
             # MS-SMB2 2.2.10: what has clients look for a Witness service.
@@ -166,8 +171,12 @@ class Service:
             await admin.start()
         except OSError as error:
             self.notes.append(f"`smb3server status` will not work: {path}: {error.strerror or error}")
-        else:
-            self.admin = admin
+            return
+        self.admin = admin
+        try:
+            admin.announce()
+        except OSError as error:
+            self.notes.append(f"`smb3server status` and `doctor` find this server by --state only: {error}")
 
     def _state(self) -> None:
         """3.3.1.5: ServerGuid stays the same over restarts where there is a place to keep it."""
@@ -176,6 +185,7 @@ class Service:
             return
         try:
             state.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._state_lock = StateLock(state)
             path = state / _GUID_FILE
             if path.exists():
                 self.server.server_guid = uuid.UUID(path.read_text().strip()).bytes_le
@@ -183,6 +193,8 @@ class Service:
                 guid = uuid.uuid4()
                 path.write_text(f"{guid}\n")
                 self.server.server_guid = guid.bytes_le
+        except BlockingIOError as error:
+            raise ConfigError(f"state directory {state}: {error.strerror}") from error
         except (OSError, ValueError) as error:
             raise ConfigError(f"state directory {state}: {error}") from error
 
@@ -210,7 +222,10 @@ class Service:
                 except OSError as error:
                     raise ConfigError(f"state directory {self.config.state}: {error}") from error
             options = LocalOptions(
-                read_only=share.never_written, sidecar=str(sidecar) if sidecar else None, xattrs=self.config.xattrs
+                read_only=share.never_written,
+                sidecar=str(sidecar) if sidecar else None,
+                xattrs=self.config.xattrs,
+                symlinks=share.symlinks,
             )
             try:
                 if sidecar is not None:
@@ -407,6 +422,9 @@ class Service:
             if store is not None:
                 await store.close()
         await self.server.interfaces.stop()
+        if self._state_lock is not None:
+            self._state_lock.release()
+            self._state_lock = None
 
 
 def _why_not(error: OSError, host: str, port: int) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -220,9 +219,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         return _show(found, options)
     except BrokenPipeError:
-        # Who read the output has seen enough; nothing is left to be written there at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_OK
+        raise
     except (OSError, ValueError) as error:
         text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         print(f"smb3server status: {found}: {text}", file=sys.stderr)

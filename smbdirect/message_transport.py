@@ -45,6 +45,23 @@ class RemoteBuffer(NamedTuple):
     length: int
 
 
+class ExposedMemory(Protocol):
+    """Memory registered for a peer's RDMA Reads or Writes (MS-SMBD 3.1.4.3)."""
+
+    view: memoryview
+    descriptors: tuple[RemoteBuffer, ...]
+    """What to send to the peer: several where the memory is larger than one transfer of the fabric."""
+
+    @property
+    def invalidated(self) -> bool:
+        """No part is exposed any more, because the peer invalidated the last one."""
+        ...
+
+    def deregister(self) -> None:
+        """End all remote access (3.1.4.4). Idempotent. The memory does not change any more after the return."""
+        ...
+
+
 class RdmaOperations(Protocol):
     """RDMA Read/Write by buffer descriptors (MS-SMBD 3.1.4.3-3.1.4.6), seen from the side that issues them.
 
@@ -80,6 +97,11 @@ class RdmaOperations(Protocol):
         on_done: Callable[[BaseException | None], None],
     ) -> None:
         """Post RDMA Reads; ``on_done(None)`` when all data is in ``local`` and will not change any more."""
+        ...
+
+    def register(self, view: memoryview, *, readable: bool = False, writable: bool = False) -> ExposedMemory:
+        """Expose ``view`` to the peer for RDMA Read, RDMA Write, or both (MS-SMBD 3.1.4.3). ``view`` must be writable.
+        Raises ``ProviderError``."""
         ...
 
 

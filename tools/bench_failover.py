@@ -39,6 +39,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from smb3server import output
 from smb3server.ha.admin import make_secret
 from smb3server.ha.cluster import DEFAULT_NAME
 from smb3server.ha.open_store import open_store
@@ -492,4 +493,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(output.run(main))

@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from smb3server import output
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from smbdirect.providers.base import (
@@ -220,4 +222,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(output.run(main))

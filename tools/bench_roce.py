@@ -10,8 +10,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import multiprocessing
+import sys
 from multiprocessing.connection import Connection
 
+from smb3server import output
 from smbdirect.providers.base import Access, ConnectionRequest, Send
 from smbdirect.providers.roce import RoceProvider
 from tools.bench_iwarp import DESCRIPTOR, Bench, Peer
@@ -77,4 +79,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(output.run(main))

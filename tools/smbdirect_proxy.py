@@ -25,6 +25,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 
+from smb3server import output
 from smb3server.buffers import BufferPool as TcpBufferPool
 from smb3server.client import open_tcp
 from smb3server.config import ConfigError, parse_arguments
@@ -315,4 +316,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(output.run(main))

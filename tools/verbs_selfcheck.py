@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from smb3server import output
 from smb3server.host import RdmaDevice, rdma_devices
 from smb3server.multichannel import read_interfaces
 from smbdirect.errors import ConnectionLost, ProviderError
@@ -186,4 +187,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(output.run(main))

@@ -160,7 +160,9 @@ def _ask_running(options: argparse.Namespace) -> int:
         print(f"smb3server witness: {found}: {error}", file=sys.stderr)
         return EXIT_FAILED
     if "error" in answer:
-        print(f"smb3server witness: {answer['error']}", file=sys.stderr)
+        unknown = str(answer["error"]).startswith("unknown command")
+        text = "this server has no Witness service: add [witness] to its configuration" if unknown else answer["error"]
+        print(f"smb3server witness: {text}", file=sys.stderr)
         return EXIT_FAILED
     if options.command == "status":
         _show(cast("dict[str, Any]", printable_tree(answer)))

@@ -10,6 +10,10 @@ from typing import Protocol
 from witness.ndr import V2, Address, AddressInfo, InterfaceInfo, InterfaceState
 
 
+def _listed(addresses: Sequence[AddressInfo]) -> str:
+    return ", ".join(f"{entry.address}{'' if entry.online else ' (offline)'}" for entry in addresses) or "nowhere"
+
+
 @dataclass(frozen=True, slots=True)
 class ResourceChanged:
     """A net name, a share or an address went down or came up."""
@@ -19,6 +23,9 @@ class ResourceChanged:
     available: bool
     addresses: frozenset[Address] | None = None
     """Only clients of these addresses are told; None: all of the name's."""
+
+    def __str__(self) -> str:
+        return f"{self.name} is {'available' if self.available else 'unavailable'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +40,9 @@ class ClientMove:
     registered: frozenset[Address] | None = None
     """Only those of these addresses; None: any."""
 
+    def __str__(self) -> str:
+        return f"client {self.client} moves to {_listed(self.addresses)}"
+
 
 @dataclass(frozen=True, slots=True)
 class ShareMove:
@@ -41,6 +51,9 @@ class ShareMove:
     net_name: str
     share: str
     addresses: tuple[AddressInfo, ...]
+
+    def __str__(self) -> str:
+        return f"share {self.share} of {self.net_name} moves to {_listed(self.addresses)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +67,9 @@ class ServiceMove:
     registered: frozenset[Address] | None = None
     """Of registrations without a share, only those of these addresses; None: any."""
 
+    def __str__(self) -> str:
+        return f"{self.net_name} moves to {_listed(self.addresses)}"
+
 
 @dataclass(frozen=True, slots=True)
 class IpChange:
@@ -61,6 +77,9 @@ class IpChange:
 
     net_name: str
     addresses: tuple[AddressInfo, ...]
+
+    def __str__(self) -> str:
+        return f"{self.net_name} has changed addresses: {_listed(self.addresses)}"
 
 
 Event = ResourceChanged | ClientMove | ShareMove | ServiceMove | IpChange

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import ipaddress
 import logging
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -197,8 +199,12 @@ def notify_by_hand(cluster: ManualCluster, kind: str, subject: str, addresses: S
     return f"{kind} {subject}"
 
 
+_NO_IPV6 = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+
+
 async def _listen_all(listener: RpcListener, hosts: Sequence[str], port: int) -> int:
-    """The same port everywhere. Machines without IPv6 serve IPv4 only."""
+    """The same port everywhere. Machines without IPv6 serve IPv4 only. Raise ``OSError`` whose ``filename`` is the
+    address and port that cannot be had."""
     problem: OSError | None = None
     chosen = port
     listening = False
@@ -207,10 +213,16 @@ async def _listen_all(listener: RpcListener, hosts: Sequence[str], port: int) ->
             chosen = (await listener.listen(host, chosen))[1]
             listening = True
         except OSError as error:
-            if ":" not in host or not listening:
-                problem = error
+            if ":" not in host or not listening or error.errno not in _NO_IPV6:
+                problem = problem or OSError(error.errno, _why_not(error), f"{host} port {chosen}")
             log.info("not listening on %s: %s", host, error)
     if problem is not None:
         await listener.close()
         raise problem
     return chosen
+
+
+def _why_not(error: OSError) -> str:
+    if error.errno == errno.EADDRNOTAVAIL:
+        return "this machine does not have the address"
+    return os.strerror(error.errno) if error.errno else str(error)

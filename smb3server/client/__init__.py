@@ -8,6 +8,9 @@ offers), ``transports`` (how to get there).
     tree = await session.tree_connect("share")
     file = await tree.create("a.txt")
     data = await tree.read(file, 0, 65536)
+
+Over SMB Direct, ``read`` and ``write`` move 4096 bytes and more by RDMA, unless the session signs or encrypts:
+``tree.why_inline`` says why they do not.
 """
 
 from __future__ import annotations

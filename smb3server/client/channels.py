@@ -37,6 +37,7 @@ class BoundSession(ClientSession):
         await bound._authenticate(user, password, domain)
         bound.flags = session.flags
         bound.sign, bound.encrypt = session.sign, session.encrypt
+        bound._encrypted_trees = session._encrypted_trees
         return bound
 
     async def _exchange(self, token: bytes) -> Reply:

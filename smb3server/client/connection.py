@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from smb3server.client import negotiation
+from smb3server.client.exposed import ExposedPool, check_segments
 from smb3server.security import preauth
 from smb3server.security.encryption import TAG_SIZE, TRANSFORM, TRANSFORM_PROTOCOL_ID, TRANSFORM_SIZE
 from smb3server.status import NtStatus, StatusError
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 NO_MESSAGE_ID = 0xFFFFFFFFFFFFFFFF
 CREDIT_SIZE = 65536
 """Payload bytes one credit pays for (3.1.5.2)."""
+CLOSE_TIMEOUT = 5.0
+"""Seconds that ``close`` waits for the server to take what was queued."""
 KEEP_IN_PLACE = 16384
 """Responses from this size on are handed on without a copy; smaller ones are copied out of the transport's buffer."""
 _ASYNC = int(HeaderFlags.ASYNC_COMMAND)
@@ -90,6 +93,8 @@ class Client:
         """Oplock and lease break notifications (2.2.23)."""
         self.on_closed: Callable[[BaseException | None], None] = lambda _: None
         self.closed: BaseException | None = None
+        self.exposed = ExposedPool(transport.rdma) if transport.rdma is not None else None
+        """Buffers for READ and WRITE by RDMA; None where the transport has no RDMA."""
         self._calls: dict[int, Call] = {}
         self._next_message_id = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
@@ -159,9 +164,13 @@ class Client:
         (await self.call(Command.ECHO, [b"\4\0\0\0"])).release()
 
     async def close(self) -> None:
-        """Orderly; returns when the connection is gone."""
+        """Send what is queued, then close; return when the connection is gone. A server that does not take it within
+        ``CLOSE_TIMEOUT`` seconds loses the rest."""
         self.transport.close("client closes")
-        await self._finished
+        done, _ = await asyncio.wait([self._finished], timeout=CLOSE_TIMEOUT)
+        if not done:
+            self.transport.abort("the server does not take what is queued")
+            await self._finished
 
     # Sending
 
@@ -180,8 +189,8 @@ class Client:
     ) -> Reply:
         """Send one request and wait for its final response; ``payload`` bytes sent or expected decide the credits.
 
-        Raises ``ServerError`` unless the status is in ``accept``, ``ConnectionLost`` when the connection ends first. A
-        cancelled wait sends SMB2 CANCEL.
+        Raises ``ServerError`` unless the status is in ``accept``, ``ConnectionLost`` when the connection ends first,
+        and what ``start`` raises. A cancelled wait sends SMB2 CANCEL.
         """
         started = await self.start(
             command, body, session, tree_id, payload=payload, sign=sign, flags=flags, on_encoded=on_encoded
@@ -217,18 +226,20 @@ class Client:
         flags: int = 0,
         on_encoded: Callable[[Sequence[Buffer]], None] | None = None,
     ) -> Call:
-        """Send one request, once there are credits for it. ``flags``: more of the header's (REPLAY_OPERATION)."""
+        """Send one request, once there are credits for it. ``flags``: more of the header's (REPLAY_OPERATION).
+
+        Raises before anything is queued: ``TypeError`` for a body that is not bytes, ``ValueError`` for a payload that
+        ``credits_wanted`` cannot pay for or a message that the server cannot take, ``ProtocolError`` if the server does
+        not grant the credits that the payload needs."""
+        check_segments(body)
         charge = max(1, (payload - 1) // CREDIT_SIZE + 1) if self.supports_multi_credit else 1
-        while self.credits < charge:
-            self._raise_if_closed()
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            await waiter
-        self._raise_if_closed()
-        self.credits -= charge
+        if charge > self.credits_wanted:
+            raise ValueError(f"{payload} bytes need {charge} credits, and at most {self.credits_wanted} are wanted")
+        await self._wait_for_credits(charge)
         session_id = session.session_id if session is not None else 0
         encrypt = session is not None and session.encrypts(tree_id)
         signed = session is not None and not encrypt and session.signer is not None and (sign or session.sign)
+        self.credits -= charge
         header = Header(
             credit_charge=charge if self.dialect > Dialect.SMB_2_0_2 else 0,
             command=command,
@@ -241,8 +252,41 @@ class Client:
         self._next_message_id += charge
         started = Call(header, charge, session, signed)
         self._calls[header.message_id] = started
-        self._transmit(header, body, session, signed, encrypt, on_encoded)
+        try:
+            self._transmit(header, body, session, signed, encrypt, on_encoded)
+        except BaseException:
+            # Nothing was queued: the MessageIds are free again, and nobody ran in between.
+            del self._calls[header.message_id]
+            self._next_message_id -= charge
+            self.credits += charge
+            raise
         return started
+
+    @property
+    def payload_limit(self) -> int:
+        """Bytes that the credits pay for which one request can have: those at hand and those on their way back."""
+        if not self.supports_multi_credit:
+            return CREDIT_SIZE
+        reach = self.credits + sum(entry.charge for entry in self._calls.values() if not entry.async_id)
+        return max(1, min(reach, self.credits_wanted)) * CREDIT_SIZE
+
+    async def _wait_for_credits(self, charge: int) -> None:
+        """Until there are ``charge`` credits. Raises ``ProtocolError`` if the server does not grant them."""
+        asked = False
+        while self.credits < charge:
+            self._raise_if_closed()
+            # Credits come with responses. An asynchronous request had them with its interim one (3.3.4.2).
+            if self.credits and all(entry.async_id for entry in self._calls.values()):
+                if asked:
+                    what = f"the server grants {self.credits} credits, and a request needs {charge}"
+                    raise ProtocolError(what, "MS-SMB2 3.2.4.1.2")
+                asked = True
+                await self.echo()
+                continue
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+        self._raise_if_closed()
 
     def _transmit(
         self,
@@ -384,6 +428,8 @@ class Client:
                 # Whoever gave up waiting does not fetch it.
                 started.future.exception()
         self._grant(0)
+        if self.exposed is not None:
+            self.exposed.close()
         if not self._finished.done():
             self._finished.set_result(None)
         self.on_closed(error)

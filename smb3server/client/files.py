@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
+from smb3server.client.connection import CREDIT_SIZE, ServerError
+from smb3server.client.exposed import LARGEST, ExposedBuffer, ExposedPool
 from smb3server.status import NtStatus
 from smb3server.wire import change_notify, directory_info, file_info
 from smb3server.wire import create as create_wire
@@ -20,6 +24,7 @@ from smb3server.wire.create import Access, CreateDisposition, CreateOptions, Cre
 from smb3server.wire.create_contexts import RawContext
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.header import Command, HeaderFlags
+from smb3server.wire.negotiate import Dialect
 from smb3server.wire.oplock_break import LEASE_BREAK, OPLOCK_BREAK, LeaseBreak, OplockBreak
 from smb3server.wire.query_info import InfoType
 
@@ -35,6 +40,11 @@ SHARE_ALL = int(ShareAccess.READ | ShareAccess.WRITE | ShareAccess.DELETE)
 _FLUSH = 24
 _OVERHEAD = 512
 """Bytes around the data of a READ or WRITE: transform header, header, body, padding; generously."""
+SHARE_TYPE_DISK, SHARE_TYPE_PIPE = 1, 2
+"""2.2.10."""
+RDMA_THRESHOLD = 4096
+"""Bytes from which data goes by RDMA; less costs more by RDMA than in the message (Linux has the same number)."""
+_MAX_OFFSET = (1 << 63) - 1
 
 
 @dataclass(slots=True)
@@ -51,11 +61,39 @@ class RemoteFile:
         return self.response.end_of_file
 
 
+def _end_loan(exposed: ExposedPool, buffer: ExposedBuffer, request: asyncio.Future[int]) -> None:
+    """Take ``buffer`` back when its request is answered. One that the caller gave up goes on: the server may use the
+    buffer until it has answered, and a token that is gone would end the connection."""
+    if not request.done():
+        request.add_done_callback(partial(_end_loan, exposed, buffer))
+        return
+    error = asyncio.CancelledError() if request.cancelled() else request.exception()
+    if error is None or isinstance(error, ServerError):
+        exposed.give_back(buffer)
+    else:
+        exposed.drop(buffer)
+
+
+def _check_range(offset: int, length: int) -> None:
+    """Raise ``ValueError`` unless a file can have these bytes (MS-FSA 2.1.5.2: a 64-bit signed offset)."""
+    if offset < 0 or length < 0 or offset + length > _MAX_OFFSET:
+        raise ValueError(f"no file has {length} bytes from offset {offset} on")
+
+
 class Tree:
-    """A tree connect. All methods raise ``ServerError`` and ``ConnectionLost``."""
+    """A tree connect. All methods raise ``ServerError`` and ``ConnectionLost``.
+
+    ``read`` and ``write`` use RDMA by themselves where the transport has it; ``why_inline`` says why they do not.
+    """
 
     def __init__(
-        self, session: ClientSession, tree_id: int, path: str, maximal_access: int, capabilities: int = 0
+        self,
+        session: ClientSession,
+        tree_id: int,
+        path: str,
+        maximal_access: int,
+        capabilities: int = 0,
+        share_type: int = SHARE_TYPE_DISK,
     ) -> None:
         self.session = session
         self.client = session.client
@@ -64,6 +102,12 @@ class Tree:
         self.maximal_access = maximal_access
         self.capabilities = capabilities
         """SMB2_SHARE_CAP_*."""
+        self.is_pipe = share_type == SHARE_TYPE_PIPE
+
+    def on(self, session: ClientSession) -> Tree:
+        """The same tree connect by another channel of its session."""
+        share_type = SHARE_TYPE_PIPE if self.is_pipe else SHARE_TYPE_DISK
+        return Tree(session, self.tree_id, self.path, self.maximal_access, self.capabilities, share_type)
 
     async def call(
         self,
@@ -148,17 +192,77 @@ class Tree:
     # Data
 
     @property
+    def why_inline(self) -> str:
+        """Why READ and WRITE carry their data in messages; empty if it travels by RDMA (3.2.4.6, 3.2.4.7)."""
+        client, session = self.client, self.session
+        if client.exposed is None:
+            return "the transport has no RDMA"
+        if client.dialect < Dialect.SMB_3_0:
+            return "RDMA needs dialect 3.0"
+        if self.is_pipe:
+            return "pipes have no RDMA"
+        if session.encrypts(self.tree_id):
+            return "messages are encrypted, and RDMA transforms were not negotiated"
+        if session.sign and session.signer is not None:
+            return "messages are signed, and RDMA transforms were not negotiated"
+        return ""
+
+    @property
     def max_read(self) -> int:
-        """Bytes that one ``read`` may ask for."""
-        return min(self.client.negotiated.max_read_size, self.client.transport.max_message_size - _OVERHEAD)
+        """Bytes that one READ asks for at most; ``read`` cuts what is longer."""
+        limit = self.client.negotiated.max_read_size
+        inline = min(limit, self.client.transport.max_message_size - _OVERHEAD)
+        rdma = self._rdma_limit()
+        return min(limit, rdma) if rdma else inline
 
     @property
     def max_write(self) -> int:
-        """Bytes that one ``write`` may carry."""
-        return min(self.client.negotiated.max_write_size, self.client.transport.max_outbound_message_size - _OVERHEAD)
+        """Bytes that one WRITE carries at most; ``write`` cuts what is longer."""
+        limit = self.client.negotiated.max_write_size
+        inline = min(limit, self.client.transport.max_outbound_message_size - _OVERHEAD)
+        rdma = self._rdma_limit()
+        return min(limit, rdma) if rdma else inline
+
+    def _rdma_limit(self) -> int:
+        """Bytes of one transfer by RDMA; 0 if data travels inline."""
+        rdma = self.client.transport.rdma
+        return min(rdma.max_read_write_size, LARGEST) if rdma is not None and not self.why_inline else 0
 
     async def read(self, file: RemoteFile, offset: int, length: int) -> bytes:
-        """Up to ``length`` bytes, less at the end of the file; at most ``max_read``. b'' at or behind the end."""
+        """Up to ``length`` bytes, less at the end of the file; b'' at or behind the end. More than ``max_read`` takes
+        several READs, which are no snapshot of the file. Raises ``ValueError`` for a range that no file has,
+        ``ProviderError`` if memory cannot be registered for RDMA."""
+        _check_range(offset, length)
+        pieces: list[bytes] = []
+        while True:
+            wanted = self._piece(length, self.max_read)
+            pieces.append(await self._read_piece(file, offset, wanted))
+            got = len(pieces[-1])
+            offset += got
+            length -= got
+            # A message of a pipe is what one READ brings: another one might wait for ever.
+            if got < wanted or length <= 0 or self.is_pipe:
+                return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _piece(self, length: int, limit: int) -> int:
+        """Bytes of the next request of a transfer that has ``length`` to go."""
+        return length if length <= CREDIT_SIZE and length <= limit else min(length, limit, self.client.payload_limit)
+
+    async def _read_piece(self, file: RemoteFile, offset: int, length: int) -> bytes:
+        exposed = self.client.exposed
+        if exposed is None or length < RDMA_THRESHOLD or self.why_inline:
+            return await self._read_inline(file, offset, length)
+        buffer = exposed.take(length, writable=True)
+        reading = asyncio.ensure_future(
+            self.read_into(file, offset, buffer.descriptors(length), length, invalidate=False)
+        )
+        try:
+            count = await asyncio.shield(reading)
+            return bytes(buffer.view[: min(count, length)])
+        finally:
+            _end_loan(exposed, buffer, reading)
+
+    async def _read_inline(self, file: RemoteFile, offset: int, length: int) -> bytes:
         record = io_wire.ReadRequest(
             padding=io_wire.READ_DATA_OFFSET,
             length=length,
@@ -216,7 +320,34 @@ class Tree:
             reply.release()
 
     async def write(self, file: RemoteFile, offset: int, data: Buffer) -> int:
-        """At most ``max_write`` bytes; bytes written."""
+        """Write all of ``data``; bytes written. More than ``max_write`` takes several WRITEs: if one of them fails,
+        those before it have been done. Raises ``TypeError`` for data that is not bytes in one piece, ``ValueError`` for
+        a range that no file has, ``ProviderError`` if memory cannot be registered for RDMA."""
+        view = memoryview(data).cast("B")
+        _check_range(offset, len(view))
+        done = 0
+        while True:
+            piece = view[done : done + self._piece(len(view) - done, self.max_write)]
+            count = await self._write_piece(file, offset + done, piece)
+            done += count
+            if done >= len(view) or not count:
+                return done
+
+    async def _write_piece(self, file: RemoteFile, offset: int, data: memoryview) -> int:
+        exposed = self.client.exposed
+        if exposed is None or len(data) < RDMA_THRESHOLD or self.why_inline:
+            return await self._write_inline(file, offset, data)
+        buffer = exposed.take(len(data), writable=False)
+        buffer.view[: len(data)] = data
+        writing = asyncio.ensure_future(
+            self.write_from(file, offset, buffer.descriptors(len(data)), len(data), invalidate=False)
+        )
+        try:
+            return min(await asyncio.shield(writing), len(data))
+        finally:
+            _end_loan(exposed, buffer, writing)
+
+    async def _write_inline(self, file: RemoteFile, offset: int, data: Buffer) -> int:
         record = io_wire.WriteRequest(
             data_offset=io_wire.TAIL,
             length=len(data),
@@ -253,7 +384,7 @@ class Tree:
 
     async def entries(
         self, directory: RemoteFile, pattern: str = "*", level: int = FileInfoClass.ID_BOTH_DIRECTORY
-    ) -> AsyncIterator[directory_info.ListedEntry]:
+    ) -> AsyncGenerator[directory_info.ListedEntry, None]:
         """Entries of an open directory, from its beginning (3.2.4.17)."""
         size = min(self.client.negotiated.max_transact_size, 1 << 20 if self.client.supports_multi_credit else 65536)
         flags = int(directory_wire.QueryDirectoryFlags.REOPEN)

@@ -177,7 +177,7 @@ class ClientSession:
             if self.cipher is None:
                 raise StatusError(NtStatus.ACCESS_DENIED)
             self._encrypted_trees.add(tree_id)
-        return Tree(self, tree_id, path, response.maximal_access, response.capabilities)
+        return Tree(self, tree_id, path, response.maximal_access, response.capabilities, response.share_type)
 
     async def log_off(self) -> None:
         """3.2.4.23."""

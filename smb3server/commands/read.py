@@ -38,6 +38,7 @@ def read(request: Request) -> Response | Pending:
         return pipe_turns.in_turn(request, found, lambda: _read_pipe(found, record))
     remote = remote_buffers(request, record, record.length)
     if remote is None:
+        connection.largest_inline = max(connection.largest_inline, record.length)
         return _read_file(request, record, found, None)
     try:
         return _read_file(request, record, found, remote)

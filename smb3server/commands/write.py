@@ -46,6 +46,7 @@ def write(request: Request) -> Response | Pending:
         found = find_open(request, (record.persistent, record.volatile))
         if found.pipe is not None:
             return _write_pipe(request, found, data)
+        connection.largest_inline = max(connection.largest_inline, record.length)
         _check(found, record.offset, len(data))
         return _store(request, record, found, data)
     try:

@@ -280,13 +280,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             make_secret(options.file)
             return 0
         if options.config is not None:
-            from smb3server.config import ConfigError, parse_arguments
+            from smb3server.config import ConfigError, read_cluster
 
             try:
-                config = parse_arguments(["--config", str(options.config)]).cluster
+                known = read_cluster(options.config)
             except ConfigError as error:
                 raise AdminError(str(error)) from error
-            url, name, access = url or config.url, name or config.name, config.access
+            url, name, access = url or known.url, name or known.name, known.access
         for key in ("ca", "cert", "key", "user", "password_file", "secret_file"):
             setattr(access, key, getattr(options, key) or getattr(access, key))
         if not url:

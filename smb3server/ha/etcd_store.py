@@ -10,6 +10,7 @@ import asyncio
 import base64
 import json
 import logging
+import os
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, NamedTuple
@@ -149,8 +150,8 @@ class EtcdStore(Store):
             raise StoreError(f"no answer from etcd in {self.timeout} s") from None
         except (aiohttp.ClientError, ValueError) as error:
             self._avoid(endpoint)
-            raise StoreError(f"etcd: {explain(error)}") from error
-        raise StoreError(f"no etcd member can be reached: {explain(failure)}")
+            raise StoreError(f"etcd: {_why(error)}") from error
+        raise StoreError(f"no etcd member can be reached: {_why(failure)}")
 
     async def _ask(self, path: str, body: Json, timeout: float = 0.0) -> Json:
         """A request that does no harm if it is done twice: it is sent to one member after the other, none of which gets
@@ -162,6 +163,7 @@ class EtcdStore(Store):
         share = self.timeout / (2 * max(2, len(self._members)))
         deadline = self._loop.time() + timeout
         attempts = 0
+        failure: Exception | None = None
         while True:
             endpoint = self._members.first
             try:
@@ -170,7 +172,9 @@ class EtcdStore(Store):
             except (StoreFull, LeaseLost, AccessRefused):
                 raise
             except (StoreError, aiohttp.ClientError, ValueError, TimeoutError) as error:
-                failure = error
+                if failure is None or not isinstance(error, TimeoutError):
+                    # The last try has hardly any time left: what was heard before it says more.
+                    failure = error
             self._avoid(endpoint)
             if self._loop.time() + _RETRY_DELAY > deadline:
                 raise StoreError(
@@ -423,10 +427,17 @@ def _drop(response: aiohttp.ClientResponse) -> None:
     response.close()
 
 
+def _why(error: BaseException | None) -> str:
+    """Why a request failed: of aiohttp's text what an operator can use."""
+    if type(error) is aiohttp.ClientConnectorError and error.os_error.errno:
+        return f"{error.host}:{error.port}: {os.strerror(error.os_error.errno)}"
+    return explain(error)
+
+
 def _reason(error: Exception | None) -> str:
     """Why a member did not answer as it should."""
     silent = error is None or isinstance(error, TimeoutError)
-    return "silent" if silent else explain(error)
+    return "silent" if silent else _why(error)
 
 
 def _entry(item: Json) -> Entry:

@@ -17,9 +17,10 @@ import pytest
 from smb3server import doctor, status_view
 from smb3server.admin import MAX_LINE, AdminSocket, ask
 from smb3server.cli import main as cli_main
-from smb3server.doctor import EXIT_NO_RDMA, EXIT_RDMA, EXIT_UNREACHABLE, EXIT_USAGE, Host, examine
-from smb3server.doctor_client import Result, Target, consult
+from smb3server.doctor import EXIT_RDMA, EXIT_UNKNOWN, Host, examine
+from smb3server.doctor_client import Answer, Result, Target, consult
 from smb3server.fabric_choice import Machine
+from smb3server.output import EXIT_CLOSED
 from smbdirect.errors import ProviderError
 from tests.server.test_rdma_reasons import Scene, log_on, play
 from tests.server.test_rdma_reasons import ask as ask_interfaces
@@ -162,7 +163,7 @@ def test_output_that_nobody_reads_any_more(tmp_path: Path) -> None:
         assert await asyncio.to_thread(os.read, ends[0], 1)
         os.close(ends[0])
         assert await process.communicate() == (None, b"")
-        assert process.returncode == 0
+        assert process.returncode == EXIT_CLOSED
 
     play(tmp_path, scene)
 
@@ -199,15 +200,15 @@ def test_doctor_on_made_up_hosts(tmp_path: Path) -> None:
 def test_doctor_on_this_host(capsys: pytest.CaptureFixture[str]) -> None:
     status = cli_main(["doctor", "--json"])
     document = json.loads(capsys.readouterr().out)
-    assert status == (EXIT_RDMA if document["rdma"] else EXIT_NO_RDMA)
+    assert document["rdma"] is (status == EXIT_RDMA)
     assert any(finding["subject"] == "interface list" for finding in document["findings"])
     assert cli_main(["doctor"]) == status
     assert "verdict: " in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("arguments", [["host/share"], ["//host/share", "--fabrics", "tin-cans"], ["///"]])
+@pytest.mark.parametrize("arguments", [["host/share/deep"], ["//host/share", "--fabrics", "tin-cans"], ["///"]])
 def test_doctor_usage(arguments: list[str]) -> None:
-    assert doctor.main(arguments) == EXIT_USAGE
+    assert doctor.main(arguments) == EXIT_UNKNOWN
 
 
 async def examined(acted: Scene, user: str = "u", password: str = "pw", port: int | None = None) -> Result:
@@ -219,7 +220,8 @@ async def examined(acted: Scene, user: str = "u", password: str = "pw", port: in
 def test_doctor_finds_rdma(tmp_path: Path) -> None:
     async def scene(acted: Scene) -> None:
         result = await examined(acted)
-        assert (result.reached, result.rdma, result.verdict) == (True, True, "RDMA is used: iwarp")
+        assert (result.reached, result.rdma) == (True, True)
+        assert result.verdict == "RDMA is used: iwarp (4096 KiB written, 4096 KiB read)"
         assert "a channel of the session was bound" in result.attempts[0].text
         json.dumps(result.as_json())
 
@@ -229,11 +231,11 @@ def test_doctor_finds_rdma(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "verdict"),
     [
-        ({"require_signing": True}, "RDMA is used: iwarp; but the server requires signing"),
-        ({"require_encryption": True}, "RDMA is used: iwarp; but the server encrypts every session"),
-        ({"encrypt_share": True}, "RDMA is used: iwarp; but share data wants encryption"),
-        ({"multichannel": False}, "because the server does not offer multichannel"),
-        ({"max_dialect": 0x0210}, "because the server speaks dialect 2.1"),
+        ({"require_signing": True}, "RDMA is not used, although iwarp answers: the server requires signing"),
+        ({"require_encryption": True}, "RDMA is not used, although iwarp answers: the server encrypts every session"),
+        ({"encrypt_share": True}, "RDMA is not used, although iwarp answers: share data wants encryption"),
+        ({"multichannel": False}, "RDMA could be used by clients that ask for it (iwarp answers), but others do not"),
+        ({"max_dialect": 0x0210}, "RDMA is not used, although iwarp answers: the server speaks dialect 2.1"),
         ({"host": "127.44.55.66"}, "because no interface in the server's list is RDMA capable"),
     ],
 )
@@ -243,6 +245,9 @@ def test_doctor_verdicts(tmp_path: Path, settings: dict[str, Any], verdict: str)
         result = await examined(acted)
         assert result.reached
         assert verdict in result.verdict
+        assert not result.rdma
+        # It left nothing behind.
+        assert list((tmp_path / "share").iterdir()) == []
 
     play(tmp_path, scene, **settings)
 
@@ -254,6 +259,7 @@ def test_doctor_without_rdma(tmp_path: Path) -> None:
         assert "no interface in the server's list is RDMA capable" in result.verdict
         result = await examined(acted, password="wrong", port=acted.service.listeners[0].address[1])
         assert "the logon failed" in result.verdict
+        assert result.answer is Answer.UNKNOWN
 
     play(tmp_path, scene, rdma="off")
 
@@ -264,7 +270,8 @@ def test_doctor_as_a_guest(tmp_path: Path) -> None:
     async def scene(acted: Scene) -> None:
         result = await examined(acted, "nobody-here", "")
         assert result.reached
-        assert "because" in result.verdict
+        assert result.verdict.startswith(("RDMA could be used", "RDMA is not used", "cannot tell"))
+        assert not result.rdma
 
     play(tmp_path, scene, allow_guest=True)
 
@@ -274,7 +281,7 @@ def test_doctor_unreachable(capsys: pytest.CaptureFixture[str]) -> None:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
         arguments = ["doctor", f"//127.0.0.1:{port}/x", "--fabrics", "iwarp", "--rdma-port", str(port), "--json"]
-        assert cli_main(arguments) == EXIT_UNREACHABLE
+        assert cli_main(arguments) == EXIT_UNKNOWN
     assert json.loads(capsys.readouterr().out)["reached"] is False
 
 
@@ -283,9 +290,9 @@ def test_doctor_unreachable(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (
             [],
-            "RDMA would be used by clients that ask for it (iwarp answers), but others do not find it, because no list",
+            "RDMA could be used by clients that ask for it (iwarp answers), but others do not find it, because no list",
         ),
-        ([("::1", True)], "RDMA would be used by mounts that name it (iwarp answers)"),
+        ([("::1", True)], "RDMA could be used by mounts that name it (iwarp answers)"),
         ([("::1", False)], "because no interface in the server's list is RDMA capable"),
     ],
 )
@@ -299,7 +306,7 @@ def test_doctor_on_lists_of_interfaces(tmp_path: Path, known: list[tuple[str, bo
         server.interfaces.interfaces = [interface("eth0", address) for address, _ in known]
         server.rdma_addresses.update(address for address, flagged in known if flagged)
         result = await examined(acted)
-        assert result.rdma
+        assert result.answer is Answer.POSSIBLE
         assert verdict in result.verdict
 
     play(tmp_path, scene)
@@ -321,5 +328,5 @@ def test_doctor_without_the_fabric(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_doctor_on_a_name_that_nobody_has(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["doctor", "//nobody.invalid/x", "--fabrics", "iwarp", "--json"]
-    assert cli_main(arguments) == EXIT_UNREACHABLE
+    assert cli_main(arguments) == EXIT_UNKNOWN
     assert json.loads(capsys.readouterr().out)["attempts"] == []

@@ -149,15 +149,15 @@ CASES: dict[str, tuple[Change, dict[str, str], Verdict, str, str]] = {
         lambda host: None,
         {"proc/sys/net/ipv4/ip_unprivileged_port_start": "1024\n"},
         Verdict.WARNING,
-        "tcp port 445: this user may not bind it",
-        "cap_net_bind_service",
+        "tcp port 445: free, but this user may not bind it",
+        "CAP_NET_BIND_SERVICE",
     ),
     "no-raw-sockets": (
         lambda host: changed(host, capabilities=0),
         {},
         Verdict.WARNING,
         "CAP_NET_RAW: missing: software RoCEv2 serves, but cannot check the ICRC",
-        "cap_net_raw",
+        "CAP_NET_RAW",
     ),
     "small-mtu": (
         lambda host: None,

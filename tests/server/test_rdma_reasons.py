@@ -280,6 +280,38 @@ def test_used(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
+def test_large_data_in_messages_has_its_reason(tmp_path: Path) -> None:
+    """Whoever names no memory for RDMA is told so, not that nothing was large enough."""
+
+    async def scene(acted: Scene) -> None:
+        client = await acted.rdma()
+        session = await log_on(client)
+        tree = await session.tree_connect("data")
+        file = await tree.create("inline", access=0x0012019F, disposition=5)
+        client.exposed = None
+        await tree.write(file, 0, b"i" * 4095)
+        assert acted.codes() == [Code.NO_TRANSFERS]
+        assert await tree.read(file, 0, 100_000) == b"i" * 4095
+        assert acted.codes() == [Code.NO_DESCRIPTORS]
+        assert "READ or WRITE of 100000 bytes" in acted.report()[0]["rdma"]["text"]
+        await move(client, session)
+        assert acted.codes() == [Code.USED]
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("size", [4096, 10_000])
+def test_large_inline_writes_have_their_reason(tmp_path: Path, size: int) -> None:
+    async def scene(acted: Scene) -> None:
+        client = await acted.rdma()
+        tree = await (await log_on(client)).tree_connect("data")
+        client.exposed = None
+        await tree.write(await tree.create("inline", access=0x0012019F, disposition=5), 0, bytes(size))
+        assert acted.codes() == [Code.NO_DESCRIPTORS]
+
+    play(tmp_path, scene)
+
+
 class Fabric(NamedTuple):
     make: Callable[[], Provider]
     name: str

@@ -39,7 +39,7 @@ async def ask_write_by_rdma(tree: Tree, file: RemoteFile, data: bytes) -> asynci
     """The WRITE is sent when this returns; the server has yet to fetch the data."""
     rdma = tree.client.transport.rdma
     assert rdma is not None
-    region = rdma.register(memoryview(bytearray(data)), readable=True)  # type: ignore[attr-defined]
+    region = rdma.register(memoryview(bytearray(data)), readable=True)
     task = asyncio.create_task(tree.write_from(file, 0, region.descriptors, len(data)))
     await asyncio.sleep(0)
     return task

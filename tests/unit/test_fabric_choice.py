@@ -122,6 +122,20 @@ def test_one_of_several_named_fabrics_missing_is_fatal() -> None:
     assert fatal(choices, ["iwarp"], ["0.0.0.0"]) is None
 
 
+def test_a_wildcard_whose_port_is_taken_is_fatal_and_one_without_addresses_is_not() -> None:
+    hosts = ["0.0.0.0", "::"]
+    owners = [PortOwner("tcp", "0.0.0.0", 5445, "smbd", 12, False)]
+    choices = choose_named(["iwarp"], hosts, Machine(PLAIN, owners=owners), None)
+    assert served(choices) == {("iwarp", "::", (5445,))}
+    wrong = fatal(choices, ["iwarp"], hosts)
+    assert wrong is not None and "TCP port 5445 belongs to smbd (process 12)" in str(wrong)
+    four, six = choose_named(["iwarp"], hosts, Machine(PLAIN), None)
+    absent = explain(OSError(errno.EADDRNOTAVAIL, "not here"), six, 5445, Machine)
+    assert fatal([four, absent], ["iwarp"], hosts) is None
+    unnamed = explain(OSError(errno.EADDRINUSE, "in use"), six, 5445, Machine)
+    assert fatal([four, unnamed], ["iwarp"], hosts) == unnamed
+
+
 def test_failed_listening_is_explained() -> None:
     choice = Choice("iwarp", "192.0.2.1", (445,), "")
     owner = PortOwner("tcp", "0.0.0.0", 445, "smbd", 12, False)

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from smb3server import output
 from tools.access_differential import compare, servers
 from tools.access_differential.compare import FAILING, Difference, Explanation, Kind
 from tools.access_differential.generate import make_round
@@ -154,4 +155,4 @@ def _report(run: Run, explanations: list[Explanation]) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(output.run(main))

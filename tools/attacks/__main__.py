@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 
+from smb3server import output
 from tools.attacks import accounts, lab, rights, roce, strangers
 from tools.attacks.lab import CASES, Case
 
@@ -71,4 +72,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(output.run(main))

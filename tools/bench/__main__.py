@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from smb3server import output
 from tools.bench import interpreter, page
 from tools.bench.cases import CASES, Case
 from tools.bench.client import Client, Target, build
@@ -178,4 +179,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(output.run(main))

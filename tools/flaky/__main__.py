@@ -6,8 +6,10 @@ It needs nothing but Python, so that it works where setting up failed.
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
+from smb3server import output
 from tools.flaky.closing import closing, read_steps
 from tools.flaky.record import read
 
@@ -22,4 +24,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(output.run(main))

@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from smb3server import output
 from smb3server.status import NtStatus
 from tools.fuzz import pipes, roce, smb
 from tools.fuzz.watch import Failed, Watch, watched
@@ -173,4 +174,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(output.run(main))

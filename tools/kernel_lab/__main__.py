@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from smb3server import output
 from tools.flaky.record import record
 from tools.kernel_lab import cluster, network
 from tools.kernel_lab.cases import CASES, Case, select
@@ -314,4 +315,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(output.run(main))

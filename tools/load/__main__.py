@@ -15,6 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from smb3server import output
 from smb3server.auth.users import Account, UserDatabase, nt_hash
 from smb3server.backends.local import LocalBackend
 from smb3server.client import Client, open_rdma, open_tcp
@@ -98,4 +99,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(output.run(main))

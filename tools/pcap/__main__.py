@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from smb3server import output
 from tools.pcap.capture import CaptureError
 from tools.pcap.rdma import Kind, RdmaMessage
 from tools.pcap.replay import replay
@@ -101,4 +102,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(output.run(main))

@@ -20,6 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from smb3server import output
 from tools.torture import outcome, report
 from tools.torture import variant as variants
 from tools.torture.cluster import running_cluster
@@ -213,4 +214,4 @@ def _judge_variant(options: argparse.Namespace, variant: Variant, outcomes: list
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(output.run(main))

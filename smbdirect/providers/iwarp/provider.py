@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import socket
 from collections.abc import Callable
 from typing import cast
@@ -396,7 +397,10 @@ async def _connected(host: str, port: int) -> socket.socket:
         except BaseException:
             sock.close()
             raise
-    raise ConnectionLost(CloseReason(CloseCause.PEER, str(failure))) from failure
+    cause = CloseCause.PEER if isinstance(failure, ConnectionError) else CloseCause.DEVICE
+    # asyncio's own text has the address, but not what is wrong with it.
+    detail = os.strerror(failure.errno) if failure.errno else str(failure)
+    raise ConnectionLost(CloseReason(cause, detail)) from failure
 
 
 async def _receive_exactly(sock: socket.socket, size: int) -> bytearray:

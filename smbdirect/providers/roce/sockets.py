@@ -94,7 +94,7 @@ def look_up(host: str, source: str | None = None) -> RouteInfo:
             level, option = (socket.IPPROTO_IPV6, _IPV6_MTU) if ipv6 else (socket.IPPROTO_IP, _IP_MTU)
             mtu = probe.getsockopt(level, option)
     except OSError as error:
-        raise ProviderError(f"no route to {host}: {error}") from None
+        raise ProviderError(f"no route to {host}: {error.strerror or error}") from None
     return RouteInfo(pack_address(local[0]), pack_address(address[0]), address[3] if ipv6 else 0, mtu)
 
 

@@ -91,13 +91,13 @@ def test_rdma_reads_and_writes(tmp_path: Path, invalidate: bool) -> None:
             rdma = tree.client.transport.rdma
             assert rdma is not None
             data = os.urandom(1 << 20)
-            source = rdma.register(memoryview(bytearray(data)), readable=True)  # type: ignore[attr-defined]
+            source = rdma.register(memoryview(bytearray(data)), readable=True)
             file = await tree.create("a.bin", READ_WRITE, CreateDisposition.CREATE)
             length = len(data)
             assert await tree.write_from(file, 0, source.descriptors, length, invalidate=invalidate) == length
             source.deregister()
             assert (tmp_path / "share" / "a.bin").read_bytes() == data
-            target = rdma.register(memoryview(bytearray(length)), writable=True)  # type: ignore[attr-defined]
+            target = rdma.register(memoryview(bytearray(length)), writable=True)
             assert await tree.read_into(file, 0, target.descriptors, length, invalidate=invalidate) == length
             assert target.view == data
             assert target.invalidated is invalidate

@@ -1,0 +1,92 @@
+"""Memory that a client exposes to its server for RDMA (MS-SMBD 3.1.4.3): registered once, used by many requests.
+
+A buffer is exposed for one direction only and on one connection only, and its registration stays while the connection
+does. So a server that writes late can spoil nothing but answers of its own. Whoever reads copies the data out.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+
+from smbdirect.message_transport import ExposedMemory, RdmaOperations, RemoteBuffer
+
+SMALLEST = 1 << 16
+LARGEST = 1 << 20
+"""Bytes of one buffer, and so of one READ or WRITE that uses it."""
+KEPT = 16 << 20
+"""Bytes of unused buffers that one connection keeps registered."""
+
+
+class ExposedBuffer:
+    """One buffer on loan."""
+
+    __slots__ = ("memory", "room", "view", "writable")
+
+    def __init__(self, memory: ExposedMemory, view: memoryview, writable: bool) -> None:
+        self.memory = memory
+        self.room = len(view)
+        self.view = view
+        self.writable = writable
+
+    def descriptors(self, length: int) -> list[RemoteBuffer]:
+        """Descriptors of the first ``length`` bytes and no more: the server may use what a request needs."""
+        found: list[RemoteBuffer] = []
+        for descriptor in self.memory.descriptors:
+            if length <= 0:
+                break
+            found.append(descriptor._replace(length=min(length, descriptor.length)))
+            length -= descriptor.length
+        return found
+
+
+class ExposedPool:
+    """The buffers of one connection."""
+
+    def __init__(self, rdma: RdmaOperations) -> None:
+        self.registrations = 0
+        """Made so far; stops growing when the connection is warm."""
+        self._rdma = rdma
+        self._free: dict[tuple[bool, int], list[ExposedBuffer]] = {}
+        self._kept = 0
+        self._closed = False
+
+    def take(self, size: int, *, writable: bool) -> ExposedBuffer:
+        """A buffer of at least ``size`` bytes (at most ``LARGEST``) that the server may write to, or else read from.
+        End the loan with ``give_back`` or ``drop``. Raises ``ProviderError`` if the memory cannot be registered."""
+        room = max(SMALLEST, 1 << (size - 1).bit_length())
+        free = self._free.get((writable, room))
+        if free:
+            self._kept -= room
+            return free.pop()
+        view = memoryview(mmap.mmap(-1, room))
+        self.registrations += 1
+        return ExposedBuffer(self._rdma.register(view, readable=not writable, writable=writable), view, writable)
+
+    def give_back(self, buffer: ExposedBuffer) -> None:
+        """The server answered the request: the buffer is ready for another one."""
+        if self._closed or self._kept + buffer.room > KEPT:
+            self.drop(buffer)
+            return
+        self._kept += buffer.room
+        self._free.setdefault((buffer.writable, buffer.room), []).append(buffer)
+
+    def drop(self, buffer: ExposedBuffer) -> None:
+        """The request had no answer, so the server may still use the buffer: end its access."""
+        buffer.memory.deregister()
+
+    def close(self) -> None:
+        """The connection is gone. Idempotent."""
+        self._closed = True
+        free, self._free = self._free, {}
+        for buffers in free.values():
+            for buffer in buffers:
+                buffer.memory.deregister()
+
+
+def check_segments(segments: Sequence[object]) -> None:
+    """Raise ``TypeError`` unless each segment is bytes, or has bytes in one piece and counts them by ``len``."""
+    for segment in segments:
+        view = memoryview(segment)  # type: ignore[arg-type]
+        if not view.c_contiguous or view.nbytes != len(segment):  # type: ignore[arg-type]
+            raise TypeError("a message needs bytes in one piece")

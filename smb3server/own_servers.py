@@ -1,0 +1,65 @@
+"""Servers of this project that run on this machine, as their admin sockets tell."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from smb3server.admin import ask, running
+
+ANSWER_TIMEOUT = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class OwnServer:
+    """What one of them serves."""
+
+    pid: int
+    rdma: str
+    """As its ``rdma`` option has it."""
+    served: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
+    """(fabric, host, ports)."""
+    problems: tuple[str, ...] = field(default=())
+    """Why it serves other fabrics not."""
+
+    def __str__(self) -> str:
+        return f"smb3server (process {self.pid})"
+
+    @property
+    def fabrics(self) -> list[str]:
+        """Served at addresses that other machines reach."""
+        return list(dict.fromkeys(fabric for fabric, host, _ in self.served if not _is_loopback(host)))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def own_servers(directory: Path | None = None) -> list[OwnServer]:
+    """Those whose admin sockets this user may ask: his own, or all for root. Blocks while they answer."""
+    found: list[OwnServer] = []
+    for path in running(directory):
+        try:
+            pid = ask(path, "ping", ANSWER_TIMEOUT)["pid"]
+            report = ask(path, "status", ANSWER_TIMEOUT)["server"]
+            choices = report["rdma_choices"]
+            server = OwnServer(
+                int(pid),
+                str(report["rdma"]),
+                tuple((entry["fabric"], entry["host"], tuple(entry["ports"])) for entry in choices if entry["served"]),
+                tuple(
+                    f"no {entry['fabric']} on {entry['host'] or 'any address'}: {entry['reason']}"
+                    for entry in choices
+                    if not entry["served"]
+                ),
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            # It ends just now, or is of another version: its ports are then somebody's, which is what is said of them.
+            continue
+        if all(known.pid != server.pid for known in found):
+            found.append(server)
+    return found
