@@ -19,7 +19,10 @@ from smb3server.fabric_choice import (
     ports_needed,
 )
 from smb3server.host import ROOT, port_owners, rdma_devices
+from smb3server.settings import Settings
+from smbdirect.constants import MIN_FRAGMENTED_SIZE
 from smbdirect.errors import ProviderError
+from smbdirect.settings import Settings as TransportSettings
 
 if TYPE_CHECKING:
     from smb3server.server import Server
@@ -34,18 +37,28 @@ PORT_DOWN_REMEDY = (
 )
 
 
-def make_provider(name: str) -> Provider:
-    """The provider of a fabric, imported when it is wanted. Raises ``ProviderError`` with what to do if it cannot serve
-    here."""
+def make_provider(name: str, iwarp_crc: bool = False) -> Provider:
+    """The provider of a fabric, imported when it is wanted. ``iwarp_crc``: iWARP asks its peers for CRCs. Raises
+    ``ProviderError`` with what to do if it cannot serve here."""
     try:
         module = importlib.import_module(f"smbdirect.providers.{name}.provider")
-        provider: Provider = getattr(module, f"{name.capitalize()}Provider")()
+        options = {"crc": True} if iwarp_crc and name == "iwarp" else {}
+        provider: Provider = getattr(module, f"{name.capitalize()}Provider")(**options)
         reason = provider.available()
     except (ImportError, OSError) as error:
         raise ProviderError(str(error)) from error
     if reason is not None:
         raise ProviderError(reason)
     return provider
+
+
+def transport_settings(settings: Settings) -> TransportSettings:
+    """What the server states in MS-SMBD negotiation (3.1.5.6).
+
+    Messages may be as long as over TCP: clients that sign or encrypt send WRITEs of MaxWriteSize in one. That holds no
+    memory: a buffer is made when such a message has begun, and strangers may not begin one.
+    """
+    return TransportSettings(max_fragmented_receive_size=max(settings.max_message_size, MIN_FRAGMENTED_SIZE))
 
 
 class Fabrics:
@@ -88,7 +101,7 @@ class Fabrics:
         self._port = port
         for name in FABRICS if automatic else fabrics:
             try:
-                self._providers[name] = make_provider(name)
+                self._providers[name] = make_provider(name, iwarp_crc=self.server.settings.iwarp_crc)
             except ProviderError as error:
                 self._unavailable[name] = str(error)
         machine = self._machine()
@@ -143,8 +156,16 @@ class Fabrics:
 
         provider = self._providers[name]
         self._pool = self._pool or BufferPool()
-        admits = self.server.settings.hosts.admits
-        listener = await listen(provider, host, port, self.server.accept, pool=self._pool, admits=admits)
+        settings = self.server.settings
+        listener = await listen(
+            provider,
+            host,
+            port,
+            self.server.accept,
+            transport_settings(settings),
+            pool=self._pool,
+            admits=settings.hosts.admits,
+        )
         self.listeners.append((name, listener))
         self.server.rdma_addresses.add(listener.address[0])
         adopt = getattr(provider, "adopt", None)
