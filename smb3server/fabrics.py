@@ -6,6 +6,7 @@ import importlib
 import logging
 import socket
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from smb3server.fabric_choice import (
@@ -99,9 +100,10 @@ class Fabrics:
         cannot serve."""
         automatic = tuple(fabrics) == ("auto",)
         self._port = port
+        make = partial(make_provider, iwarp_crc=True) if self.server.settings.iwarp_crc else make_provider
         for name in FABRICS if automatic else fabrics:
             try:
-                self._providers[name] = make_provider(name, iwarp_crc=self.server.settings.iwarp_crc)
+                self._providers[name] = make(name)
             except ProviderError as error:
                 self._unavailable[name] = str(error)
         machine = self._machine()
