@@ -77,12 +77,18 @@ class Expert(NamedTuple):
         return f"tshark: {self.severity} {self.protocol}: {self.summary} ({self.times} times)"
 
 
-SENT_BY_SERVER = "!tcp || tcp.srcport == 445 || tcp.srcport == 5445"
+def _sent_by_server(capture: Path) -> str:
+    """A filter for tshark. It takes only the first packet of a RoCEv2 message for a fragment, and loses its place in
+    compounds that the client's kernel splits over fragments: it cannot judge what the client sends."""
+    servers = {session.server[0] for session in read_capture(capture).sessions if session.fabric == "roce"}
+    return " || ".join(
+        ["tcp.srcport == 445", "tcp.srcport == 5445", *(f"ip.src == {host}" for host in sorted(servers))]
+    )
 
 
 def tshark_experts(capture: Path) -> list[Expert]:
-    """tshark's expert items from severity warning up, of what the server sent (RoCEv2: of both ends). tshark loses its
-    place in compounds that the client's kernel splits over fragments. Raises ``RuntimeError`` if tshark fails."""
+    """tshark's expert items from severity warning up, of what the server sent. Raises ``RuntimeError`` if tshark
+    fails."""
     # artemis claims TCP 5445 and would hide everything; ports decide for tshark, not content.
     command = [
         "tshark",
@@ -92,7 +98,7 @@ def tshark_experts(capture: Path) -> list[Expert]:
         str(capture),
         "-q",
         "-z",
-        f"expert,warn,{SENT_BY_SERVER}",
+        f"expert,warn,{_sent_by_server(capture)}",
     ]
     run = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     if run.returncode:
