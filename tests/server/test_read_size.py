@@ -30,6 +30,7 @@ from smb3server.tree import Share
 from smb3server.wire.create import CreateDisposition
 from smb3server.wire.negotiate import Dialect
 from smbdirect.providers.loopback import LoopbackProvider
+from smbdirect.pump import SmbDirectTransport
 from smbdirect.settings import Settings as TransportSettings
 from smbdirect.transport import listen
 
@@ -395,3 +396,22 @@ def test_option(tmp_path: Path, text: str, good: bool) -> None:
     else:
         with pytest.raises(ConfigError, match="rdma_read_size"):
             parse_arguments(arguments)
+
+
+def test_a_stranger_may_not_begin_a_long_message(tmp_path: Path) -> None:
+    """Whatever size the server states: nothing is stored for who has not logged on."""
+
+    async def main() -> None:
+        async with scene(tmp_path) as here:
+            transport = await open_rdma(here.provider, "127.0.0.1", here.port)
+            ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            transport.start(lambda message: message.release(), lambda error: ended.set_result(None))
+            assert transport.max_outbound_message_size == WHOLE + 65_536
+            (end,) = here.server.connection_list
+            assert isinstance(end.transport, SmbDirectTransport)
+            pool = end.transport.pool
+            transport.send([bytes(1 << 20)])
+            await asyncio.wait_for(ended, 10)
+            assert (pool.allocations, pool.lent, here.server.connection_list) == (0, 0, set())
+
+    asyncio.run(main())
