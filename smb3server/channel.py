@@ -7,37 +7,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from smb3server.request import Request, Response
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire.read_write import Channel, ReadRequest, WriteRequest, descriptors
 from smbdirect.message_transport import RdmaOperations, RemoteBuffer
 
-if TYPE_CHECKING:
-    from smb3server.connection import Connection
-
 DIALECT_3_0 = 0x0300
 DIALECT_3_0_2 = 0x0302
 ERROR_BODY = struct.pack("<HBBIB", 9, 0, 0, 0, 0)
 """SMB2 ERROR Response without data (MS-SMB2 2.2.2)."""
-
-
-RESPONSE_OVERHEAD = 1024
-"""Bytes that a response's data leaves free in a message: headers of SMB2, READ and encryption, and of whatever else
-shares a compound with it."""
-
-
-def inline_limit(connection: Connection) -> int:
-    """Bytes of data that a response may carry; bounds what NEGOTIATE offers as MaxTransactSize and MaxReadSize.
-
-    Linux 6.12 sizes its READs on an encrypted SMB Direct connection by MaxReadSize alone, not by the MaxFragmentedSize
-    that it has stated. Nothing helps afterwards: a short READ leaves the rest of the page cache zero, and the whole
-    answer cannot be taken, since its receive path gives no receive back before all fragments of a message are there
-    (255 of 1340 bytes: a response of 1 MiB waits for credits for ever, one of 320 KiB arrives). Whether the client
-    encrypts is not known when NEGOTIATE is answered. So the offer must fit, though READs by RDMA could be longer.
-    """
-    return (connection.transport.max_outbound_message_size - RESPONSE_OVERHEAD) & -65536
 
 
 class RemoteMemory(NamedTuple):

@@ -6,6 +6,8 @@ listen = ["0.0.0.0", "::"]
 port = 445
 rdma = "auto"                      # auto, off, or fabrics: "iwarp,roce", "verbs"
 rdma_port = 5445
+rdma_read_size = 8388608           # bytes that clients may read at once by RDMA; 0: what fits a message to the client
+iwarp_crc = false                  # ask iWARP clients for checksums
 state = "/var/lib/smb3server"
 run_as = "smb3server"              # give up being root once started; default: stay who started it
 sandbox = false                    # refuse system calls that a file server never makes
@@ -395,6 +397,8 @@ def _read_server(table: _Table, config: Config) -> None:
     config.port = _port(table.take("port", int, config.port))
     config.rdma = parse_rdma(table.take("rdma", str, config.rdma))
     config.rdma_port = _port(table.take("rdma_port", int, config.rdma_port))
+    settings.rdma_read_size = table.take("rdma_read_size", int, settings.rdma_read_size)
+    settings.iwarp_crc = table.take("iwarp_crc", bool, settings.iwarp_crc)
     state = table.take("state", str)
     config.state = Path(state) if state else config.state
     config.log_level = table.take("log_level", str, config.log_level)

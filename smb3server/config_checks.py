@@ -136,6 +136,10 @@ def _check_limits(settings: Settings) -> None:
         )
     if settings.max_user_share > 1:
         raise ConfigError(f"[limits]: max_user_share must be at most 1, not {settings.max_user_share}")
+    if settings.rdma_read_size and not SMALLEST_IO <= settings.rdma_read_size <= largest:
+        raise ConfigError(
+            f"[server]: rdma_read_size must be 0 or {SMALLEST_IO} to {largest}, not {settings.rdma_read_size}"
+        )
     smallest = settings.max_message_before_authentication
     if not SMALLEST_MESSAGE <= smallest <= settings.max_message_size:
         raise ConfigError(f"[limits]: max_message_before_authentication must be {SMALLEST_MESSAGE} to max_message_size")

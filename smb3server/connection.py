@@ -50,6 +50,9 @@ class Connection:
         self.max_write_size = 65536
         self.command_sequence_window = CommandSequenceWindow()
         self.credit_limit = server.settings.credits_before_authentication
+        self.sealed_credits: int | None = None
+        """Credits that keep READs of a client that encrypts as short as its messages (``read_size``); None: nothing
+        does that, or needs to."""
         self.session_table: dict[int, Session] = {}
         self.preauth_integrity_hash = b""
         """3.1.1 only: hash of the negotiation."""
@@ -143,8 +146,27 @@ class Connection:
             self.is_authenticated = True
             self._drop_deadlines()
             self.server.connection_authenticated(self)
-        self.credit_limit = self.server.settings.max_credits
         self.transport.max_message_size = self.server.settings.max_message_size
+        self.limit_credits()
+
+    def hold_credits(self, sealed: int) -> None:
+        """Let the client hold at most ``sealed`` credits while it may encrypt (3.3.1.2); ``limit_credits`` ends it."""
+        self.sealed_credits = sealed
+        self.credit_limit = min(self.credit_limit, sealed)
+
+    def limit_credits(self) -> None:
+        """Settle how many credits the client, which is authenticated, may hold. Call it when its sessions and tree
+        connects have changed: they show whether it encrypts."""
+        limit = self.server.settings.max_credits
+        if self.sealed_credits is not None and not self._sends_clear_data():
+            limit = min(limit, self.sealed_credits)
+        self.credit_limit = limit
+
+    def _sends_clear_data(self) -> bool:
+        """Whether some session here has a disk share, and none has ever encrypted: a client that encrypts does so from
+        TREE_CONNECT on. A channel of a session counts with what the session did on others."""
+        sessions = self.session_table.values()
+        return any(session.uses_disks for session in sessions) and not any(session.encrypts for session in sessions)
 
     def _drop_deadlines(self) -> None:
         for timer in self.deadlines:

@@ -6,6 +6,7 @@ import importlib
 import logging
 import socket
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from smb3server.fabric_choice import (
@@ -19,7 +20,10 @@ from smb3server.fabric_choice import (
     ports_needed,
 )
 from smb3server.host import ROOT, port_owners, rdma_devices
+from smb3server.settings import Settings
+from smbdirect.constants import MIN_FRAGMENTED_SIZE
 from smbdirect.errors import ProviderError
+from smbdirect.settings import Settings as TransportSettings
 
 if TYPE_CHECKING:
     from smb3server.server import Server
@@ -34,18 +38,28 @@ PORT_DOWN_REMEDY = (
 )
 
 
-def make_provider(name: str) -> Provider:
-    """The provider of a fabric, imported when it is wanted. Raises ``ProviderError`` with what to do if it cannot serve
-    here."""
+def make_provider(name: str, iwarp_crc: bool = False) -> Provider:
+    """The provider of a fabric, imported when it is wanted. ``iwarp_crc``: iWARP asks its peers for CRCs. Raises
+    ``ProviderError`` with what to do if it cannot serve here."""
     try:
         module = importlib.import_module(f"smbdirect.providers.{name}.provider")
-        provider: Provider = getattr(module, f"{name.capitalize()}Provider")()
+        options = {"crc": True} if iwarp_crc and name == "iwarp" else {}
+        provider: Provider = getattr(module, f"{name.capitalize()}Provider")(**options)
         reason = provider.available()
     except (ImportError, OSError) as error:
         raise ProviderError(str(error)) from error
     if reason is not None:
         raise ProviderError(reason)
     return provider
+
+
+def transport_settings(settings: Settings) -> TransportSettings:
+    """What the server states in MS-SMBD negotiation (3.1.5.6).
+
+    Messages may be as long as over TCP: clients that sign or encrypt send WRITEs of MaxWriteSize in one. That holds no
+    memory: a buffer is made when such a message has begun, and strangers may not begin one.
+    """
+    return TransportSettings(max_fragmented_receive_size=max(settings.max_message_size, MIN_FRAGMENTED_SIZE))
 
 
 class Fabrics:
@@ -86,9 +100,10 @@ class Fabrics:
         cannot serve."""
         automatic = tuple(fabrics) == ("auto",)
         self._port = port
+        make = partial(make_provider, iwarp_crc=True) if self.server.settings.iwarp_crc else make_provider
         for name in FABRICS if automatic else fabrics:
             try:
-                self._providers[name] = make_provider(name)
+                self._providers[name] = make(name)
             except ProviderError as error:
                 self._unavailable[name] = str(error)
         machine = self._machine()
@@ -145,13 +160,15 @@ class Fabrics:
         self._pool = self._pool or BufferPool()
         if hasattr(provider, "strangers"):
             provider.strangers = self.server.silent_peers
+        settings = self.server.settings
         listener = await listen(
             provider,
             host,
             port,
             self.server.accept,
+            transport_settings(settings),
             pool=self._pool,
-            admits=self.server.settings.hosts.admits,
+            admits=settings.hosts.admits,
             strangers=self.server.strangers,
         )
         self.listeners.append((name, listener))

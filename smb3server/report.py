@@ -96,6 +96,23 @@ def traffic(connection: Connection) -> Json:
     }
 
 
+def sizes(connection: Connection) -> Json:
+    """The lengths in force on a connection, in bytes, and how many RDMA Reads may be on their way at once; None where
+    only SMB Direct has such a thing."""
+    transport = connection.transport
+    direct = transport if isinstance(transport, SmbDirectTransport) else None
+    return {
+        "max_read": connection.max_read_size,
+        "max_write": connection.max_write_size,
+        "max_transact": connection.max_transact_size,
+        "max_message_received": transport.max_message_size,
+        "max_fragmented_received": direct and direct.connection.max_fragmented_receive_size,
+        "max_fragmented_sent": direct and direct.connection.max_fragmented_send_size,
+        "read_depth": direct and direct.endpoint.capabilities.max_outstanding_reads,
+        "credit_limit": connection.credit_limit,
+    }
+
+
 def facts(server: Server, connection: Connection) -> Facts:
     """What ``rdma_reasons`` judges by."""
     sessions = list(connection.session_table.values())
@@ -163,6 +180,7 @@ def _channel(server: Server, connection: Connection, number: int) -> Json:
         "encryption": _who_encrypts(sessions),
         "smb_credits": connection.command_sequence_window.available,
         "pending_requests": len(connection.request_list),
+        "sizes": sizes(connection),
         "sessions": [f"0x{session.session_id:016x}" for session in sessions],
         "rdma": {"code": why.code.value, "text": why.text, "remedy": why.remedy},
         **traffic(connection),

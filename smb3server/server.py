@@ -140,6 +140,11 @@ class Server:
     def has_continuous_availability(self) -> bool:
         return any(share.continuous_availability for share in self.share_list.values())
 
+    @property
+    def wants_encryption(self) -> bool:
+        """Whether data is encrypted by the administrator's will, be it of one share only."""
+        return self.settings.require_encryption or any(share.encrypt_data for share in self.share_list.values())
+
     def guid_for(self, connection: Connection) -> bytes:
         """ServerGuid, as a client on this connection sees it."""
         return self.guid_of_address(connection.transport.local_address[0]) or self.server_guid

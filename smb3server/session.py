@@ -136,6 +136,23 @@ class Session:
         return self.identity is not None and self.identity.anonymous
 
     @property
+    def uses_disks(self) -> bool:
+        """Whether it has a tree connect to a share with files."""
+        return any(tree.share.backend is not None for tree in self.tree_connect_table.values())
+
+    @property
+    def encrypts(self) -> bool:
+        """Whether its data is encrypted, or was."""
+        if self.encrypt_data or (self.cipher is not None and self.cipher.used):
+            return True
+        return any(tree.encrypt_data for tree in self.tree_connect_table.values())
+
+    def limit_credits(self) -> None:
+        """See ``Connection.limit_credits``; on all channels."""
+        for connection in self.channel_list:
+            connection.limit_credits()
+
+    @property
     def user(self) -> User | None:
         """POSIX credentials for backends."""
         return self.identity.user if self.identity is not None else None

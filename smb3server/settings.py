@@ -58,6 +58,10 @@ class Settings:
     directory_leases: bool = True
     max_io_size: int = 8 << 20
     """MaxTransactSize, MaxReadSize, MaxWriteSize."""
+    rdma_read_size: int = 8 << 20
+    """Bytes that a READ by RDMA may ask for, at most ``max_io_size``; 0: no more than fits a message to the client."""
+    iwarp_crc: bool = False
+    """Ask iWARP clients for the CRC of MPA."""
     max_message_size: int = (8 << 20) + (1 << 16)
     """Of an authenticated client's; larger ones end the connection."""
     max_message_before_authentication: int = (1 << 16) + 4096

@@ -146,6 +146,21 @@ def _channels(report: dict[str, Any]) -> Table:
     return table
 
 
+def _sizes(report: dict[str, Any]) -> Table:
+    columns = ("#", "read", "write", "other", "message in", "message out", "RDMA Reads at once", "most credits")
+    table = _table("Sizes in force", columns)
+    for entry in report["channels"]:
+        sizes = entry["sizes"]
+        keys = ("max_read", "max_write", "max_transact", "max_fragmented_received", "max_fragmented_sent")
+        table.add_row(
+            str(entry["channel"]),
+            *("-" if sizes[key] is None else f"{sizes[key]:,}" for key in keys),
+            "-" if sizes["read_depth"] is None else str(sizes["read_depth"]),
+            str(sizes["credit_limit"]),
+        )
+    return table
+
+
 def _reasons(report: dict[str, Any]) -> Table:
     table = _table("Is RDMA used?", ("#", "answer", "what to do"))
     for entry in report["channels"]:
@@ -172,7 +187,7 @@ def render(report: dict[str, Any]) -> RenderableType:
     if report["sessions"]:
         parts += [_sessions(report)]
     if report["channels"]:
-        parts += [_channels(report), _reasons(report)]
+        parts += [_channels(report), _sizes(report), _reasons(report)]
     else:
         parts.append("no connections")
     if any(entry["opens"] for entry in report["sessions"]):

@@ -39,8 +39,8 @@ DEFAULT_RECEIVE_SIZE = 1364
 which is 1364 on both, so larger buffers would only cost memory."""
 
 DEFAULT_FRAGMENTED_SIZE = 1_048_576 + 4096
-"""MaxFragmentedRecvSize: the 1 MiB of appendix B <3> and <8>, and room for headers. Linux 6.12 sends WRITEs of 1 MiB
-inline when it encrypts, and fails them if they do not fit."""
+"""MaxFragmentedRecvSize: the 1 MiB of appendix B <3> and <8>, and room for headers. An upper layer that takes longer
+messages states more: Linux fails a WRITE that does not fit its peer's."""
 
 DEFAULT_READ_WRITE_SIZE = 8_388_608
 """MaxReadWriteSize (appendix B <7>, <8>)."""

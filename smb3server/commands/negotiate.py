@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from smb3server.channel import inline_limit
 from smb3server.dispatcher import Disconnect
+from smb3server.read_size import fits_message, inline_limit, read_offer, sealed_credits
 from smb3server.request import Buffer, Request, Response, handles
 from smb3server.security import preauth
 from smb3server.security.algorithms import PREAUTH_SHA_512, Cipher, SigningAlgorithm
@@ -140,8 +140,8 @@ def _settle(connection: Connection, wanted: NegotiateRequest, dialects: tuple[in
         if settings.leases:
             capabilities |= Capability.LEASING
         connection.supports_multi_credit = True
-        connection.max_transact_size = min(server.max_transact_size, inline_limit(connection))
-        connection.max_read_size = min(server.max_read_size, inline_limit(connection))
+        connection.max_transact_size = min(server.max_transact_size, inline_limit(connection.transport))
+        connection.max_read_size = read_offer(connection.transport, settings, _reads_inline(connection))
         connection.max_write_size = server.max_write_size
     if dialect >= Dialect.SMB_3_0:
         if settings.multichannel:
@@ -157,6 +157,23 @@ def _settle(connection: Connection, wanted: NegotiateRequest, dialects: tuple[in
                 connection.cipher_id = Cipher.AES_128_CCM
                 capabilities |= Capability.ENCRYPTION
     connection.server_capabilities = capabilities
+    if connection.cipher_id and not fits_message(connection.transport, connection.max_read_size, encrypted=True):
+        connection.hold_credits(sealed_credits(connection.transport))
+
+
+def _reads_inline(connection: Connection) -> bool:
+    """Whether it is known by now that no READ of the client will go by RDMA.
+
+    Encrypted data never does (``channel.remote_buffers``). Clients do without RDMA, too, where they sign (Linux:
+    ``smb3_use_rdma_offload``; Windows without the transforms of 2.2.3.1.6), which they do where either side requires it
+    (3.3.5.4, Connection.ShouldSign). The field Channel exists from dialect 3.0 on (2.2.19).
+    """
+    mode = connection.client_security_mode | connection.server_security_mode
+    return (
+        connection.dialect < Dialect.SMB_3_0
+        or connection.server.wants_encryption
+        or bool(mode & SecurityMode.SIGNING_REQUIRED)
+    )
 
 
 def _response(connection: Connection, dialect: int, contexts: list[tuple[int, bytes]]) -> Response:

@@ -11,6 +11,7 @@ from smb3server.channel import RemoteMemory, remote_buffers
 from smb3server.commands import pipe_turns
 from smb3server.errors import as_status_error
 from smb3server.open import Open, find_open
+from smb3server.read_size import fits_message
 from smb3server.request import Interim, Pending, Request, Response, handles
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire.create import Access
@@ -34,9 +35,16 @@ def read(request: Request) -> Response | Pending:
     if record.length > connection.max_read_size:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     found = find_open(request, (record.persistent, record.volatile))
+    remote = remote_buffers(request, record, record.length) if found.pipe is None else None
+    if (
+        remote is None
+        and record.length > connection.max_transact_size  # what is shorter fits in any case
+        and not fits_message(connection.transport, record.length, request.encrypted)
+    ):
+        # Less data than asked for would be no answer: Linux leaves the rest of its pages zero.
+        raise StatusError(NtStatus.INVALID_PARAMETER)
     if found.pipe is not None:
         return pipe_turns.in_turn(request, found, lambda: _read_pipe(found, record))
-    remote = remote_buffers(request, record, record.length)
     if remote is None:
         connection.largest_inline = max(connection.largest_inline, record.length)
         return _read_file(request, record, found, None)

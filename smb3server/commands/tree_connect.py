@@ -75,6 +75,7 @@ def _connect(request: Request, wanted: TreeConnectRequest, share: Share) -> Resp
     tree = TreeConnect(session.new_tree_id(), session, share)
     session.tree_connect_table[tree.tree_id] = tree
     request.tree = tree
+    session.limit_credits()
     flags = share.flags
     if share.encrypt_data and connection.dialect >= Dialect.SMB_3_0:
         flags |= ShareFlags.ENCRYPT_DATA

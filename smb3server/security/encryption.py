@@ -64,6 +64,11 @@ class SessionCipher:
         self._session_id = session_id
         self._nonce = 0
 
+    @property
+    def used(self) -> bool:
+        """The client has encrypted something."""
+        return self._decrypting is not None
+
     def _encryptor(self) -> AESCCM | AESGCM:
         made = self._encrypting = (AESCCM if self._ccm else AESGCM)(self._keys[0])
         return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from pathlib import Path
@@ -10,10 +11,14 @@ import pytest
 
 from smb3server.client import Client, open_rdma
 from smb3server.client.interfaces import query_interfaces
+from smb3server.fabrics import Fabrics
 from smb3server.host import ROCE_UDP_PORT
 from smb3server.rdma_reasons import Code
 from smb3server.report import collect
+from smb3server.server import Server
+from smb3server.settings import Settings
 from smbdirect.errors import ConnectionLost, ProviderError
+from smbdirect.providers.iwarp import mpa
 from smbdirect.providers.loopback import LoopbackProvider
 from smbdirect.providers.verbs.device import why_unavailable
 from tests.server.test_rdma_reasons import Scene, log_on, play
@@ -106,3 +111,23 @@ def test_a_port_that_goes_down_is_withdrawn_until_it_is_back(tmp_path: Path, mon
         await acted.until(Code.NOT_OPENED, Code.NO_TRANSFERS)
 
     play(tmp_path, scene, "iwarp")
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_iwarp_asks_for_checksums_where_that_is_configured(tmp_path: Path, wanted: bool) -> None:
+    """RFC 5044 section 7.1.1: the CRC is used if either side asks for it."""
+
+    async def main() -> None:
+        server = Server(Settings(iwarp_crc=wanted))
+        fabrics = Fabrics(server)
+        await fabrics.start(("iwarp",), ("127.0.0.1",), 0)
+        port = fabrics.listeners[0][1].address[1]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(mpa.encode_frame(mpa.REQUEST_KEY, mpa.request_frame(b"", crc=False)))
+        header = mpa.decode_header(await reader.readexactly(mpa.FRAME_HEADER.size), mpa.REPLY_KEY)
+        assert bool(header.flags & mpa.FrameFlag.CRC) is wanted
+        writer.close()
+        await fabrics.close()
+        await server.shutdown(1)
+
+    asyncio.run(main())

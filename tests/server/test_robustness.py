@@ -313,8 +313,8 @@ def test_network_cut_for_good(
     namespace, interface, address = other_machine
     monkeypatch.setattr(tcp, "PATIENCE", 2.0)
     monkeypatch.setattr(
-        "smbdirect.transport.Settings",
-        lambda: SmbDirectSettings(keepalive_interval=1.0, keepalive_response_timeout=1.0),
+        "smb3server.fabrics.TransportSettings",
+        lambda **given: SmbDirectSettings(**given, keepalive_interval=1.0, keepalive_response_timeout=1.0),
     )
 
     async def scenario(serving: Serving) -> None:

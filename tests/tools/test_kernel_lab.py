@@ -20,6 +20,8 @@ from tools.kernel_lab.server import log_complaints
 ROOT = Path(__file__).resolve().parents[2]
 LAB = ROOT / "tools" / "kernel_lab"
 DEBUG_DATA = "SMBDirect (in hex) protocol version: 100 transport status: 2\nConn receive_credit_max: ff send: ff\n"
+SESSION_BYTES = 300_000
+"""What the client of the capture reads and writes at once."""
 SIW = next(case for case in CASES if case.name == "siw")
 
 
@@ -35,6 +37,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "[   35.2] CIFS: VFS: smbd_post_recv:1076 ib_post_recv failed rc=-107\n"
     )
     (tmp_path / "debugdata.txt").write_text(DEBUG_DATA)
+    (tmp_path / "mount.txt").write_text("//h/share /mnt cifs rw,rdma,rsize=1048576,wsize=1048576,bsize=1048576 0 0\n")
+    monkeypatch.setattr(judge_module, "LARGEST_REQUEST", SESSION_BYTES)
     shutil.copy(ROOT / "pcaps" / "linux612-siw-ksmbd-mtu1500.pcap", tmp_path / "session.pcap")
     return tmp_path
 
@@ -171,6 +175,25 @@ def test_counters_of_both_sides(folder: Path) -> None:
     assert not any("counters" in complaint for complaint in judge(signed, folder, counted=True))
     counted(folder, 4096, 0, 0, 2_000_000)
     assert sum("counters" in complaint for complaint in judge(signed, folder, counted=True)) == 3
+
+
+@pytest.mark.parametrize(
+    ("mounted", "largest", "complaint"),
+    [
+        ("rsize=131072,wsize=1048576", 300_000, "the client reads 131072 bytes at once"),
+        ("rsize=1048576,wsize=131072", 300_000, "the longest WRITE is of 300000 bytes; 131072 are mounted"),
+        ("rsize=1048576,wsize=1048576", 400_000, "the longest READ is of 300000 bytes; 400000 are mounted"),
+        ("rw", 300_000, "does not say its rsize"),
+    ],
+)
+def test_requests_are_as_long_as_they_can_be(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, mounted: str, largest: int, complaint: str
+) -> None:
+    counted(folder, 3_000_000 - 40, 4_000_000, 100)
+    monkeypatch.setattr(judge_module, "LARGEST_REQUEST", largest)
+    (folder / "mount.txt").write_text(f"//h/share /mnt cifs {mounted} 0 0\n")
+    complaints = judge(SIW, folder, counted=True)
+    assert complaints and complaint in " ".join(complaints)
 
 
 def test_known_defect_of_the_client(folder: Path) -> None:

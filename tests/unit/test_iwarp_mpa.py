@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Literal
 
 import pytest
 from construct import Container
@@ -160,3 +161,40 @@ def test_fpdus_are_padded_to_four(length: int) -> None:
 @pytest.mark.parametrize(("mss", "ulpdu"), [(1448, 1442), (1460, 1454), (8944, 8938), (65483, 65474), (1, 128)])
 def test_segment_sized_ulpdus(mss: int, ulpdu: int) -> None:
     assert mpa.ulpdu_for_segment(mss) == ulpdu
+
+
+def legacy(order: Literal["big", "little"], ird: int, ord_: int, more: bytes = b"") -> bytes:
+    return ird.to_bytes(4, order) + ord_.to_bytes(4, order) + more
+
+
+@pytest.mark.parametrize(
+    ("private_data", "expected_ord"),
+    [
+        (legacy("big", 32, 1), 16),
+        (legacy("little", 32, 1), 16),  # Linux 6.12
+        (legacy("big", 4, 1), 4),
+        (legacy("little", 4, 1), 4),
+        (legacy("big", 1, 1), 1),
+        (legacy("big", 4, 1, b"more"), 4),
+        (legacy("big", 0, 1), 1),
+        (legacy("big", 4, 0), 1),
+        (legacy("big", mpa.NOT_NEGOTIATED, 1), 1),
+        (legacy("big", 4, 1)[:7], 1),
+        (b"from client", 1),
+        (b"", 1),
+    ],
+)
+def test_reads_towards_a_peer_of_revision_1(private_data: bytes, expected_ord: int) -> None:
+    """MS-SMBD 6.1: the depths stand in the first bytes of the private data, in one order or the other."""
+    request = mpa.request_frame(private_data, crc=False, revision=1)
+    reply, agreed = mpa.accept_frame(request, b"", crc=False)
+    assert (agreed.ird, agreed.ord, reply.limits) == (16, expected_ord, None)
+    said = private_data not in (b"", b"from client") and mpa.legacy_depths(private_data) is not None
+    assert reply.private_data == (legacy("big", 16, expected_ord) if said else b"")
+    assert mpa.accept_frame(request, b"own", crc=False)[0].private_data == b"own"
+
+
+def test_depths_in_private_data_do_not_count_in_revision_2() -> None:
+    request = Frame(ENHANCED, 2, ReadLimits(2, 0), legacy("big", 32, 1))
+    reply, agreed = mpa.accept_frame(request, b"", crc=False)
+    assert (agreed.ord, reply.private_data) == (2, b"")

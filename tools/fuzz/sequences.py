@@ -14,6 +14,7 @@ from smb3server.client.connection import Break
 from smb3server.client.files import RemoteFile, Tree
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire import create_contexts as contexts
+from smb3server.wire import read_write
 from smb3server.wire.create import CreateRequest, pack_request
 from smb3server.wire.create_contexts import RawContext
 from smb3server.wire.file_info import RenameInformation, encode_rename
@@ -180,7 +181,16 @@ class Actor:
         if entry is not None:
             data = self.chance.randbytes(self.chance.choice((0, 1, 100, 4096, 70000)))
             offset = self.chance.choice((0, 0, 1, 4096, 100000, (1 << 63) - 1))
-            await self._via(entry).write(entry.file, offset, data)
+            await self._write_at(entry, offset, data)
+
+    async def _write_at(self, entry: Held, offset: int, data: bytes) -> None:
+        """One WRITE, also where no file can have data: ``Tree.write`` would refuse."""
+        persistent, volatile = entry.file.file_id
+        record = read_write.WriteRequest(
+            data_offset=read_write.TAIL, length=len(data), offset=offset, persistent=persistent, volatile=volatile
+        )
+        body = [read_write.WRITE_REQUEST.pack(record), data or b"\0"]
+        (await self._via(entry).call(Command.WRITE, body, payload=len(data))).release()
 
     async def _read(self) -> None:
         entry = self._pick(folder=False)

@@ -114,6 +114,8 @@ CASES = (
     Case("stress", "siw", captured=False, program="stress", tap=True),
     Case("stress-tcp", "tcp", captured=False, program="stress", tap=True),
     Case("rxe", "rxe", rdma_transfers=True, invalidation=True, tap=True, client_defect=FULL_QUEUE),
+    Case("rxe-sign", "rxe", "sign", tap=True, client_defect=FULL_QUEUE),
+    Case("rxe-seal", "rxe", "seal", encrypted=True, tap=True, client_defect=FULL_QUEUE),
     Case("rxe-mtu9000", "rxe", rdma_transfers=True, invalidation=True, tap=True, mtu=9000, client_defect=FULL_QUEUE),
     Case(
         "rxe-netem", "rxe", rdma_transfers=True, invalidation=True, tap=True, netem=DISORDER, client_defect=FULL_QUEUE

@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 import shutil
+import struct
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -20,11 +21,22 @@ from tools.pcap.capture import CaptureError
 from tools.pcap.replay import replay
 from tools.pcap.rewrite import rewrite
 from tools.pcap.session import CaptureFile, read_capture
+from tools.pcap.smb2 import READ, WRITE
 
 FABRICS = {"siw": "iwarp", "rxe": "roce", "tcp": "tcp"}
 """What the capture shows, by the protocol of a case."""
 SESSION_FILE_BYTES = 300_000
 """Size of the file that guest/workout.sh writes and reads back in the captured session."""
+
+DEPTHS = {"siw": 1 << 20, "rxe": 2 << 20}
+"""Bytes that a memory region of the client's device holds, by protocol: what one READ or WRITE by RDMA can move."""
+
+LARGEST_REQUEST = 4 << 20
+"""Bytes that guest/workout.sh reads and writes with one call in the captured session."""
+
+REQUEST_BYTES, LENGTH_AT = 112, 68
+"""Length of the header and the fixed part of READ and WRITE requests, and where both say how much (MS-SMB2 2.2.19,
+2.2.21)."""
 
 SMALL_BYTES, SMALL_REQUESTS = 65536, 300
 """What the workout at most reads and writes in requests too small for RDMA."""
@@ -65,12 +77,18 @@ class Expert(NamedTuple):
         return f"tshark: {self.severity} {self.protocol}: {self.summary} ({self.times} times)"
 
 
-SENT_BY_SERVER = "!tcp || tcp.srcport == 445 || tcp.srcport == 5445"
+def _sent_by_server(capture: Path) -> str:
+    """A filter for tshark. It takes only the first packet of a RoCEv2 message for a fragment, and loses its place in
+    compounds that the client's kernel splits over fragments: it cannot judge what the client sends."""
+    servers = {session.server[0] for session in read_capture(capture).sessions if session.fabric == "roce"}
+    return " || ".join(
+        ["tcp.srcport == 445", "tcp.srcport == 5445", *(f"ip.src == {host}" for host in sorted(servers))]
+    )
 
 
 def tshark_experts(capture: Path) -> list[Expert]:
-    """tshark's expert items from severity warning up, of what the server sent (RoCEv2: of both ends). tshark loses its
-    place in compounds that the client's kernel splits over fragments. Raises ``RuntimeError`` if tshark fails."""
+    """tshark's expert items from severity warning up, of what the server sent. Raises ``RuntimeError`` if tshark
+    fails."""
     # artemis claims TCP 5445 and would hide everything; ports decide for tshark, not content.
     command = [
         "tshark",
@@ -80,7 +98,7 @@ def tshark_experts(capture: Path) -> list[Expert]:
         str(capture),
         "-q",
         "-z",
-        f"expert,warn,{SENT_BY_SERVER}",
+        f"expert,warn,{_sent_by_server(capture)}",
     ]
     run = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     if run.returncode:
@@ -222,6 +240,33 @@ def _counters(case: Case, folder: Path) -> list[str]:
     return found
 
 
+def _sizes(case: Case, folder: Path, capture: CaptureFile) -> list[str]:
+    """Whether READs and WRITEs in the capture were as long as the client's mount allows, and that as long as its device
+    does."""
+    path = folder / "mount.txt"
+    stated = dict(re.findall(r"\b([rw]size)=(\d+)", path.read_text() if path.exists() else ""))
+    if len(stated) != 2:
+        return ["the mount does not say its rsize and wsize"]
+    rsize, wsize = int(stated["rsize"]), int(stated["wsize"])
+    if case.rdma_transfers and rsize < DEPTHS[case.protocol]:
+        return [f"the client reads {rsize} bytes at once: not what its device can do, {DEPTHS[case.protocol]}"]
+    if case.encrypted:
+        # How much each request asks for cannot be seen; that all arrived and fitted has been judged.
+        return []
+    longest = dict.fromkeys((READ, WRITE), 0)
+    for session in capture.sessions:
+        for _, part in session.smb2():
+            if part.command in longest and not part.is_response and len(part.data) >= REQUEST_BYTES:
+                (length,) = struct.unpack_from("<I", part.data, LENGTH_AT)
+                length = length or sum(descriptor.length for descriptor in part.descriptors)
+                longest[part.command] = max(longest[part.command], length)
+    found = []
+    for name, limit, length in (("READ", rsize, longest[READ]), ("WRITE", wsize, longest[WRITE])):
+        if length != min(limit, LARGEST_REQUEST):
+            found.append(f"capture: the longest {name} is of {length} bytes; {min(limit, LARGEST_REQUEST)} are mounted")
+    return found
+
+
 def _steady(folder: Path) -> list[str]:
     """The data path registers and allocates nothing once it is warm, and moves data by RDMA."""
     try:
@@ -278,6 +323,8 @@ def judge(case: Case, folder: Path, counted: bool = False) -> list[str]:
     problems, capture = _capture(case, path)
     found += problems[:10]
     if capture is not None:
+        if case.protocol != "tcp" and not case.verbs and counted and not case.program:  # as workout.sh leaves it
+            found += _sizes(case, folder, capture)
         if shutil.which("tshark"):
             found += tshark_complaints(path)[:10]
         else:

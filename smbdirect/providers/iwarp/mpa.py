@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from typing import Annotated, NamedTuple
 
-from construct import Bytes, Int8ub, Int16ub
+from construct import Bytes, Int8ub, Int16ub, Int32ub
 from crc32c import crc32c
 
 from smbdirect.codec import Buffer, Codec
@@ -27,7 +27,7 @@ NOT_NEGOTIATED = 0x3FFF
 DEFAULT_READ_DEPTH = 16
 """RDMA Reads in flight per direction that we offer."""
 REVISION_1_ORD = 1
-"""Reads in flight towards a revision 1 peer, whose IRD nobody told us."""
+"""Reads in flight towards a revision 1 peer whose IRD nobody told us."""
 
 
 class FrameFlag(enum.IntFlag):
@@ -75,8 +75,16 @@ class ReadLimits(NamedTuple):
     ord: Annotated[int, Int16ub]
 
 
+class LegacyDepths(NamedTuple):
+    """IRD/ORD Negotiate Header: the first bytes of the private data where RFC 6581 is not known (MS-SMBD 6.1)."""
+
+    ird: Annotated[int, Int32ub]
+    ord: Annotated[int, Int32ub]
+
+
 FRAME_HEADER = Codec(FrameHeader)
 READ_LIMITS = Codec(ReadLimits)
+LEGACY_DEPTHS = Codec(LegacyDepths)
 
 
 class Frame(NamedTuple):
@@ -155,14 +163,35 @@ def check_request(request: Frame) -> None:
         raise ProtocolError("peer requires markers", "RFC 5044 7.1.1")
 
 
+def legacy_depths(private_data: bytes) -> LegacyDepths | None:
+    """IRD and ORD in the private data of a peer without RFC 6581, None where there are none (MS-SMBD 6.1).
+
+    Older Linux (6.12) sends them in its machine's byte order instead of the network's. Depths are small numbers, none
+    of them 0, which tells one order from the other, and both from other private data.
+    """
+    if len(private_data) < LEGACY_DEPTHS.size:
+        return None
+    found = LEGACY_DEPTHS.unpack(private_data)
+    swapped = LegacyDepths(*(int.from_bytes(value.to_bytes(4), "little") for value in found))
+    for depths in (found, swapped):
+        if min(depths) > 0 and max(depths) < NOT_NEGOTIATED:
+            return depths
+    return None
+
+
 def accept_frame(request: Frame, private_data: bytes, crc: bool) -> tuple[Frame, Parameters]:
     """The responder's reply to an acceptable request, and what is then agreed."""
     use_crc = crc or FrameFlag.CRC in request.flags
     flags = FrameFlag.CRC if use_crc else FrameFlag(0)
     if request.limits is None:
         # Revision 2 without enhanced set-up is answered in kind: it has no IRD and ORD to agree on.
+        depths = legacy_depths(request.private_data)
+        depth = REVISION_1_ORD
+        if depths is not None:
+            depth = min(DEFAULT_READ_DEPTH, depths.ird)
+            private_data = private_data or LEGACY_DEPTHS.pack(LegacyDepths(DEFAULT_READ_DEPTH, depth))
         return Frame(flags, request.revision, None, private_data), Parameters(
-            request.revision, use_crc, DEFAULT_READ_DEPTH, REVISION_1_ORD
+            request.revision, use_crc, DEFAULT_READ_DEPTH, depth
         )
     rtr = _choose_rtr(request.limits)
     ird_flags, ord_flags = _rtr_flags(rtr)

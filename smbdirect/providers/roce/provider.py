@@ -8,6 +8,7 @@ import secrets
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 from typing import cast
 
 from smbdirect.errors import ConnectionLost, ProviderError
@@ -299,6 +300,7 @@ class RoceProvider:
         segment = interface_mtu <= LOCAL_MTU if self._segmentation is None else self._segmentation
         endpoint.path = PacketPath(route, peer.queue_pair, mtu, segment, endpoint.counters)
         reads = min(own.initiator_depth, peer.responder_resources)
+        endpoint.capabilities = replace(self.capabilities, max_outstanding_reads=reads)
         endpoint.queue_pair.start(peer.psn, own.psn, mtu, reads, peer.rnr_retry)
 
     def reject(self, connection: Connection, private_data: bytes) -> None:

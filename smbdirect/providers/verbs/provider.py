@@ -7,6 +7,7 @@ import ctypes
 import errno
 import os
 from collections.abc import Callable
+from dataclasses import replace
 
 from smbdirect.errors import ConnectionLost, ProviderError
 from smbdirect.providers.base import Capabilities, CloseCause, CloseReason, Endpoint, ignore_change
@@ -198,11 +199,13 @@ class VerbsConnectionRequest:
             # what the peer cannot do. An SMB client asks for no outbound Reads (ORD 0), so the wrong one would be 0,
             # and its first inbound Read would end the connection.
             responder = initiator = max(responder, initiator)
+        reads = min(initiator, opened.max_initiator_depth)
+        connection.endpoint.capabilities = replace(connection.endpoint.capabilities, max_outstanding_reads=reads)
         parameters = abi.ConnParam(
             private_data=ctypes.addressof(buffer) if private_data else None,
             private_data_len=len(private_data),
             responder_resources=min(responder, opened.max_read_depth),
-            initiator_depth=min(initiator, opened.max_initiator_depth),
+            initiator_depth=reads,
             rnr_retry_count=RNR_RETRY_COUNT,
         )
         if connection.cm.libraries.cm.rdma_accept(connection.cm_id, ctypes.byref(parameters)):

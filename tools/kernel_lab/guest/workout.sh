@@ -26,18 +26,20 @@ ck mv /mnt/d/a300k /mnt/d/b300k
 echo 3 > /proc/sys/vm/drop_caches
 ck dd if=/mnt/d/b300k of=/tmp/b bs=300000 iflag=direct,fullblock status=none    # the server RDMA-Writes
 ck cmp -s /tmp/a /tmp/b; ck grep -q hello /mnt/d/small
+[ "$(stat -c %s /tmp/bulk 2>/dev/null)" = $BULK_BYTES ] || head -c $BULK_BYTES /dev/urandom > /tmp/bulk
+ck dd if=/tmp/bulk of=/mnt/d/big bs=4M count=1 oflag=direct status=none     # READ and WRITE as long as the client makes them
+ck dd if=/mnt/d/big of=/tmp/big bs=4M iflag=direct,fullblock status=none; ck cmp -n 4194304 -s /tmp/bulk /tmp/big
 ck rm /mnt/d/small; ck stat -f /mnt
 ck umount /mnt
 stop_capture
 
 ck netem_on      # only from here on: what the judge reads of the first session is what both ends sent
 ck mnt; [ $fail = 1 ] && exit 1
-[ "$(stat -c %s /tmp/bulk 2>/dev/null)" = $BULK_BYTES ] || head -c $BULK_BYTES /dev/urandom > /tmp/bulk
 ck t cp /tmp/bulk /mnt/copied; ck t sync /mnt/copied
 umount /mnt; ck mnt                             # no client cache left
 ck t dd if=/mnt/copied of=/tmp/back bs=1M; ck cmp -s /tmp/bulk /tmp/back
-ck t dd if=/dev/zero of=/mnt/w1m bs=1M count=$BULK_MIB oflag=direct
-ck t dd if=/mnt/w1m of=/dev/null bs=1M iflag=direct
+ck t dd if=/tmp/bulk of=/mnt/w4m bs=4M oflag=direct
+ck t dd if=/mnt/w4m of=/tmp/back bs=4M iflag=direct; ck cmp -s /tmp/bulk /tmp/back
 ck t dd if=/dev/zero of=/mnt/w4k bs=4k count=1000 oflag=direct
 ck t dd if=/mnt/w4k of=/dev/null bs=4k count=1000 iflag=direct
 par() {
@@ -52,12 +54,13 @@ churn() { i=0; while [ $i -lt 100 ]; do echo $i > /mnt/d/f$i && mv /mnt/d/f$i /m
 ck t churn
 cp /proc/fs/cifs/DebugData $CASE_OUT/debugdata.txt
 cp /proc/fs/cifs/Stats $CASE_OUT/stats.txt
+grep ' /mnt ' /proc/mounts > $CASE_OUT/mount.txt
 if [ -n "$ASK_STATUS" ]; then   # the host puts the server's view of the same connection beside it
   : > $CASE_OUT/ask-status; i=0
   while [ -e $CASE_OUT/ask-status ] && [ $i -lt 100 ]; do sleep 0.2; i=$((i+1)); done
 fi
 grep -E "SMBDirect|Conn|credits|MR |RDMA" /proc/fs/cifs/DebugData
-ck rm -r /mnt/d /mnt/copied /mnt/w1m /mnt/w4k /mnt/p1 /mnt/p2 /mnt/p3 /mnt/p4; ck umount /mnt
+ck rm -r /mnt/d /mnt/copied /mnt/w4m /mnt/w4k /mnt/p1 /mnt/p2 /mnt/p3 /mnt/p4; ck umount /mnt
 ck netem_off
 dmesg | grep -iE "WARN|BUG|Call Trace|bad |invalid|error" | grep -iE "cifs|siw|rxe|rdma|smb" | tail -20
 exit $fail
