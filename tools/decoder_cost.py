@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import NamedTuple
 
+from smb3server import output
 from smb3server.auth.acceptor import Acceptor
 from smb3server.auth.principals import Principals
 from smb3server.auth.users import Account, UserDatabase, nt_hash
@@ -414,6 +415,12 @@ async def _table() -> None:
         )
 
 
-if __name__ == "__main__":
+def main() -> int:
+    """Print the table."""
     logging.disable(logging.CRITICAL)
     asyncio.run(_table())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(output.run(main))

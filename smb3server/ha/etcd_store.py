@@ -435,7 +435,9 @@ def _why(error: BaseException | None) -> str:
 
 
 def _reason(error: Exception | None) -> str:
-    """Why a member did not answer as it should."""
+    """Why a member that is named beside it did not answer as it should."""
+    if type(error) is aiohttp.ClientConnectorError and error.os_error.errno:
+        return os.strerror(error.os_error.errno)
     silent = error is None or isinstance(error, TimeoutError)
     return "silent" if silent else _why(error)
 

@@ -96,6 +96,8 @@ def test_what_must_not_be_is_found(tmp_path: Path) -> None:
 
 async def _one(answer: int) -> list[int]:
     class Transport:
+        rdma = None
+
         def start(self, *_: object) -> None: ...
 
     client = FuzzClient(Transport())

@@ -178,7 +178,7 @@ def test_the_cluster_command_reads_the_file_of_another_machine(
     said = capsys.readouterr().err
     assert "only-on-nodes" not in said
     assert said.startswith("smb3server cluster: no etcd member answers in ")
-    assert said.endswith(" s (127.0.0.1:1: Connection refused)\n")
+    assert said.endswith(" s (last http://127.0.0.1:1: Connection refused)\n")
     file.write_text("[cluster]\nwrong = 1\n")
     assert cli_main(["cluster", "--config", str(file), "status"]) == 1
     assert "[cluster]: unknown key wrong" in capsys.readouterr().err
