@@ -353,8 +353,10 @@ def interface_list_response(interfaces: Sequence[InterfaceInfo]) -> Any:
 
 
 def parse_interface_list(response: Any) -> list[InterfaceInfo]:
-    """What a server answered."""
-    found = []
+    """What a server answered; nothing if that was an error, whose list is a null pointer."""
+    found: list[InterfaceInfo] = []
+    if response["ErrorCode"]:
+        return found
     listing = response["InterfaceList"]
     for item in listing["InterfaceInfo"] if listing["NumberOfInterfaces"] else ():
         flags = item["Flags"]

@@ -191,9 +191,9 @@ def _read_in_thread(
 
 def _reply(record: ReadRequest, found: Open, buffer: PooledBuffer, count: int, remote: RemoteMemory | None) -> Response:
     """Answer with what was read. The response owns the buffer from here on; if this raises, the caller still does."""
-    found.position = record.offset + count
     if count == 0 or count < record.minimum_count:
         raise StatusError(NtStatus.END_OF_FILE)
+    found.position = record.offset + count
     data = buffer.view[:count]
     if remote is None:
         fixed = READ_RESPONSE.pack(ReadResponse(data_offset=READ_DATA_OFFSET, data_length=count))

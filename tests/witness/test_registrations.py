@@ -223,3 +223,23 @@ def test_who_is_told(table: Registrations) -> None:
     assert table.notify(ShareMove(NET_NAME, "Data", TARGET), 0) == 1
     assert table.notify(ShareMove("elsewhere", "Data", TARGET), 0) == 0
     assert table.notify(IpChange(NET_NAME, TARGET), 0) == 1
+
+
+@pytest.mark.parametrize("request_", [FIRST, replace(SECOND, keepalive=100)])
+def test_a_notification_is_a_use(request_: Request) -> None:
+    """3.1.4.4: who was told after hours of waiting has all the time of an unused registration to wait again."""
+    table = Registrations(manual_cluster(), Limits(default_keepalive=10_000, max_keepalive=10_000, unused=300))
+    request_ = replace(request_, keepalive=10_000) if request_.extended else request_
+    inbox = Inbox()
+    key = table.register(request_, OWNER, "u", 0)
+    table.wait(key, OWNER, 1, inbox)
+    table.handle_timer(5000)
+    assert table.notify(ResourceChanged(NET_NAME, False), 5000) == 1
+    table.handle_timer(5001)
+    assert len(table) == 1
+    assert table.notify(ResourceChanged(NET_NAME, True), 5002) == 1
+    table.wait(key, OWNER, 5003, inbox)
+    assert inbox.answers == [(Win32.SUCCESS, MessageType.RESOURCE_CHANGE)] * 2
+    # Who does not wait again is forgotten in the end.
+    table.handle_timer(5303)
+    assert len(table) == 0
