@@ -124,7 +124,8 @@ class WitnessInterface:
         handle = bytes(ndr.HANDLE_SIZE)
         status = ndr.Win32.SUCCESS
         try:
-            key = self._registrations.register(wanted, owner, owner[1], self._clock())
+            user = str(association.caller.identity) if association.caller is not None else ""
+            key = self._registrations.register(wanted, owner, user, self._clock())
             handle = bytes(4) + key
             self._watch_group(association)
             log.debug("%s (%s) registered for %s", wanted.client, association.peer_host, wanted.net_name)
@@ -146,7 +147,7 @@ class WitnessInterface:
     def _rundown(self, owner: tuple[int, str]) -> None:
         count = self._registrations.owner_gone(owner)
         if count:
-            log.debug("%s disconnected: %d registrations ended", owner[1], count)
+            log.debug("%r disconnected: %d registrations ended", owner[1], count)
 
     def _unregister(self, association: Association, request: Any) -> Any:
         """3.1.4.3."""

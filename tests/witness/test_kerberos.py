@@ -138,4 +138,4 @@ def test_kerberos(kerberized: Running, options: str) -> None:
         finally:
             client.kill()
     assert output.split() == ["2", "FILES"], errors
-    assert users == [f"{REALM}\\{USER}".casefold()]
+    assert users == [f"{REALM}\\{USER}"]
