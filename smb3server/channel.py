@@ -20,6 +20,10 @@ ERROR_BODY = struct.pack("<HBBIB", 9, 0, 0, 0, 0)
 """SMB2 ERROR Response without data (MS-SMB2 2.2.2)."""
 
 
+ADDRESS_SPACE = 1 << 64
+"""Bytes that a descriptor's Offset and Length can reach (MS-SMBD 2.2.3.1)."""
+
+
 class RemoteMemory(NamedTuple):
     """Where the peer wants the data, and what to invalidate with the response."""
 
@@ -35,8 +39,8 @@ class RemoteMemory(NamedTuple):
 
 def remote_buffers(request: Request, record: ReadRequest | WriteRequest, length: int) -> RemoteMemory | None:
     """None for data in the message. MS-SMB2 3.3.5.12, 3.3.5.13: Channel counts from dialect 3.0 on; an unknown value,
-    one that needs RDMA on a connection without, or descriptors that are malformed or cover less than ``length`` bytes
-    fail with INVALID_PARAMETER.
+    one that needs RDMA on a connection without, or descriptors that are malformed, leave the address space or cover
+    less than ``length`` bytes fail with INVALID_PARAMETER.
 
     So do descriptors where data is to be encrypted: without the transforms of 2.2.43, which this server does not
     negotiate, what goes by RDMA goes in the clear. Clients do not ask for it there (3.2.4.6, 3.2.4.7)."""
@@ -54,5 +58,7 @@ def remote_buffers(request: Request, record: ReadRequest | WriteRequest, length:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     buffers = descriptors(message, record.channel_info_offset, record.channel_info_length)
     if sum(buffer.length for buffer in buffers) < length:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    if any(buffer.offset + buffer.length > ADDRESS_SPACE for buffer in buffers):
         raise StatusError(NtStatus.INVALID_PARAMETER)
     return RemoteMemory(rdma, buffers, buffers[0].token if invalidate else None)

@@ -42,6 +42,8 @@ class Connection:
         self.client_capabilities = 0
         self.client_security_mode = 0
         self.client_dialects: tuple[int, ...] = ()
+        self.client_knows_posix = False
+        """It offered the POSIX extensions: a Linux client."""
         self.server_capabilities = 0
         self.server_security_mode = 0
         self.supports_multi_credit = False

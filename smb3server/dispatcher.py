@@ -52,8 +52,8 @@ _NEGOTIATE = int(Command.NEGOTIATE)
 _SESSION_SETUP = int(Command.SESSION_SETUP)
 _CANCEL = int(Command.CANCEL)
 _CREATE = int(Command.CREATE)
+_TREE_CONNECT = int(Command.TREE_CONNECT)
 _SESSIONLESS = frozenset((_NEGOTIATE, _SESSION_SETUP))
-_ERROR = 0xC0000000
 _MESSAGE_OVERHEAD = 128
 """Transform header and tag."""
 CHAIN_MARK = 4 << 20
@@ -115,6 +115,14 @@ def _unless_failed(result: Response | StatusError, error: StoreError | None) -> 
     if result.on_sent is not None:
         result.on_sent()
     return StatusError(error.status)
+
+
+def _is_secret(request: Request) -> bool:
+    """Whether the reply is encrypted although the request was not (3.3.4.1.4): it says why that was refused."""
+    session, tree, command = request.session, request.tree, request.header.command
+    if session is None or session.cipher is None or command in _SESSIONLESS:
+        return False
+    return session.encrypt_data or (tree is not None and tree.encrypt_data and command != _TREE_CONNECT)
 
 
 class Dispatcher:
@@ -405,13 +413,15 @@ class Dispatcher:
             tree = session.tree_connect_table.get(tree_id)
             if tree is None:
                 raise StatusError(NtStatus.NETWORK_NAME_DELETED)
+            request.tree = tree
             if tree.encrypt_data and chain.cipher_session is None:
                 raise StatusError(NtStatus.ACCESS_DENIED)
-            request.tree = tree
             self._inherit_file(request, chain, related)
 
     def _verify(self, request: Request, session: Session | None) -> None:
         """3.3.5.2.4. A session setup that binds has no channel here yet: its handler verifies it."""
+        if request.header.command == _NEGOTIATE:
+            raise StatusError(NtStatus.INVALID_PARAMETER)
         if session is None:
             return
         channel = session.channel_list.get(self.connection)
@@ -434,7 +444,8 @@ class Dispatcher:
         file_id = checks.FILE_ID.unpack_from(request.message, HEADER_SIZE + offset)
         if file_id != RELATED_FILE_ID:
             chain.file_id = file_id
-        elif related and chain.file_id is None and chain.status & _ERROR == _ERROR:
+        elif related and chain.file_id is None and chain.status:
+            # STOPPED_ON_SYMLINK is no more than a warning, but no FileId comes of it either.
             raise StatusError(chain.status)
 
     # Completing
@@ -452,6 +463,11 @@ class Dispatcher:
             chain.status = result.status
             chain.file_id = None
         reply = self.writer.reply(request, result)
+        if chain.cipher_session is None and _is_secret(request):
+            # Not together with replies that go out in clear.
+            self._flush(chain)
+            self.writer.send([reply], request.session)
+            return
         if chain.replies:
             # Replies that do not fit one message of the transport's go out in several.
             limit = self.connection.transport.max_outbound_message_size - _MESSAGE_OVERHEAD

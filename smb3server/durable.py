@@ -280,7 +280,7 @@ def reconnect(request: Request, found: dict[bytes, Any], path: tuple[str, ...], 
         part.upper() for part in _current_path(entry)
     ]:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    _attach(entry, durable, session, tree)
+    _attach(entry, durable, request, session, tree)
     server.handles.reconnected += 1
     return entry
 
@@ -299,7 +299,8 @@ def _wake(entry: Open) -> None:
         raise StatusError(NtStatus.ACCESS_DENIED) from None
 
 
-def _attach(entry: Open, durable: Durability, session: Session, tree: TreeConnect) -> None:
+def _attach(entry: Open, durable: Durability, request: Request, session: Session, tree: TreeConnect) -> None:
+    replay.restart(entry, request)
     entry.session, entry.tree = session, tree
     entry.file_id = (entry.file_id[0], session.server.new_file_id()[1])
     session.open_table[entry.file_id[1]] = entry
@@ -360,7 +361,7 @@ def revived(request: Request, found: dict[bytes, Any]) -> Open | None:
     ):
         raise StatusError(NtStatus.ACCESS_DENIED)
     _wake(entry)
-    _attach(entry, entry.durable, session, tree)
+    _attach(entry, entry.durable, request, session, tree)
     session.server.handles.replayed += 1
     return entry
 

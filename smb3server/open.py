@@ -89,12 +89,12 @@ class Open:
         "path",
         "pipe",
         "position",
-        "position",
         "replayable",
         "resume_key",
         "session",
         "share_access",
         "reserved",
+        "sequence_epoch",
         "tree",
         "usage",
         "watcher",
@@ -124,7 +124,11 @@ class Open:
         self.wrote = False
         """Whether data was written through it (change notification)."""
         self.position = 0
-        """CurrentByteOffset: behind the last byte read or written."""
+        """CurrentByteOffset: behind the last byte read or written, or where the client set it (MS-FSCC 2.4.39).
+
+        That section lets reads and writes move it for synchronous opens only. SMB2 opens do not say what they are, as
+        2.2.13 of MS-SMB2 has those options ignored: they count as synchronous, as in Samba. Windows lets only the
+        client move it."""
         self.in_flight = 0
         """Worker threads and RDMA transfers that use the handle: it stays open for them."""
         self.pipe: Pipe | None = None
@@ -144,6 +148,8 @@ class Open:
         self.outstanding_requests = 0
         """Pending ones with the current channel sequence, and those with older ones."""
         self.outstanding_pre_requests = 0
+        self.sequence_epoch = 1
+        """Which of its client's sessions the two counts belong to. Not in spec."""
         self.app_instance_id: bytes | None = None
         self.app_instance_version: tuple[int, int] | None = None
         """ApplicationInstanceVersionHigh and -Low."""
@@ -155,8 +161,6 @@ class Open:
         """QUERY_DIRECTORY under way."""
         self.watcher: Watcher | None = None
         """CHANGE_NOTIFY, from its first request on."""
-        self.position = 0
-        """CurrentByteOffset: what the client last set, nothing moves it."""
         self.next_ea = 0
         """Index of the EA at which a scan of them goes on."""
         self.usage: Usage | None = None

@@ -139,17 +139,33 @@ def check_sequence(request: Request, entry: Open) -> None:
         raise StatusError(NtStatus.FILE_NOT_AVAILABLE)
 
 
+def restart(entry: Open, request: Request) -> None:
+    """Take the sequence of the request by which a client comes back to an open. ChannelSequence counts within a session
+    of the client (3.2.1.3), and this one is new. What is still under way for the old one does not count any more."""
+    entry.channel_sequence = request.header.status & 0xFFFF
+    entry.outstanding_requests = entry.outstanding_pre_requests = 0
+    entry.sequence_epoch += 1
+
+
 def begin(request: Request) -> None:
-    """Open.OutstandingRequestCount. Only requests that pend can be outstanding when another one comes."""
-    if request.open is not None:
-        request.open.outstanding_requests += 1
+    """Count a request that pends in Open.OutstandingRequestCount: no other is outstanding when the next one comes.
+
+    A request with an old sequence is served if it changes nothing, but not counted (3.3.5.2.10). It remembers whether
+    it was counted, so that ``end`` takes off exactly what was added."""
+    entry = request.open
+    if entry is not None and request.header.status & 0xFFFF == entry.channel_sequence:
+        entry.outstanding_requests += 1
+        request.counted = entry.sequence_epoch
 
 
 def end(request: Request) -> None:
+    """Take a request that is answered off the count it is in by now (3.3.4.1): that of the open's sequence, or, after a
+    newer one came, that of older ones."""
     entry = request.open
-    if entry is None:
+    if entry is None or request.counted != entry.sequence_epoch:
         return
-    if request.header.status & 0xFFFF == entry.channel_sequence and entry.outstanding_requests:
+    request.counted = 0
+    if request.header.status & 0xFFFF == entry.channel_sequence:
         entry.outstanding_requests -= 1
-    elif entry.outstanding_pre_requests:
+    else:
         entry.outstanding_pre_requests -= 1

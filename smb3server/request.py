@@ -132,6 +132,8 @@ class Request:
     pending: Pending | None = None
     open: Open | None = None
     """The one it works on, once found."""
+    counted: int = 0
+    """``Open.sequence_epoch`` in which it was counted as outstanding; 0: it was not."""
     extra: dict[str, object] = field(default_factory=dict)
 
     @property

@@ -34,11 +34,13 @@ class WitnessInterface:
         self._require_privacy = require_privacy
         self._clock = clock
         self._deadline_set = deadline_set
+        self._waiting: dict[Deferred, None] = {}
+        """Calls of WitnessrGetInterfaceList while no interface is available."""
 
     def interface(self, association: Association) -> Interface:
         """For ``RpcListener``."""
         methods: dict[int, Operation] = {
-            0: operation(ndr.GetInterfaceList, lambda request: self._interfaces()),
+            0: lambda stub: self._interfaces(),
             1: operation(ndr.Register, lambda request: self._register(association, request)),
             2: operation(ndr.UnRegister, lambda request: self._unregister(association, request)),
             3: lambda stub: self._notify(association, stub),
@@ -61,9 +63,30 @@ class WitnessInterface:
 
         return run
 
-    def _interfaces(self) -> Any:
-        """3.1.4.1."""
-        return ndr.interface_list_response(self._cluster.interfaces())
+    def _interfaces(self) -> bytes | Deferred:
+        """3.1.4.1: a list without an interface that is available waits for one. The request has no parameters."""
+        answer = self._interface_list()
+        if answer is not None:
+            return answer
+        deferred = Deferred(lambda: self._waiting.pop(deferred, None))
+        self._waiting[deferred] = None
+        return deferred
+
+    def _interface_list(self) -> bytes | None:
+        """The answer as it is now; None: it has to wait."""
+        interfaces = self._cluster.interfaces()
+        if interfaces and not any(entry.state == ndr.InterfaceState.AVAILABLE for entry in interfaces):
+            return None
+        return bytes(ndr.interface_list_response(interfaces).getData())
+
+    def cluster_changed(self) -> None:
+        """Answer those who wait for an interface, if there is one by now (3.1.6.1)."""
+        answer = self._interface_list() if self._waiting else None
+        if answer is None:
+            return
+        waiting, self._waiting = self._waiting, {}
+        for deferred in waiting:
+            deferred.resolve(answer)
 
     def _owner(self, association: Association) -> tuple[int, str]:
         """Who may use a handle: the same user on a connection of the same association group."""
@@ -101,7 +124,8 @@ class WitnessInterface:
         handle = bytes(ndr.HANDLE_SIZE)
         status = ndr.Win32.SUCCESS
         try:
-            key = self._registrations.register(wanted, owner, owner[1], self._clock())
+            user = str(association.caller.identity) if association.caller is not None else ""
+            key = self._registrations.register(wanted, owner, user, self._clock())
             handle = bytes(4) + key
             self._watch_group(association)
             log.debug("%s (%s) registered for %s", wanted.client, association.peer_host, wanted.net_name)
@@ -123,7 +147,7 @@ class WitnessInterface:
     def _rundown(self, owner: tuple[int, str]) -> None:
         count = self._registrations.owner_gone(owner)
         if count:
-            log.debug("%s disconnected: %d registrations ended", owner[1], count)
+            log.debug("%r disconnected: %d registrations ended", owner[1], count)
 
     def _unregister(self, association: Association, request: Any) -> Any:
         """3.1.4.3."""

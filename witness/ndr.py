@@ -34,6 +34,7 @@ class Win32(enum.IntEnum):
     SUCCESS = 0
     ACCESS_DENIED = 5
     INVALID_PARAMETER = 87
+    NO_MORE_ITEMS = 259
     NOT_FOUND = 1168
     REVISION_MISMATCH = 1306
     NO_SYSTEM_RESOURCES = 1450
@@ -327,8 +328,12 @@ class UnRegisterExResponse(NDRCALL):  # type: ignore[misc]
 
 
 def interface_list_response(interfaces: Sequence[InterfaceInfo]) -> Any:
-    """WitnessrGetInterfaceList's answer."""
+    """WitnessrGetInterfaceList's answer: ERROR_NO_MORE_ITEMS if there are none (3.1.4.1)."""
     response = GetInterfaceListResponse()
+    if not interfaces:
+        response["InterfaceList"] = NULL
+        response["ErrorCode"] = Win32.NO_MORE_ITEMS
+        return response
     response["InterfaceList"]["NumberOfInterfaces"] = len(interfaces)
     for entry in interfaces:
         item = WitnessInterfaceInfo()
@@ -348,8 +353,10 @@ def interface_list_response(interfaces: Sequence[InterfaceInfo]) -> Any:
 
 
 def parse_interface_list(response: Any) -> list[InterfaceInfo]:
-    """What a server answered."""
-    found = []
+    """What a server answered; nothing if that was an error, whose list is a null pointer."""
+    found: list[InterfaceInfo] = []
+    if response["ErrorCode"]:
+        return found
     listing = response["InterfaceList"]
     for item in listing["InterfaceInfo"] if listing["NumberOfInterfaces"] else ():
         flags = item["Flags"]

@@ -278,10 +278,10 @@ class Registrations:
 
     # Events
 
-    def notify(self, event: Event) -> int:
+    def notify(self, event: Event, now: float) -> int:
         """3.1.6: tell every registration that the event is for. How many were told."""
         if isinstance(event, ResourceChanged):
-            return self._resource_changed(event)
+            return self._resource_changed(event, now)
         if isinstance(event, ClientMove):
             found = self._by_client.get(event.client.casefold(), {}).values()
             matching = [
@@ -290,17 +290,17 @@ class Registrations:
                 if (event.net_name is None or entry.net_name.casefold() == event.net_name.casefold())
                 and (event.registered is None or entry.ip_address in event.registered)
             ]
-            return self._tell(matching, MessageType.CLIENT_MOVE, pack_address_list(event.addresses), "move")
+            return self._tell(matching, MessageType.CLIENT_MOVE, pack_address_list(event.addresses), "move", now)
         entries = self._by_name.get(event.net_name.casefold(), {}).values()
         if isinstance(event, ShareMove):
             share = event.share.casefold()
             matching = [e for e in entries if e.share_name is not None and e.share_name.casefold() == share]
-            return self._tell(matching, MessageType.SHARE_MOVE, pack_address_list(event.addresses), "move")
+            return self._tell(matching, MessageType.SHARE_MOVE, pack_address_list(event.addresses), "move", now)
         if isinstance(event, ServiceMove):
-            return self._service_moves(event, entries)
-        return self._ip_changed(event, entries)
+            return self._service_moves(event, entries, now)
+        return self._ip_changed(event, entries, now)
 
-    def _service_moves(self, event: ServiceMove, entries: Iterable[Registration]) -> int:
+    def _service_moves(self, event: ServiceMove, entries: Iterable[Registration], now: float) -> int:
         shares = {share.casefold() for share in event.shares}
         of_shares: list[Registration] = []
         others: list[Registration] = []
@@ -311,16 +311,16 @@ class Registrations:
             elif entry.share_name.casefold() in shares:
                 of_shares.append(entry)
         messages = pack_address_list(event.addresses)
-        return self._tell(of_shares, MessageType.SHARE_MOVE, messages, "move") + self._tell(
-            others, MessageType.CLIENT_MOVE, messages, "move"
+        return self._tell(of_shares, MessageType.SHARE_MOVE, messages, "move", now) + self._tell(
+            others, MessageType.CLIENT_MOVE, messages, "move", now
         )
 
-    def _ip_changed(self, event: IpChange, entries: Iterable[Registration]) -> int:
+    def _ip_changed(self, event: IpChange, entries: Iterable[Registration], now: float) -> int:
         matching = [entry for entry in entries if entry.flags & RegisterFlags.IP_NOTIFICATION]
         # Changes add up: none may be dropped for a later one.
-        return self._tell(matching, MessageType.IP_CHANGE, pack_address_list(event.addresses), None)
+        return self._tell(matching, MessageType.IP_CHANGE, pack_address_list(event.addresses), None, now)
 
-    def _resource_changed(self, event: ResourceChanged) -> int:
+    def _resource_changed(self, event: ResourceChanged, now: float) -> int:
         name = event.name.casefold()
         matching = list(self._by_name.get(name, {}).values())
         if not matching:
@@ -332,14 +332,20 @@ class Registrations:
         if event.addresses is not None:
             matching = [entry for entry in matching if entry.ip_address in event.addresses]
         state = InterfaceState.AVAILABLE if event.available else InterfaceState.UNAVAILABLE
-        return self._tell(matching, MessageType.RESOURCE_CHANGE, pack_resource_change(event.name, state), (name, state))
+        return self._tell(
+            matching, MessageType.RESOURCE_CHANGE, pack_resource_change(event.name, state), (name, state), now
+        )
 
-    def _tell(self, entries: list[Registration], kind: MessageType, messages: bytes, about: Hashable) -> int:
+    def _tell(
+        self, entries: list[Registration], kind: MessageType, messages: bytes, about: Hashable, now: float
+    ) -> int:
         if not entries:
             return 0
         notification = Notification(kind, notification_stub(kind, messages, 1), about)
         for entry in entries:
             if entry.waiters:
+                # In use until now: its client has all the time of an unused one to wait again.
+                entry.last_use = now
                 self._answer(entry.waiters.popleft().answer, notification)
                 self._schedule(entry)
             else:

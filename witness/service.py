@@ -117,9 +117,10 @@ class WitnessService:
 
     def notify(self, event: Event) -> int:
         """Tell who registered for it; how many."""
-        count = self.registrations.notify(event)
+        count = self.registrations.notify(event, self._now())
         self.events_told += count
         log.info("%s: %d clients told", event, count)
+        self._interface.cluster_changed()
         self._set_timer()
         return count
 

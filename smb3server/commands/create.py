@@ -10,6 +10,7 @@ from typing import Any
 from smb3server import durable, granting, presentation, replay
 from smb3server.access import decide, masks
 from smb3server.backends import names
+from smb3server.backends.attributes import REPARSE_POINT
 from smb3server.backends.base import FileInfo, FolderNotRead
 from smb3server.commands.cutting import one_step
 from smb3server.errors import as_status_error
@@ -24,6 +25,7 @@ from smb3server.status import NtStatus, StatusError
 from smb3server.tree import ShareType
 from smb3server.wire import create_contexts as contexts
 from smb3server.wire.create import (
+    CREATE_FLAG_REPARSEPOINT,
     Access,
     CreateAction,
     CreateDisposition,
@@ -445,8 +447,11 @@ def _answers(opening: Opening, opened: Open, level: int) -> tuple[CreateResponse
             contexts.OnDiskIdResponse(info.key.inode & 0xFFFFFFFFFFFFFFFF, opening.backend.volume_serial)
         )
         answers.append(contexts.RawContext(contexts.QUERY_ON_DISK_ID, data))
+    # 2.2.14: Flags count from dialect 3.0 on.
+    reparse = info.attributes & REPARSE_POINT and opening.request.connection.dialect >= Dialect.SMB_3_0
     fields = CreateResponse(
         oplock_level=level,
+        flags=CREATE_FLAG_REPARSEPOINT if reparse else 0,
         create_action=opening.action,
         creation_time=info.creation_time,
         last_access_time=info.last_access_time,

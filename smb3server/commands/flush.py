@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from smb3server import write_times
+from smb3server.errors import as_status_error
 from smb3server.open import find_open
-from smb3server.request import Pending, Request, Response, handles
+from smb3server.request import Interim, Pending, Request, Response, handles
+from smb3server.stable_storage import start_flush
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire.create import Access
 from smb3server.wire.flush import FLUSH_RESPONSE, FlushResponse, parse_request
@@ -22,15 +22,24 @@ def flush(request: Request) -> Response | Pending:
     record = parse_request(request.message)
     found = find_open(request, (record.persistent, record.volatile))
     done = Response([FLUSH_RESPONSE.pack(FlushResponse())])
-    handle = found.handle
-    if handle is None:
+    if found.handle is None:
         return done
     if not found.granted_access & _WRITES:
         raise StatusError(NtStatus.ACCESS_DENIED)
 
-    async def work() -> Response:
-        await asyncio.to_thread(handle.flush)
-        write_times.settle(found)
-        return done
+    pending = request.pend(Interim.DELAYED)
 
-    return request.run(work())
+    def landed(error: StatusError | None) -> None:
+        if error is None:
+            try:
+                write_times.settle(found)
+            except OSError as failure:
+                error = as_status_error(failure)
+        if error is None:
+            pending.complete(done)
+        else:
+            pending.fail(error)
+
+    # The open may be closed meanwhile: its file stays open until it is flushed.
+    start_flush(found, landed)
+    return pending

@@ -70,9 +70,10 @@ def query_network_interface_info(control: Control) -> Buffer | Response:
     interfaces = [
         entry for entry in server.interfaces.visible_from(local) if server.guid_of_address(str(entry.address)) == guid
     ]
-    over_tcp = connection.transport.rdma is None
+    # 2.2.32.5 has one entry for an address. Only Linux needs two, and offers the POSIX extensions in 3.1.1.
+    plain_too = connection.transport.rdma is None and connection.client_knows_posix
     output = pack_interfaces(
-        interfaces, server.rdma_addresses, server.tcp_addresses, plain_too=over_tcp, rss=server.settings.rss
+        interfaces, server.rdma_addresses, server.tcp_addresses, plain_too=plain_too, rss=server.settings.rss
     )
     connection.interfaces_asked = True
     connection.rdma_interfaces_told = rdma_capable(interfaces, server.rdma_addresses)

@@ -19,6 +19,7 @@ from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.negotiate import (
     NEGOTIATE_REQUEST,
     NEGOTIATE_RESPONSE,
+    POSIX_EXTENSIONS,
     Capability,
     ContextType,
     Dialect,
@@ -93,7 +94,11 @@ def _negotiate_contexts(connection: Connection, contexts: list[tuple[int, memory
     hashes = offered.get(ContextType.PREAUTH_INTEGRITY)
     if hashes is None:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    if PREAUTH_SHA_512 not in numbers_of(hashes, 4):
+    hash_ids = numbers_of(hashes, 4)
+    if not hash_ids:
+        # 2.2.3.1.1: HashAlgorithmCount is greater than zero.
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    if PREAUTH_SHA_512 not in hash_ids:
         raise StatusError(NtStatus.SMB_NO_PREAUTH_INTEGRITY_HASH_OVERLAP)
     answers = [
         (
@@ -119,6 +124,7 @@ def _negotiate_contexts(connection: Connection, contexts: list[tuple[int, memory
             answers.append((ContextType.SIGNING, struct.pack("<HH", 1, algorithm)))
     connection.cipher_id = cipher
     connection.signing_algorithm_id = algorithm
+    connection.client_knows_posix = POSIX_EXTENSIONS in offered
     return answers
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 
 from smb3server.ceilings import Lent, Usage
@@ -18,6 +19,8 @@ from smb3server.wire.create import Access
 from smb3server.wire.header import Command
 from smb3server.wire.read_write import READ_DATA_OFFSET, READ_RESPONSE, ReadRequest, ReadResponse, parse_read_request
 from smbdirect.message_transport import PooledBuffer
+
+log = logging.getLogger(__name__)
 
 _READS = int(Access.READ_DATA | Access.EXECUTE)
 _MAX_OFFSET = (1 << 63) - 1
@@ -90,8 +93,7 @@ def _read_file(request: Request, record: ReadRequest, found: Open, remote: Remot
     try:
         count = _read_cached(found, buffer.view, offset)
         if count >= 0:
-            found.position = offset + count
-            return _reply(record, buffer, count, remote)
+            return _reply(record, found, buffer, count, remote)
     except BaseException:
         buffer.release()
         raise
@@ -114,12 +116,8 @@ def _read_later(
             if found.handle is None:
                 raise StatusError(NtStatus.FILE_CLOSED)
             result = _read_file(request, record, found, remote)
-        except (StatusError, OSError) as error:
-            failure = error if isinstance(error, StatusError) else as_status_error(error)
-            if remote is None:
-                pending.fail(failure)
-            else:
-                pending.complete(remote.failure(failure))
+        except Exception as error:
+            _fail(pending, error, remote)
             usage.call_next()
             return
         if isinstance(result, Response):
@@ -129,6 +127,21 @@ def _read_later(
     pending.on_cancel = cancelled
     usage.waiting.append(again)
     return pending
+
+
+def _fail(pending: Pending, error: Exception, remote: RemoteMemory | None) -> None:
+    """End a READ that pends, whatever went wrong: nobody above would answer it."""
+    if isinstance(error, StatusError):
+        failure = error
+    elif isinstance(error, OSError):
+        failure = as_status_error(error)
+    else:
+        log.error("READ failed", exc_info=error)
+        failure = StatusError(NtStatus.INTERNAL_ERROR)
+    if remote is None:
+        pending.fail(failure)
+    else:
+        pending.complete(remote.failure(failure))
 
 
 def _nothing(remote: RemoteMemory | None) -> Response:
@@ -174,14 +187,10 @@ def _read_in_thread(
         # Not before now may the buffer be used again, whatever became of the request.
         found.end_io()
         try:
-            response = _reply(record, buffer, future.result(), remote)
-        except (StatusError, OSError) as error:
+            response = _reply(record, found, buffer, future.result(), remote)
+        except Exception as error:
             buffer.release()
-            failure = error if isinstance(error, StatusError) else as_status_error(error)
-            if remote is None:
-                pending.fail(failure)
-            else:
-                pending.complete(remote.failure(failure))
+            _fail(pending, error, remote)
             return
         pending.complete(response)
 
@@ -189,10 +198,11 @@ def _read_in_thread(
     return pending
 
 
-def _reply(record: ReadRequest, buffer: PooledBuffer, count: int, remote: RemoteMemory | None) -> Response:
-    """The response owns the buffer from here on; on END_OF_FILE the caller still does."""
+def _reply(record: ReadRequest, found: Open, buffer: PooledBuffer, count: int, remote: RemoteMemory | None) -> Response:
+    """Answer with what was read. The response owns the buffer from here on; if this raises, the caller still does."""
     if count == 0 or count < record.minimum_count:
         raise StatusError(NtStatus.END_OF_FILE)
+    found.position = record.offset + count
     data = buffer.view[:count]
     if remote is None:
         fixed = READ_RESPONSE.pack(ReadResponse(data_offset=READ_DATA_OFFSET, data_length=count))

@@ -278,7 +278,8 @@ def _complete(request: Request, session: Session, setup: SessionSetupRequest) ->
         session.channel_list[connection] = Channel(connection, b"", None)
     else:
         _make_keys(connection, session, acceptor.session_key)
-        mode = setup.security_mode | connection.server_security_mode
+        # 3.3.5.4 (Connection.ShouldSign), 3.3.5.5.3: any of the three may ask for it.
+        mode = setup.security_mode | connection.client_security_mode | connection.server_security_mode
         session.signing_required = bool(mode & SecurityMode.SIGNING_REQUIRED)
         session.encrypt_data = server.settings.require_encryption and session.cipher is not None
         request.signed = True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from smb3server import write_times
 from smb3server.access import required
 from smb3server.channel import RemoteMemory, remote_buffers
@@ -23,6 +25,8 @@ from smb3server.wire.read_write import (
     WriteResponse,
     parse_write_request,
 )
+
+log = logging.getLogger(__name__)
 
 _WRITES = required.WRITE
 _WRITE_DATA = int(Access.WRITE_DATA)
@@ -151,6 +155,10 @@ def _write_from_peer(request: Request, record: WriteRequest, remote: RemoteMemor
             pending.complete(remote.failure(failure))
         except OSError as failure:
             pending.complete(remote.failure(as_status_error(failure)))
+        except Exception:
+            # Nobody above would answer the request.
+            log.exception("WRITE by RDMA failed")
+            pending.complete(remote.failure(StatusError(NtStatus.INTERNAL_ERROR)))
         finally:
             buffer.release()
             if caching is not None:

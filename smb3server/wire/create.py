@@ -105,6 +105,10 @@ class CreateRequest(NamedTuple):
     create_contexts_length: Annotated[int, Int32ul] = 0
 
 
+CREATE_FLAG_REPARSEPOINT = 0x01
+"""CreateResponse.flags, from dialect 3.0 on: what the path's last part names is a reparse point."""
+
+
 class CreateResponse(NamedTuple):
     structure_size: Annotated[int, Int16ul] = 89
     oplock_level: Annotated[int, Int8ul] = 0

@@ -54,6 +54,10 @@ class ContextType(enum.IntEnum):
     SIGNING = 8
 
 
+POSIX_EXTENSIONS = 0x100
+"""Type of the context by which Linux clients offer the SMB3 POSIX extensions. Not in MS-SMB2."""
+
+
 class NegotiateRequest(NamedTuple):
     structure_size: Annotated[int, Int16ul] = 36
     dialect_count: Annotated[int, Int16ul] = 0

@@ -8,12 +8,14 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from smb3server.backends.memory import MemoryBackend
 from smb3server.request import HANDLERS, Interim, Pending, Request, Response
 from smb3server.settings import Settings
 from smb3server.status import NtStatus
 from smb3server.transports.tcp import TcpTransport
+from smb3server.tree import Share
 from smb3server.wire.header import Command, HeaderFlags
-from tests.server.wire_client import ECHO, Client, Harness, create_body, ioctl_body, running, server_signature
+from tests.server.wire_client import ECHO, Client, Harness, Reply, create_body, ioctl_body, running, server_signature
 
 RELATED = int(HeaderFlags.RELATED_OPERATIONS)
 
@@ -182,6 +184,56 @@ def test_unencrypted_request_where_encryption_is_required() -> None:
         assert (await client.tree_connect()).status == 0
 
     drive(test, Settings(require_encryption=True))
+
+
+async def answer(client: Client) -> tuple[int, bool]:
+    """The status of the next message, and whether it was encrypted."""
+    received = await client.receive_frame()
+    encrypted = received[:4] == b"\xfdSMB"
+    if encrypted:
+        assert client.cipher is not None
+        received = bytes(client.cipher.decrypt(memoryview(bytearray(received))) or b"")
+    return Reply(received).status, encrypted
+
+
+def test_refusals_of_unencrypted_requests_are_encrypted() -> None:
+    """3.3.4.1.4, by Session.EncryptData."""
+
+    async def test(harness: Harness) -> None:
+        client = await harness.connect()
+        await client.negotiate()
+        await client.session_setup()
+        path = "\\\\server\\share".encode("utf-16-le")
+        body = struct.pack("<HHHH", 9, 0, 72, len(path)) + path
+        await client.frame(client.signed(client.build(Command.TREE_CONNECT, body)))
+        assert await answer(client) == (NtStatus.ACCESS_DENIED, True)
+        # Without a session there is no key.
+        await client.frame(client.build(Command.LOGOFF, ECHO, session_id=77))
+        assert await answer(client) == (NtStatus.USER_SESSION_DELETED, False)
+
+    drive(test, Settings(require_encryption=True))
+
+
+def test_refusals_on_an_encrypted_share_are_encrypted() -> None:
+    """3.3.4.1.4, by Share.EncryptData: what goes with them in clear is answered in clear."""
+
+    async def test(harness: Harness) -> None:
+        harness.server.add_share(Share("secret", backend=MemoryBackend(), encrypt_data=True))
+        client = await harness.connect()
+        await client.login()
+        plain = client.tree_id
+        assert (await client.tree_connect("secret")).status == 0
+        message = compound(
+            client,
+            client.build(Command.ECHO, ECHO, tree_id=plain),
+            client.build(Command.CREATE, create_body("f")),
+            client.build(Command.ECHO, ECHO, tree_id=plain),
+        )
+        await client.frame(message)
+        found = [await answer(client) for _ in range(3)]
+        assert found == [(0, False), (NtStatus.ACCESS_DENIED, True), (0, False)]
+
+    drive(test)
 
 
 def test_encryption_required_of_a_client_without() -> None:

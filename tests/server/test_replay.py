@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import threading
 
 import pytest
 
+from smb3server.backends.memory import MemoryHandle
 from smb3server.status import NtStatus
-from smb3server.wire.create_contexts import DURABLE_REQUEST_V2
+from smb3server.wire.create_contexts import DURABLE_RECONNECT_V2, DURABLE_REQUEST_V2
 from smb3server.wire.header import Command, HeaderFlags
 from tests.server.wire_client import HEADER_SIZE, Client, Reply, create_body, running
 
@@ -110,5 +112,88 @@ def test_channel_sequence(sequences: tuple[int, ...], statuses: tuple[int, ...])
                 assert (await client.call(Command.WRITE, write_body(opened), status=sequence)).status == status
                 # Queries are answered whatever channel they come from.
                 assert (await client.call(Command.QUERY_INFO, query_body(opened), status=sequence)).status == 0
+
+    asyncio.run(test())
+
+
+def flush_body(opened: bytes) -> bytes:
+    return struct.pack("<HHI16s", 24, 0, 0, opened)
+
+
+def test_an_old_request_that_pends_leaves_no_count_behind() -> None:
+    """3.3.5.2.10, 3.3.4.1: what came late on a dead channel is served, and replays of later writes are, too."""
+
+    async def test() -> None:
+        async with running() as harness:
+            client = await harness.connect()
+            await client.login()
+            opened = file_id(await create(client))
+            assert (await client.call(Command.WRITE, write_body(opened), status=1)).status == 0
+            assert (await client.call(Command.FLUSH, flush_body(opened), status=0)).status == 0
+            assert (await client.call(Command.WRITE, write_body(opened), status=2)).status == 0
+            for sequence in (2, 3):
+                replayed = await client.call(Command.WRITE, write_body(opened), status=sequence, flags=REPLAY)
+                assert replayed.status == 0
+
+    asyncio.run(test())
+
+
+def test_a_replay_waits_for_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a request of an older channel is, replays are FILE_NOT_AVAILABLE; once it is answered they are served.
+    With a newer sequence, too: the section adds the outstanding requests to the older ones first, and then looks."""
+    gate = threading.Event()
+    monkeypatch.setattr(MemoryHandle, "flush", lambda handle: gate.wait(20))
+
+    async def test() -> None:
+        async with running() as harness:
+            client = await harness.connect()
+            await client.login()
+            opened = file_id(await create(client))
+            flushing = client.message_id
+            await client.post(Command.FLUSH, flush_body(opened))
+            assert (await client.receive()).status == NtStatus.PENDING
+            for sequence in (1, 1, 2):
+                replayed = await client.call(Command.WRITE, write_body(opened), status=sequence, flags=REPLAY)
+                assert replayed.status == NtStatus.FILE_NOT_AVAILABLE
+            gate.set()
+            flushed = await client.receive()
+            assert (flushed.header.message_id, flushed.status) == (flushing, 0)
+            assert (await client.call(Command.WRITE, write_body(opened), status=2, flags=REPLAY)).status == 0
+            entry = next(iter(harness.server.global_open_table.values()))
+            assert (entry.outstanding_requests, entry.outstanding_pre_requests) == (0, 0)
+
+    try:
+        asyncio.run(test())
+    finally:
+        gate.set()
+
+
+def durable_reconnect(name: str, opened: bytes) -> bytes:
+    body = bytearray(durable_create(name))
+    start = struct.unpack_from("<I", body, 48)[0] - HEADER_SIZE
+    data = opened + GUID + struct.pack("<I", 0)
+    context = struct.pack("<IHHHHI4s4x", 0, 16, 4, 0, 24, len(data), DURABLE_RECONNECT_V2) + data
+    struct.pack_into("<I", body, 52, len(context))
+    return bytes(body[:start]) + context
+
+
+def test_an_open_that_is_reconnected_counts_from_its_new_session_on() -> None:
+    """3.2.1.3: ChannelSequence belongs to the client's session, and begins at 0 in a new one."""
+
+    async def test() -> None:
+        async with running() as harness:
+            first = await harness.connect()
+            await first.login()
+            opened = file_id(await create(first))
+            assert (await first.call(Command.WRITE, write_body(opened), status=3)).status == 0
+            first.writer.close()
+            await harness.settled()
+            second = await harness.connect()
+            second.guid = first.guid
+            await second.login()
+            opened = file_id(await second.call(Command.CREATE, durable_reconnect("f", opened)))
+            assert (await second.call(Command.WRITE, write_body(opened))).status == 0
+            assert (await second.call(Command.WRITE, write_body(opened), flags=REPLAY)).status == 0
+            assert (await second.call(Command.WRITE, write_body(opened), status=0xFFFF)).status != 0
 
     asyncio.run(test())

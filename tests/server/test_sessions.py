@@ -10,7 +10,7 @@ import pytest
 
 from smb3server.settings import Settings
 from smb3server.status import NtStatus
-from smb3server.wire.header import Command
+from smb3server.wire.header import Command, HeaderFlags
 from smb3server.wire.ioctl import Fsctl
 from tests.server.test_dispatcher import drive
 from tests.server.wire_client import ECHO, Client, Harness, context, contexts_for, ioctl_body, negotiate_body
@@ -37,6 +37,7 @@ async def negotiate_raw(harness: Harness, body: bytes) -> tuple[Client, int]:
         (negotiate_body((0x0311,), contexts_for())[:-3], NtStatus.INVALID_PARAMETER),
         (negotiate_body((0x0311,), [context(1, b"")]), NtStatus.INVALID_PARAMETER),
         (negotiate_body((0x0311,), [context(1, struct.pack("<HH", 9, 0))]), NtStatus.INVALID_PARAMETER),
+        (negotiate_body((0x0311,), [context(1, struct.pack("<HH", 0, 0))]), NtStatus.INVALID_PARAMETER),
         (
             negotiate_body((0x0311,), [context(1, struct.pack("<HHH", 1, 0, 2))]),
             NtStatus.SMB_NO_PREAUTH_INTEGRITY_HASH_OVERLAP,
@@ -59,6 +60,7 @@ async def negotiate_raw(harness: Harness, body: bytes) -> tuple[Client, int]:
         "cut-contexts",
         "empty-preauth-context",
         "preauth-counts-too-much",
+        "no-hash",
         "unknown-hash",
         "no-cipher",
         "unknown-context",
@@ -69,6 +71,37 @@ def test_negotiate(body: bytes, status: int) -> None:
     async def test(harness: Harness) -> None:
         _client, found = await negotiate_raw(harness, body)
         assert found == status
+
+    drive(test)
+
+
+def test_a_negotiate_that_claims_to_be_signed_is_refused() -> None:
+    """3.3.5.2.4."""
+
+    async def test(harness: Harness) -> None:
+        client = await harness.connect()
+        body = negotiate_body((0x0311,), contexts_for(), client.guid)
+        refused = await client.call(Command.NEGOTIATE, body, flags=int(HeaderFlags.SIGNED))
+        assert refused.status == NtStatus.INVALID_PARAMETER
+        await client.login()
+
+    drive(test)
+
+
+@pytest.mark.parametrize("in_negotiate", [True, False])
+@pytest.mark.parametrize("in_setup", [True, False])
+def test_signing_is_required_where_either_request_says_so(in_negotiate: bool, in_setup: bool) -> None:
+    """3.3.5.4 (Connection.ShouldSign), 3.3.5.5.3."""
+
+    async def test(harness: Harness) -> None:
+        client = await harness.connect()
+        body = negotiate_body((0x0302,), None, client.guid, mode=2 if in_negotiate else 1)
+        assert (await client.call(Command.NEGOTIATE, body)).status == 0
+        client.dialect, client.cipher_id, client.signing_id = 0x0302, 1, 1
+        assert (await client.session_setup(mode=2 if in_setup else 1)).status == 0
+        client.sign = False
+        expected = NtStatus.ACCESS_DENIED if in_negotiate or in_setup else NtStatus.SUCCESS
+        assert (await client.tree_connect()).status == expected
 
     drive(test)
 
@@ -411,12 +444,17 @@ def test_validate_negotiate_info_in_3_1_1_disconnects() -> None:
     drive(test)
 
 
-def test_network_interfaces() -> None:
+@pytest.mark.parametrize(("posix", "told"), [(True, [2, 0]), (False, [2])])
+def test_network_interfaces(posix: bool, told: list[int]) -> None:
+    """An address with RDMA is told twice to those who offer the POSIX extensions: to Linux, which needs it."""
+
     async def test(harness: Harness) -> None:
         await harness.server.interfaces.start()
         harness.server.rdma_addresses.add("127.0.0.1")
+        harness.server.tcp_addresses.add("127.0.0.1")
         client = await harness.connect()
-        await client.login(share="IPC$")
+        offer = context(0x100, bytes.fromhex("93ad25509cb411e7b42383de968bcd7c"))
+        await client.login(share="IPC$", contexts=[*contexts_for(), *[offer] * posix])
         reply = await client.call(Command.IOCTL, ioctl_body(Fsctl.QUERY_NETWORK_INTERFACE_INFO))
         assert reply.status == 0
         output = reply.message[112:]
@@ -429,7 +467,7 @@ def test_network_interfaces() -> None:
             if not step:
                 break
             output = output[step:]
-        assert (b"\x7f\x00\x00\x01", 2) in found
+        assert [flags for address, flags in found if address == b"\x7f\x00\x00\x01"] == told
         await harness.server.interfaces.stop()
 
     drive(test)

@@ -14,8 +14,9 @@ from smb3server.status import NtStatus
 from smb3server.tree import Share
 from smb3server.wire.create import CreateOptions
 from smb3server.wire.header import Command
+from tests.server.test_dispatcher import compound, related
 from tests.server.test_file_commands import ALL, close, opened, request
-from tests.server.wire_client import Client, Reply, ioctl_body, running
+from tests.server.wire_client import Client, Reply, create_body, ioctl_body, running
 
 REPARSE, DIRECTORY = int(CreateOptions.OPEN_REPARSE_POINT), int(CreateOptions.DIRECTORY_FILE)
 SET_REPARSE_POINT = 0x000900A4
@@ -77,5 +78,44 @@ def test_stops_at_links(dialect: int, local: bool, tmp_path: Path) -> None:
             for entry in list(harness.server.global_open_table.values()):
                 entry.close()
             backend.close()
+
+    asyncio.run(body())
+
+
+def test_commands_related_to_a_create_that_stopped_at_a_link_stop_there(tmp_path: Path) -> None:
+    """3.3.5.2.7.2: they fail as the CREATE did, which is not what an error of no FileId says."""
+
+    async def body() -> None:
+        async with running() as harness:
+            client = await harness.connect()
+            await client.login()
+            await make_link(client, "link", REPARSE)
+            nothing = b"\xff" * 16
+            query = struct.pack("<HBBIHHIII16s", 41, 1, 5, 1024, 0, 0, 0, 0, 0, nothing)
+            await client.frame(
+                compound(
+                    client,
+                    client.build(Command.CREATE, create_body("link", 1)),
+                    related(client, Command.QUERY_INFO, query),
+                    related(client, Command.CLOSE, struct.pack("<HHI16s", 24, 0, 0, nothing)),
+                )
+            )
+            replies = await client.receive_compound()
+            assert [reply.status for reply in replies] == [NtStatus.STOPPED_ON_SYMLINK] * 3
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(("dialect", "flags"), [(0x0210, 0), (0x0300, 1), (0x0311, 1)])
+def test_create_says_whether_it_opened_a_reparse_point(dialect: int, flags: int) -> None:
+    """2.2.14: Flags, from dialect 3.0 on."""
+
+    async def body() -> None:
+        async with running() as harness:
+            client = await harness.connect()
+            await client.login(dialect)
+            await make_link(client, "link", REPARSE)
+            assert (await client.open("link", 1, options=REPARSE)).body[3] == flags
+            assert (await client.open("file")).body[3] == 0
 
     asyncio.run(body())

@@ -138,4 +138,4 @@ def test_kerberos(kerberized: Running, options: str) -> None:
         finally:
             client.kill()
     assert output.split() == ["2", "FILES"], errors
-    assert users == [f"\0realm\0{REALM}\0{USER}"]
+    assert users == [f"{REALM}\\{USER}"]

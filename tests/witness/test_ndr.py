@@ -86,3 +86,10 @@ def test_choice_of_a_witness() -> None:
     assert choose_witness([own, old, gone]) == old
     with pytest.raises(WitnessClientError):
         choose_witness([own, gone])
+
+
+def test_a_list_without_interfaces_is_an_error() -> None:
+    """3.1.4.1."""
+    response = ndr.GetInterfaceListResponse(bytes(ndr.interface_list_response([]).getData()))
+    assert response["ErrorCode"] == 259
+    assert ndr.parse_interface_list(response) == []

@@ -118,8 +118,8 @@ def test_too_many_calls_that_wait(table: Registrations) -> None:
         table.wait(key, OWNER, 0, inbox)
     assert caught.value.status == Win32.NO_SYSTEM_RESOURCES
     table.forget(key, waiter, 0)
-    assert table.notify(ResourceChanged(NET_NAME, False)) == 1
-    assert table.notify(ResourceChanged(NET_NAME, True)) == 1
+    assert table.notify(ResourceChanged(NET_NAME, False), 0) == 1
+    assert table.notify(ResourceChanged(NET_NAME, True), 0) == 1
     assert inbox.answers == [(Win32.SUCCESS, MessageType.RESOURCE_CHANGE)], "the second is queued"
     assert table.wait(key, OWNER, 1, inbox) is None
     assert len(inbox.answers) == 2
@@ -174,8 +174,8 @@ def test_waiting_again_and_again_costs_no_timers(table: Registrations) -> None:
 def test_queue_is_bounded_and_drops_the_oldest(table: Registrations) -> None:
     key = table.register(replace(SECOND, flags=RegisterFlags.IP_NOTIFICATION), OWNER, "u", 0)
     for _ in range(5):
-        table.notify(IpChange(NET_NAME, TARGET))
-    table.notify(ClientMove("CLIENT", TARGET))
+        table.notify(IpChange(NET_NAME, TARGET), 0)
+    table.notify(ClientMove("CLIENT", TARGET), 0)
     inbox = Inbox()
     for _ in range(3):
         assert table.wait(key, OWNER, 0, inbox) is None
@@ -191,7 +191,7 @@ def test_queue_is_bounded_and_drops_the_oldest(table: Registrations) -> None:
 def test_repeated_news_is_kept_once(table: Registrations) -> None:
     key = table.register(FIRST, OWNER, "u", 0)
     for _ in range(4):
-        table.notify(ResourceChanged(NET_NAME, False))
+        table.notify(ResourceChanged(NET_NAME, False), 0)
     inbox = Inbox()
     assert table.wait(key, OWNER, 0, inbox) is None
     assert table.wait(key, OWNER, 0, inbox) is not None
@@ -201,7 +201,7 @@ def test_state_changes_stay_in_order(table: Registrations) -> None:
     key = table.register(FIRST, OWNER, "u", 0)
     stubs: list[bytes] = []
     for available in (False, True, False):
-        table.notify(ResourceChanged(NET_NAME, available))
+        table.notify(ResourceChanged(NET_NAME, available), 0)
     for _ in range(2):
         table.wait(key, OWNER, 0, lambda status, told: stubs.append(told.stub if told is not None else b""))
     assert [0xFF in stub[:40] for stub in stubs] == [False, True]
@@ -212,14 +212,34 @@ def test_who_is_told(table: Registrations) -> None:
     shared = table.register(replace(SECOND, client="two", ip_address=ADDRESS_B), OWNER, "u", 0)
     everything = table.register(replace(SECOND, client="three", flags=1, share_name=None), OWNER, "u", 0)
     del plain, shared, everything
-    assert table.notify(ResourceChanged("files", False)) == 3
-    assert table.notify(ResourceChanged("DATA", False)) == 1
-    assert table.notify(ResourceChanged("unknown", False)) == 0
-    assert table.notify(ResourceChanged(NET_NAME, False, frozenset({A}))) == 2
-    assert table.notify(ResourceChanged(NET_NAME, False, frozenset())) == 0
-    assert table.notify(ClientMove("TWO", TARGET)) == 1
-    assert table.notify(ClientMove("TWO", TARGET, "elsewhere")) == 0
-    assert table.notify(ClientMove("four", TARGET)) == 0
-    assert table.notify(ShareMove(NET_NAME, "Data", TARGET)) == 1
-    assert table.notify(ShareMove("elsewhere", "Data", TARGET)) == 0
-    assert table.notify(IpChange(NET_NAME, TARGET)) == 1
+    assert table.notify(ResourceChanged("files", False), 0) == 3
+    assert table.notify(ResourceChanged("DATA", False), 0) == 1
+    assert table.notify(ResourceChanged("unknown", False), 0) == 0
+    assert table.notify(ResourceChanged(NET_NAME, False, frozenset({A})), 0) == 2
+    assert table.notify(ResourceChanged(NET_NAME, False, frozenset()), 0) == 0
+    assert table.notify(ClientMove("TWO", TARGET), 0) == 1
+    assert table.notify(ClientMove("TWO", TARGET, "elsewhere"), 0) == 0
+    assert table.notify(ClientMove("four", TARGET), 0) == 0
+    assert table.notify(ShareMove(NET_NAME, "Data", TARGET), 0) == 1
+    assert table.notify(ShareMove("elsewhere", "Data", TARGET), 0) == 0
+    assert table.notify(IpChange(NET_NAME, TARGET), 0) == 1
+
+
+@pytest.mark.parametrize("request_", [FIRST, replace(SECOND, keepalive=100)])
+def test_a_notification_is_a_use(request_: Request) -> None:
+    """3.1.4.4: who was told after hours of waiting has all the time of an unused registration to wait again."""
+    table = Registrations(manual_cluster(), Limits(default_keepalive=10_000, max_keepalive=10_000, unused=300))
+    request_ = replace(request_, keepalive=10_000) if request_.extended else request_
+    inbox = Inbox()
+    key = table.register(request_, OWNER, "u", 0)
+    table.wait(key, OWNER, 1, inbox)
+    table.handle_timer(5000)
+    assert table.notify(ResourceChanged(NET_NAME, False), 5000) == 1
+    table.handle_timer(5001)
+    assert len(table) == 1
+    assert table.notify(ResourceChanged(NET_NAME, True), 5002) == 1
+    table.wait(key, OWNER, 5003, inbox)
+    assert inbox.answers == [(Win32.SUCCESS, MessageType.RESOURCE_CHANGE)] * 2
+    # Who does not wait again is forgotten in the end.
+    table.handle_timer(5303)
+    assert len(table) == 0

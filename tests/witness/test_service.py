@@ -94,6 +94,30 @@ def test_client_that_vanishes_while_it_waits(running: Running) -> None:
     running.call(running.cluster.node_changed, "NODE-A", False)
 
 
+def test_interfaces_are_told_once_one_is_available(running: Running) -> None:
+    """3.1.4.1: a call waits, is forgotten with its connection, and none at all is an error."""
+    cluster, witness = running.cluster, running.service._interface
+    for name in ("NODE-A", "NODE-B"):
+        running.call(cluster.node_changed, name, False)
+    with running.client() as gone, running.client() as client, ThreadPoolExecutor(2) as pool:
+        lost = pool.submit(gone.interfaces)
+        told = pool.submit(client.interfaces)
+        running.wait_for(lambda: len(witness._waiting) == 2)
+        gone._socket.shutdown(socket.SHUT_RDWR)
+        running.wait_for(lambda: len(witness._waiting) == 1)
+        assert isinstance(lost.exception(10), WitnessClientError)
+        running.call(cluster.resource_changed, "elsewhere", True)
+        assert not told.done()
+        running.call(cluster.node_changed, "NODE-B", True)
+        assert {entry.state for entry in told.result(10)} == {
+            ndr.InterfaceState.AVAILABLE,
+            ndr.InterfaceState.UNAVAILABLE,
+        }
+        cluster.nodes.clear()
+        with pytest.raises(WitnessClientError):
+            client.interfaces()
+
+
 def test_connections_are_bounded() -> None:
     server = Running(settings(max_connections=2))
     try:
