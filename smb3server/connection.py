@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from smb3server import waiting
 from smb3server.dispatcher import Dispatcher
-from smb3server.errors import as_status_error
-from smb3server.request import Buffer, Interim, Pending, Request, Response
+from smb3server.request import HANDLERS, Buffer, Handler, Interim, Pending, Request, Response
 from smb3server.sequence import CommandSequenceWindow
-from smb3server.status import NtStatus, StatusError
+from smb3server.status import StatusError
 from smb3server.wire.header import Command
 
 if TYPE_CHECKING:
@@ -80,6 +80,8 @@ class Connection:
         """The client asked for the list of interfaces (FSCTL_QUERY_NETWORK_INTERFACE_INFO)."""
         self.rdma_interfaces_told = 0
         """Interfaces flagged RDMA_CAPABLE in the answer."""
+        self.handlers: Mapping[int, Handler] = HANDLERS
+        """What serves its commands, by command."""
         self.dispatcher = Dispatcher(self)
 
     def start(self) -> None:
@@ -90,42 +92,9 @@ class Connection:
         """An asynchronous request is done (3.3.4.4); ``Pending`` calls it, once."""
         self.dispatcher.finish(request, result)
 
-    def run(
-        self,
-        request: Request,
-        work: Awaitable[Response],
-        interim: Interim = Interim.DELAYED,
-        pending: Pending | None = None,
-    ) -> Pending:
-        """See ``Request.run``. ``pending``: the request waits already, from now on for this."""
-        task = asyncio.ensure_future(work)
-
-        def cancel() -> None:
-            task.cancel()
-
-        if pending is None:
-            pending = request.pend(interim, cancel)
-        else:
-            pending.on_cancel = cancel
-        waiting = pending
-
-        def done(task: asyncio.Future[Response]) -> None:
-            if task.cancelled():
-                waiting.fail(StatusError(NtStatus.CANCELLED))
-                return
-            error = task.exception()
-            if error is None:
-                waiting.complete(task.result())
-            elif isinstance(error, StatusError):
-                waiting.fail(error)
-            elif isinstance(error, OSError):
-                waiting.fail(as_status_error(error))
-            else:
-                log.error("request failed: command %d", request.header.command, exc_info=error)
-                waiting.fail(StatusError(NtStatus.INTERNAL_ERROR))
-
-        task.add_done_callback(done)
-        return pending
+    def run(self, request: Request, work: Awaitable[Response], interim: Interim = Interim.DELAYED) -> Pending:
+        """See ``Request.run``."""
+        return waiting.run(request, work, interim)
 
     def notify(self, session: Session, segments: Sequence[Buffer], command: int = Command.OPLOCK_BREAK) -> None:
         """Send an unsolicited message (3.3.4.6, 3.3.4.7): never signed, encrypted if the session's traffic is."""

@@ -43,6 +43,10 @@ class Response:
     """CREATE: what later related commands of the compound use."""
 
 
+class Disconnect(Exception):
+    """The specification wants the connection gone, without a reply."""
+
+
 class Interim(enum.Enum):
     """When a pending request tells the client STATUS_PENDING (MS-SMB2 3.3.4.2)."""
 

@@ -10,8 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from smb3server.channel import inline_limit
-from smb3server.dispatcher import Disconnect
-from smb3server.request import Buffer, Request, Response, handles
+from smb3server.request import Buffer, Disconnect, Request, Response, handles
 from smb3server.security import preauth
 from smb3server.security.algorithms import PREAUTH_SHA_512, Cipher, SigningAlgorithm
 from smb3server.status import NtStatus, StatusError
