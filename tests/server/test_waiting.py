@@ -10,13 +10,15 @@ import signal
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from smb3server import flushes, host_locks
 from smb3server.backends.local import LocalBackend
 from smb3server.commands import rename
+from smb3server.ha import persistence
 from smb3server.leases import READ
 from smb3server.lookups import when_read
 from smb3server.open import Open
@@ -334,3 +336,27 @@ def test_padded_reads_are_one_connections_matter() -> None:
         assert HANDLERS[Command.READ] is served
 
     drive(test, Settings(min_dialect=0x0202, rdma_min_dialect=0x0202, test_fsctls=True))
+
+
+def test_who_fails_when_something_is_stored_does_not_stop_the_next() -> None:
+    async def test() -> None:
+        told: asyncio.Queue[object] = asyncio.Queue()
+        stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        class Unchanging:
+            def submit(self, *_: object) -> asyncio.Future[int]:
+                return stored
+
+        def fail(error: object) -> None:
+            raise RuntimeError("a fault in the server")
+
+        kept = persistence.Persistence()
+        share = SimpleNamespace(domain=persistence.Domain(cast("Any", Unchanging()), "p/"))
+        kept.closed(cast("Any", SimpleNamespace(file_id=(1, 1), tree=SimpleNamespace(share=share))))
+        kept.when_stored(0, fail)
+        kept.when_stored(0, told.put_nowait)
+        stored.set_result(1)
+        async with asyncio.timeout(10):
+            assert await told.get() is None
+
+    asyncio.run(test())
