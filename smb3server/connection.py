@@ -13,6 +13,7 @@ from smb3server.dispatcher import Dispatcher
 from smb3server.request import HANDLERS, Buffer, Handler, Interim, Pending, Request, Response
 from smb3server.sequence import CommandSequenceWindow
 from smb3server.status import StatusError
+from smb3server.turns import call_apart
 from smb3server.wire.header import Command
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ class Connection:
         """Cancel everything that was told to wait; what is about to finish may finish."""
         for request in list(self.async_command_list.values()):
             if request.pending is not None:
-                request.pending.cancel()
+                call_apart(request.pending.cancel)
 
     def cancel_requests(self, session: Session, tree_id: int | None = None) -> None:
         """Cancel the asynchronous requests of a session or tree connect that goes away."""
@@ -130,7 +131,7 @@ class Connection:
             if request.session is not session or request.pending is None:
                 continue
             if tree_id is None or (request.tree is not None and request.tree.tree_id == tree_id):
-                request.pending.cancel(closing=True)
+                call_apart(request.pending.cancel, closing=True)
 
     def disconnect(self, reason: str) -> None:
         """The peer broke the protocol, or an administrator wants it gone."""
@@ -156,7 +157,7 @@ class Connection:
             if session is not None and len(session.channel_list) > 1 and self.server.replays.owns(request.pending):
                 # The client sends it again on another channel (3.2.7.1).
                 continue
-            request.pending.cancel()
+            call_apart(request.pending.cancel)
         self.dispatcher.close()
         for session in list(self.session_table.values()):
             self.server.leave_session(session, self)

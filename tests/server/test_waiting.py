@@ -15,11 +15,12 @@ from typing import Any, cast
 
 import pytest
 
-from smb3server import flushes, host_locks
+from smb3server import flushes, host_locks, notify
 from smb3server.backends.local import LocalBackend
 from smb3server.commands import rename
 from smb3server.ha import persistence
 from smb3server.leases import READ
+from smb3server.locks import LockTable, Waiter
 from smb3server.lookups import when_read
 from smb3server.open import Open
 from smb3server.opening import Opening
@@ -360,3 +361,64 @@ def test_who_fails_when_something_is_stored_does_not_stop_the_next() -> None:
             assert await told.get() is None
 
     asyncio.run(test())
+
+
+@pytest.mark.parametrize(("at_once", "failing"), [(1, 0), (1, 1), (32, 0)])
+def test_who_cannot_be_told_of_a_change_touches_neither_who_made_it_nor_the_next(
+    monkeypatch: pytest.MonkeyPatch, at_once: int, failing: int
+) -> None:
+    """``at_once``: how many are told before others get their turn."""
+    monkeypatch.setattr(notify, "AT_ONCE", at_once)
+    add, ends = notify.Watcher.add, notify.Watcher.end
+    told: list[notify.Watcher] = []
+
+    def broken(watcher: notify.Watcher, *arguments: Any) -> None:
+        told.append(watcher)
+        if watcher is watchers[failing]:
+            raise RuntimeError("a fault in the server")
+        (ends if arguments == (NtStatus.DELETE_PENDING,) else add)(watcher, *arguments)
+
+    monkeypatch.setattr(notify.Watcher, "add", broken)
+    monkeypatch.setattr(notify.Watcher, "end", broken)
+    hub = notify.NotifyHub()
+    watchers = [hub.watch(("d",), 0xFFF, False, 4096) for _ in range(3)]
+
+    async def test() -> None:
+        hub.report(("d", "f"), 1, 1)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert told == watchers
+        told.clear()
+        hub.directory_deleted(("d",))
+        assert told == watchers
+
+    asyncio.run(test())
+
+
+def test_what_cannot_be_cancelled_does_not_keep_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its session and the other requests end all the same."""
+    cancel = LockTable.cancel
+    ended: list[int] = []
+
+    def broken(table: LockTable, waiter: Waiter) -> bool:
+        ended.append(waiter.lock.offset)
+        if len(ended) == 1:
+            raise RuntimeError("a fault in the server")
+        return cancel(table, waiter)
+
+    async def test(harness: Harness, client: Client) -> None:
+        _, file, _ = await opened(client, "f")
+        assert await ask_lock(client, file, 0, 20, EXCLUSIVE | AT_ONCE) == 0
+        other = await second(harness)
+        _, theirs, _ = await opened(other, "f")
+        for offset in (1, 2):
+            await wait_in_vain(other, lock_body(theirs, lock.LockElement(offset, 1, EXCLUSIVE)), Command.LOCK)
+        monkeypatch.setattr(LockTable, "cancel", broken)
+        other.writer.close()
+        async with asyncio.timeout(10):
+            while len(harness.server.connection_list) > 1:
+                await asyncio.sleep(0.005)
+        assert ended == [1, 2]
+        assert len(harness.server.global_session_table) == 1
+
+    run(test)
