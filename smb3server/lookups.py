@@ -53,7 +53,10 @@ def _tell(reading: Reading, error: Exception | None) -> None:
 async def folder_read(request: Request, unread: FolderNotRead) -> None:
     """Return when the directory is read. Raises ``StatusError``."""
     future: asyncio.Future[StatusError | None] = asyncio.get_running_loop().create_future()
-    when_read(request, unread, lambda error: None if future.done() else future.set_result(error))
-    error = await future
+    forget = when_read(request, unread, lambda error: None if future.done() else future.set_result(error))
+    try:
+        error = await future
+    finally:
+        forget()
     if error is not None:
         raise error

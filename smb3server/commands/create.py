@@ -240,19 +240,19 @@ def _may_come_again(opening: Opening, pending: Pending) -> Callable[[], None]:
 
 
 def _conclude(opening: Opening, opened: Open) -> Response | Coroutine[Any, Any, Response]:
-    """The response, or what comes to it when a worker has done what takes long."""
-    if opening.free is None:
-        try:
+    """The response, or what comes to it when a worker has done what takes long. Nothing is left of the open if this
+    fails."""
+    steps = None
+    try:
+        if opening.free is None:
             steps = opening.reservation(opened)
-        except (StatusError, OSError):
-            _take_back(opening, opened)
-            raise
-        if steps is None:
-            if contexts.ALLOCATION_SIZE in opening.asked and opened.handle is not None:
-                opening.info = opened.handle.info()
-            return _respond(opening, opened)
-    else:
-        steps = None
+            if steps is None:
+                if contexts.ALLOCATION_SIZE in opening.asked and opened.handle is not None:
+                    opening.info = opened.handle.info()
+                return _respond(opening, opened)
+    except BaseException:
+        _take_back(opening, opened)
+        raise
     return _finish_slowly(opening, opened, steps)
 
 
@@ -278,7 +278,7 @@ def _take_back(opening: Opening, opened: Open) -> None:
     """CREATE fails after all."""
     if opening.action == CreateAction.CREATED and opened.handle is not None:
         with contextlib.suppress(OSError):
-            opened.handle.unlink()
+            opening.undo_creation(opened.handle)
     opened.close()
 
 

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import pytest
 
-from smb3server import flushes, host_locks, notify
+from smb3server import flushes, granting, host_locks, notify
 from smb3server.backends.local import LocalBackend
 from smb3server.commands import rename
 from smb3server.ha import persistence
@@ -33,7 +33,18 @@ from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.header import Command, HeaderFlags
 from smb3server.wire.oplock_break import OplockLevel
 from tests.server.test_dispatcher import drive
-from tests.server.test_file_commands import ALL, FileId, lease_context, lock_body, opened, request, run, second, write
+from tests.server.test_file_commands import (
+    ALL,
+    FileId,
+    lease_context,
+    lock_body,
+    opened,
+    request,
+    run,
+    second,
+    status_of,
+    write,
+)
 from tests.server.test_replay import durable_create, file_id
 from tests.server.wire_client import Client, Harness, Reply, ioctl_body
 
@@ -102,6 +113,31 @@ def test_a_create_that_fails_does_not_touch_who_closes(monkeypatch: pytest.Monke
         assert (await client.call(Command.CLOSE, body)).status == 0
         assert (await failing.receive()).status == NtStatus.INTERNAL_ERROR
         assert not harness.server.global_open_table
+
+    run(test)
+
+
+@pytest.mark.parametrize("waited", [False, True])
+def test_a_create_that_fails_late_leaves_no_open(monkeypatch: pytest.MonkeyPatch, waited: bool) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("a fault in the server")
+
+    async def test(harness: Harness, client: Client) -> None:
+        other = await second(harness)
+        if waited:
+            file = await hold(client)
+            await wait_in_vain(other, request("f"))
+            monkeypatch.setattr(granting, "grant", broken)
+            assert await acknowledge(client, file) == 0
+        else:
+            monkeypatch.setattr(granting, "grant", broken)
+            await other.post(Command.CREATE, request("f"))
+        assert (await other.receive()).status == NtStatus.INTERNAL_ERROR
+        assert len(harness.server.global_open_table) == waited
+        monkeypatch.undo()
+        # What this CREATE had made is gone as well.
+        expected = 0 if waited else NtStatus.OBJECT_NAME_NOT_FOUND
+        assert await status_of(client, "f", create_disposition=1) == expected
 
     run(test)
 
