@@ -120,6 +120,7 @@ class _Waiting:
     def __init__(self, request: Request, attempt: Attempt | None, interim: Interim, begin: Begin | None) -> None:
         self._request = request
         self._attempt = attempt
+        """None: there is to be no other."""
         self._call_off: Callable[[], None] | None = None
         """Ends what is waited for now, unless that is a task."""
         self._task: asyncio.Future[Response | None] | None = None
@@ -189,15 +190,19 @@ class _Waiting:
             self._fail(error)
             return
         response = task.result()
-        if response is None:
-            self._again()
-        else:
+        if response is not None:
             self._complete(response)
+        elif self._attempt is None:
+            self._fail(StatusError(NtStatus.CANCELLED))
+        else:
+            self._again()
 
     def _cancelled(self) -> None:
-        """CANCEL, or session, tree or connection go away. Work under way cleans up before it fails."""
+        """CANCEL, or session, tree or connection go away. Work under way cleans up before the request fails."""
+        self._attempt = None
         if self._task is not None:
-            self._task.cancel()
+            # A task that is cancelled before its first step never gets to clean up.
+            self._request.connection.loop.call_soon(self._task.cancel)
             return
         call_off, self._call_off = self._call_off, None
         if call_off is not None:

@@ -232,7 +232,10 @@ def test_work_may_lead_to_another_attempt_or_to_the_reply() -> None:
     play(scene)
 
 
-def test_cancelled_work_cleans_up_before_the_reply() -> None:
+@pytest.mark.parametrize("turns", [0, 1, 2])
+def test_cancelled_work_cleans_up_before_the_reply(turns: int) -> None:
+    """Even if it has not begun yet."""
+
     async def scene(peer: Peer, caching: Caching) -> None:
         events: list[object] = []
 
@@ -245,7 +248,8 @@ def test_cancelled_work_cleans_up_before_the_reply() -> None:
 
         pending = retry(peer.request(), Steps(work()))
         assert isinstance(pending, Pending)
-        await turn()
+        for _ in range(turns):
+            await turn()
         pending.cancel()
         async with asyncio.timeout(10):
             while not peer.results:
@@ -293,5 +297,23 @@ def test_nothing_is_done_for_a_request_that_is_over() -> None:
         waiting.answer(pending, lambda: done.append(1))
         assert not done
         assert peer.status == NtStatus.CANCELLED
+
+    play(scene)
+
+
+def test_no_attempt_follows_the_work_of_who_is_cancelled() -> None:
+    async def scene(peer: Peer, caching: Caching) -> None:
+        async def look() -> None:
+            return
+
+        attempt = Steps(look(), DONE)
+        pending = retry(peer.request(), attempt)
+        assert isinstance(pending, Pending)
+        pending.cancel()
+        async with asyncio.timeout(10):
+            while not peer.results:
+                await turn()
+        assert peer.status == NtStatus.CANCELLED
+        assert attempt.steps == [DONE]
 
     play(scene)

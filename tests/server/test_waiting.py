@@ -142,6 +142,19 @@ def test_a_create_that_fails_late_leaves_no_open(monkeypatch: pytest.MonkeyPatch
     run(test)
 
 
+def test_a_create_that_may_not_wait_leaves_no_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server has enough asynchronous requests of this client, and this one would take a while."""
+    monkeypatch.setattr(Opening, "reservation", lambda *_: iter(()))
+
+    async def test(harness: Harness) -> None:
+        client = await harness.connect()
+        await client.login()
+        assert (await client.call(Command.CREATE, request("f"))).status == NtStatus.INSUFFICIENT_RESOURCES
+        assert not harness.server.global_open_table
+
+    drive(test, Settings(min_dialect=0x0202, rdma_min_dialect=0x0202, max_async_requests=0))
+
+
 def refuse(monkeypatch: pytest.MonkeyPatch, offset: int) -> None:
     """The host fails to lock what begins there."""
     take = host_locks.take
