@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from smb3server.durable import close_if_disconnected, may_come_back
 from smb3server.leases import Holder, Lease, Oplock, Timer
+from smb3server.turns import call_in_own_turn
 from smb3server.wire.oplock_break import (
     ACK_REQUIRED,
     LEASE_BREAK_NOTIFICATION,
@@ -61,6 +62,9 @@ class BreakNotifications:
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> Timer:
         return asyncio.get_running_loop().call_later(delay, callback)
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        call_in_own_turn(callback)
 
     def notify_lease(self, lease: Lease, current: int, new: int, ack_required: bool) -> bool | None:
         """The client knows the lease by its key alone, so any of its connections will do; Windows takes the oldest."""

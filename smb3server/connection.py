@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from smb3server import waiting
 from smb3server.dispatcher import Dispatcher
-from smb3server.errors import as_status_error
-from smb3server.request import Buffer, Interim, Pending, Request, Response
+from smb3server.request import HANDLERS, Buffer, Handler, Interim, Pending, Request, Response
 from smb3server.sequence import CommandSequenceWindow
-from smb3server.status import NtStatus, StatusError
+from smb3server.status import StatusError
+from smb3server.turns import call_apart
 from smb3server.wire.header import Command
 
 if TYPE_CHECKING:
@@ -87,6 +88,8 @@ class Connection:
         """Interfaces flagged RDMA_CAPABLE in the answer."""
         self.largest_inline = 0
         """Bytes of the largest READ or WRITE of a file whose data was to travel in the message."""
+        self.handlers: Mapping[int, Handler] = HANDLERS
+        """What serves its commands, by command."""
         self.dispatcher = Dispatcher(self)
 
     def start(self) -> None:
@@ -97,42 +100,9 @@ class Connection:
         """An asynchronous request is done (3.3.4.4); ``Pending`` calls it, once."""
         self.dispatcher.finish(request, result)
 
-    def run(
-        self,
-        request: Request,
-        work: Awaitable[Response],
-        interim: Interim = Interim.DELAYED,
-        pending: Pending | None = None,
-    ) -> Pending:
-        """See ``Request.run``. ``pending``: the request waits already, from now on for this."""
-        task = asyncio.ensure_future(work)
-
-        def cancel() -> None:
-            task.cancel()
-
-        if pending is None:
-            pending = request.pend(interim, cancel)
-        else:
-            pending.on_cancel = cancel
-        waiting = pending
-
-        def done(task: asyncio.Future[Response]) -> None:
-            if task.cancelled():
-                waiting.fail(StatusError(NtStatus.CANCELLED))
-                return
-            error = task.exception()
-            if error is None:
-                waiting.complete(task.result())
-            elif isinstance(error, StatusError):
-                waiting.fail(error)
-            elif isinstance(error, OSError):
-                waiting.fail(as_status_error(error))
-            else:
-                log.error("request failed: command %d", request.header.command, exc_info=error)
-                waiting.fail(StatusError(NtStatus.INTERNAL_ERROR))
-
-        task.add_done_callback(done)
-        return pending
+    def run(self, request: Request, work: Awaitable[Response], interim: Interim = Interim.DELAYED) -> Pending:
+        """See ``Request.run``."""
+        return waiting.run(request, work, interim)
 
     def notify(self, session: Session, segments: Sequence[Buffer], command: int = Command.OPLOCK_BREAK) -> None:
         """Send an unsolicited message (3.3.4.6, 3.3.4.7): never signed, encrypted if the session's traffic is."""
@@ -179,7 +149,7 @@ class Connection:
         """Cancel everything that was told to wait; what is about to finish may finish."""
         for request in list(self.async_command_list.values()):
             if request.pending is not None:
-                request.pending.cancel()
+                call_apart(request.pending.cancel)
 
     def cancel_requests(self, session: Session, tree_id: int | None = None) -> None:
         """Cancel the asynchronous requests of a session or tree connect that goes away."""
@@ -187,7 +157,7 @@ class Connection:
             if request.session is not session or request.pending is None:
                 continue
             if tree_id is None or (request.tree is not None and request.tree.tree_id == tree_id):
-                request.pending.cancel(closing=True)
+                call_apart(request.pending.cancel, closing=True)
 
     def disconnect(self, reason: str) -> None:
         """The peer broke the protocol, or an administrator wants it gone."""
@@ -213,7 +183,7 @@ class Connection:
             if session is not None and len(session.channel_list) > 1 and self.server.replays.owns(request.pending):
                 # The client sends it again on another channel (3.2.7.1).
                 continue
-            request.pending.cancel()
+            call_apart(request.pending.cancel)
         self.dispatcher.close()
         for session in list(self.session_table.values()):
             self.server.leave_session(session, self)

@@ -20,10 +20,10 @@ from smb3server import checks, replay
 from smb3server.errors import as_status_error
 from smb3server.reply import Reply, ReplyWriter
 from smb3server.request import (
-    HANDLERS,
     RELATED_FILE_ID,
     Buffer,
     CompoundState,
+    Disconnect,
     Interim,
     Pending,
     Request,
@@ -64,10 +64,6 @@ _PATIENCE = 0.05
 """Seconds until a parked chain looks again whether answers have drained, should nobody tell it."""
 _INSTEAD = "instead"
 """Marks a request that may not wait (3.3.4.2): the status it fails with instead of CANCELLED."""
-
-
-class Disconnect(Exception):
-    """The specification wants the connection gone, without a reply."""
 
 
 class Chain(CompoundState):
@@ -320,7 +316,7 @@ class Dispatcher:
         touches = persistence.touches if persistence is not None else 0
         try:
             self._check(request, chain)
-            handler = HANDLERS.get(request.header.command)
+            handler = self.connection.handlers.get(request.header.command)
             if handler is None:
                 return StatusError(NtStatus.INVALID_PARAMETER)
             chain.executing = True

@@ -79,7 +79,7 @@ class File:
         """Set while host changes to it are watched for; stops that."""
         self.write_time: WriteTime | None = None
         """None until something is written or the last write time is set."""
-        self.locks = LockTable(_count_locks)
+        self.locks = LockTable(table.breaks.call_soon, _count_locks)
         self.caching = Caching(table.breaks, table.break_timeout)
 
     def share_conflict(self, access: int, share: int, exclude: Open | None = None) -> bool:
@@ -134,7 +134,7 @@ class File:
             if not holder.opens:
                 self.table.leases.remove(holder)
         self._closed(closing, holder)
-        # Last: whoever waited for this holder tries again at once, and a deletion has to be over by then.
+        # Last: whoever waited for this holder tries again, and a deletion has to be over by then.
         if holder is not None and not (isinstance(holder, Lease) and holder.opens):
             self.caching.drop(holder)
 

@@ -13,6 +13,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from smb3server.turns import call_apart
+
 WORKERS = min(32, (os.cpu_count() or 1) + 4)
 """As many as asyncio's own executor has."""
 _PATIENCE = 0.002
@@ -75,4 +77,4 @@ def _work(loop: asyncio.AbstractEventLoop, batch: Sequence[_Task]) -> None:
 
 def _tell(outcomes: Sequence[tuple[Done, Exception | None]]) -> None:
     for done, error in outcomes:
-        done(error)
+        call_apart(done, error)

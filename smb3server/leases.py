@@ -33,6 +33,10 @@ class Breaks(Protocol):
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> Timer: ...
 
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` in a turn of its own: what it raises is nobody else's failure."""
+        ...
+
     def notify_lease(self, lease: Lease, current: int, new: int, ack_required: bool) -> bool | None:
         """Send a lease break notification; False when no connection could take it, None when its client is away but
         may come back: ``Holder.resend`` then."""
@@ -230,10 +234,11 @@ class Caching:
                 awaited.discard(write)
                 if not awaited:
                     self._settling.remove((awaited, callback))
-                    callback()
+                    self.breaks.call_soon(callback)
 
     def after_arrivals(self, callback: Callable[[], None]) -> bool:
-        """Call once when all that arrives now has arrived; False, and no call, if nothing does."""
+        """Call once, in a turn of its own, when all that arrives now has arrived; False, and no call, if nothing
+        does."""
         if not self._arriving:
             return False
         self._settling.append((set(self._arriving), callback))
@@ -261,7 +266,7 @@ class Caching:
         self.holders = [holder for holder in self.holders if holder.state or holder.breaking]
 
     def wait(self, callback: Callable[[], None]) -> None:
-        """Call once when a break here comes to an end."""
+        """Call once, in a turn of its own, when a break here comes to an end."""
         self.waiters.append(callback)
 
     def unwait(self, callback: Callable[[], None]) -> None:
@@ -271,7 +276,7 @@ class Caching:
     def finished(self) -> None:
         waiters, self.waiters = self.waiters, []
         for callback in waiters:
-            callback()
+            self.breaks.call_soon(callback)
 
     def break_for_open(
         self, own: Holder | None, overwrite: bool, sharing_violation: bool, first: bool, spare_leases: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from smb3server.range_index import RangeIndex
 
@@ -23,12 +24,12 @@ class Lock:
 
 @dataclass(slots=True, eq=False)
 class Waiter:
-    """A blocking lock that waits. ``on_granted`` is called once the lock is held."""
+    """A blocking lock that waits. ``on_granted`` is called once the lock is held, in a turn of its own."""
 
     lock: Lock
     on_granted: Callable[[], None]
     on_closed: Callable[[], None]
-    """Called instead when the owner goes away."""
+    """Called instead, in a turn of its own, when the owner goes away."""
 
 
 def valid_range(offset: int, length: int) -> bool:
@@ -40,14 +41,21 @@ class LockTable:
     """``if table.locks`` is the data path's cheap test for "no locks at all". A file may have very many locks of a
     client that means no good: nothing here but the end of their owner looks at all of them."""
 
-    __slots__ = ("_by_owner", "_count", "_exclusive", "_shared", "locks", "waiters")
+    __slots__ = ("_by_owner", "_call_soon", "_count", "_exclusive", "_granted", "_shared", "locks", "waiters")
 
-    def __init__(self, count: Callable[[object, int], None] = lambda owner, more: None) -> None:
-        """``count`` is told of how many locks more, or less, an owner has."""
+    def __init__(
+        self,
+        call_soon: Callable[[Callable[[], None]], None],
+        count: Callable[[object, int], None] = lambda owner, more: None,
+    ) -> None:
+        """``call_soon`` calls in a turn of its own. ``count`` is told of how many locks more, or less, an owner has."""
+        self._call_soon = call_soon
         self._count = count
         self.locks: dict[Lock, None] = {}
         """In the order they were taken. To be changed by this class only."""
         self.waiters: list[Waiter] = []
+        self._granted: dict[Waiter, None] = {}
+        """Those that hold their lock and do not know it yet."""
         self._exclusive: RangeIndex[Lock] = RangeIndex()
         self._shared: RangeIndex[Lock] = RangeIndex()
         self._by_owner: dict[object, dict[_Exact, list[Lock]]] = {}
@@ -105,9 +113,14 @@ class LockTable:
         return waiter
 
     def cancel(self, waiter: Waiter) -> bool:
-        """True if it was still waiting."""
+        """True if it was still waiting: then it is told of nothing, and has no lock."""
         if waiter in self.waiters:
             self.waiters.remove(waiter)
+            return True
+        if waiter in self._granted:
+            del self._granted[waiter]
+            lock = waiter.lock
+            self.release_newest(lock.owner, lock.offset, lock.length, lock.exclusive)
             return True
         return False
 
@@ -137,6 +150,9 @@ class LockTable:
         gone = [waiter for waiter in self.waiters if waiter.lock.owner is owner]
         if gone:
             self.waiters = [waiter for waiter in self.waiters if waiter.lock.owner is not owner]
+        for waiter in [waiter for waiter in self._granted if waiter.lock.owner is owner]:
+            del self._granted[waiter]
+            gone.append(waiter)
         locks = self.locks_of(owner)
         for lock in locks:
             del self.locks[lock]
@@ -144,7 +160,7 @@ class LockTable:
         self._by_owner.pop(owner, None)
         self._count(owner, -len(locks))
         for waiter in gone:
-            waiter.on_closed()
+            self._call_soon(waiter.on_closed)
         if locks:
             self.grant_waiters()
 
@@ -155,8 +171,7 @@ class LockTable:
             self.add(Lock(new, lock.offset, lock.length, lock.exclusive))
 
     def grant_waiters(self) -> None:
-        """Give those who wait what has become free."""
-        granted: list[Waiter] = []
+        """Give those who wait what has become free. They hold it when this returns, and are told soon."""
         waiting: list[Waiter] = []
         for waiter in self.waiters:
             lock = waiter.lock
@@ -164,10 +179,19 @@ class LockTable:
                 waiting.append(waiter)
             else:
                 self.add(lock)
-                granted.append(waiter)
+                self._granted[waiter] = None
+                self._call_soon(partial(self._tell, waiter))
         self.waiters = waiting
-        for waiter in granted:
+
+    def _tell(self, waiter: Waiter) -> None:
+        """Its lock is held, unless the owner has given it up meanwhile: by ``cancel``, or by unlocking the range."""
+        if waiter not in self._granted:
+            return
+        del self._granted[waiter]
+        if waiter.lock in self.locks:
             waiter.on_granted()
+        else:
+            waiter.on_closed()
 
     def denies_read(self, owner: object, offset: int, length: int) -> bool:
         """Somebody else's exclusive lock covers part of it (MS-FSA 2.1.5.2). Reads of nothing never conflict."""

@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING
 from smb3server.backends.base import FolderNotRead, Reading
 from smb3server.errors import as_status_error
 from smb3server.status import NtStatus, StatusError
+from smb3server.turns import call_in_own_turn
 
 if TYPE_CHECKING:
     from smb3server.request import Request
 
 
-def when_read(request: Request, unread: FolderNotRead, again: Callable[[StatusError | None], None]) -> None:
-    """Call ``again`` when the directory is read, with what went wrong. Requests that wait for the same one share the
-    reading, which goes on when they are cancelled."""
+def when_read(
+    request: Request, unread: FolderNotRead, again: Callable[[StatusError | None], None]
+) -> Callable[[], None]:
+    """Call ``again`` in a turn of its own when the directory is read, with what went wrong. Requests that wait for the
+    same one share the reading, which goes on when they are cancelled. Return what forgets ``again``."""
     reading = unread.reading
 
     def over(error: Exception | None) -> None:
@@ -34,17 +37,26 @@ def when_read(request: Request, unread: FolderNotRead, again: Callable[[StatusEr
         done = functools.partial(_tell, reading)
         request.connection.server.long_work.add(owner, reading.steps, done)
 
+    def forget() -> None:
+        if over in reading.waiting:
+            reading.waiting.remove(over)
+
+    return forget
+
 
 def _tell(reading: Reading, error: Exception | None) -> None:
     waiting, reading.waiting = reading.waiting, []
     for over in waiting:
-        over(error)
+        call_in_own_turn(functools.partial(over, error))
 
 
 async def folder_read(request: Request, unread: FolderNotRead) -> None:
     """Return when the directory is read. Raises ``StatusError``."""
     future: asyncio.Future[StatusError | None] = asyncio.get_running_loop().create_future()
-    when_read(request, unread, lambda error: None if future.done() else future.set_result(error))
-    error = await future
+    forget = when_read(request, unread, lambda error: None if future.done() else future.set_result(error))
+    try:
+        error = await future
+    finally:
+        forget()
     if error is not None:
         raise error

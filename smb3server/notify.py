@@ -16,6 +16,7 @@ from smb3server import directory_leases
 from smb3server.echo_filter import EchoFilter
 from smb3server.request import Pending, Response
 from smb3server.status import NtStatus, StatusError
+from smb3server.turns import call_apart
 from smb3server.wire.change_notify import (
     Action,
     Notification,
@@ -185,7 +186,7 @@ class NotifyHub:
         """``AT_ONCE`` watchers now, the others in the turns of the event loop to come."""
         if not self._later:
             for entry in news[:AT_ONCE]:
-                entry.tell()
+                call_apart(entry.tell)
             news = news[AT_ONCE:]
             if not news:
                 return
@@ -196,11 +197,11 @@ class NotifyHub:
             behind = {entry.watcher: None for entry in self._later}
             self._later.clear()
             for watcher in behind:
-                watcher.lost()
+                call_apart(watcher.lost)
 
     def _tell_on(self) -> None:
         for _ in range(min(AT_ONCE, len(self._later))):
-            self._later.popleft().tell()
+            call_apart(self._later.popleft().tell)
         if self._later:
             asyncio.get_running_loop().call_soon(self._tell_on)
 
@@ -291,7 +292,7 @@ class NotifyHub:
     def directory_deleted(self, path: Path) -> None:
         """The directory is gone or going (delete pending): its watchers end with DELETE_PENDING."""
         for watcher in tuple(self._watchers.get(fold(path), ())):
-            watcher.end(NtStatus.DELETE_PENDING)
+            call_apart(watcher.end, NtStatus.DELETE_PENDING)
 
 
 def relative_name(path: Path, depth: int, stream: str = "") -> str:

@@ -35,6 +35,7 @@ from smb3server.open import Open
 from smb3server.reserving import reserve
 from smb3server.security.descriptor import unpack
 from smb3server.status import NtStatus, StatusError
+from smb3server.waiting import MustWait
 from smb3server.wire import create_contexts as contexts
 from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import Access, CreateAction, CreateDisposition, CreateOptions, CreateRequest
@@ -58,14 +59,6 @@ _DISPOSITIONS = {
     CreateDisposition.OVERWRITE: Disposition.OPEN,
     CreateDisposition.OVERWRITE_IF: Disposition.OPEN_IF,
 }
-
-
-class MustWait(Exception):
-    """Somebody's caching rights are being taken back; try again when ``file.caching`` reports the end of it."""
-
-    def __init__(self, file: File) -> None:
-        super().__init__()
-        self.file = file
 
 
 class _DeletedMeanwhileError(Exception):
@@ -110,8 +103,8 @@ class Opening:
         self.overwrites = self.wanted.overwrites
 
     def attempt(self) -> Open:
-        """The open, or ``MustWait`` or ``FolderNotRead``. Raises ``StatusError`` and ``OSError``; nothing stays behind
-        in any case."""
+        """Return the open. Raises what ``waiting.Attempt`` may raise, ``StatusError`` and ``OSError``; nothing stays
+        behind then."""
         tree = self.request.tree
         if tree is not None and self.request.connection.server.has_lost(tree.share):
             raise StatusError(NtStatus.NETWORK_NAME_DELETED)
@@ -340,7 +333,7 @@ class Opening:
         """Raises ``MustWait`` while clients that keep a deleted file open for caching are asked to let go. Windows
         answers DELETE_PENDING, which reaches an application that has just removed the file and makes it anew."""
         if file.delete_pending and any(holder.breaking for holder in file.caching.others(self.own_lease())):
-            raise MustWait(file)
+            raise MustWait(file.caching)
 
     @property
     def _table(self) -> FileTable:
@@ -462,7 +455,7 @@ class Opening:
             seen = violation or self.overwrites or granted & ~STAT_ACCESS
             spare = not (violation or self.overwrites or granted & ~LEASE_STAT_ACCESS)
             if seen and file.caching.break_for_open(own, self.overwrites, violation, self.first, spare):
-                raise MustWait(file)
+                raise MustWait(file.caching)
             violation = violation and file.share_conflict(sharing, self.record.share_access)
         if violation:
             raise StatusError(NtStatus.SHARING_VIOLATION)

@@ -2,7 +2,8 @@
 
 A handler is ``def handler(request: Request) -> Response | Pending``, registered for its command with
 ``@handles(Command.X)``; it raises ``StatusError`` for every other outcome. It runs on the event loop's thread and must
-not block for long: what may (flush, RDMA Read, waiting for a break or a lock) goes on through ``request.pend()``.
+not block for long: what may (flush, RDMA Read, waiting for a lock) goes on through ``request.pend()``; what has to be
+tried again after a break, through ``waiting.retry``.
 """
 
 from __future__ import annotations
@@ -41,6 +42,10 @@ class Response:
     """Remote token to invalidate with the reply (channel RDMA_V1_INVALIDATE)."""
     file_id: FileId | None = None
     """CREATE: what later related commands of the compound use."""
+
+
+class Disconnect(Exception):
+    """The specification wants the connection gone, without a reply."""
 
 
 class Interim(enum.Enum):

@@ -84,6 +84,11 @@ RULES = (
         ),
         "decisions are below what asks for them",
     ),
+    Rule(
+        ("smb3server.leases", "smb3server.locks"),
+        (*OUTSIDE_WORLD, "smb3server.turns", "smb3server.waiting"),
+        "caching rights and locks are state machines: who waits is called by those who own the loop",
+    ),
     Rule(("smb3server.commands",), ("smbdirect.providers", "smbdirect.connection"), "commands know no provider"),
     Rule(("smb3server.commands",), ("smb3server.server", "smb3server.cli"), "commands are below the server"),
     Rule(

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from smb3server import durable, granting, presentation, replay
 from smb3server.access import decide, masks
 from smb3server.backends import names
 from smb3server.backends.attributes import REPARSE_POINT
-from smb3server.backends.base import FileInfo, FolderNotRead
+from smb3server.backends.base import FileInfo
 from smb3server.commands.cutting import one_step
-from smb3server.errors import as_status_error
-from smb3server.leases import Caching, Lease
+from smb3server.leases import Lease
 from smb3server.long_work import Steps, on_worker
-from smb3server.lookups import when_read
 from smb3server.notify import fold
 from smb3server.open import Open, client_guid_of
-from smb3server.opening import MustWait, Opening
+from smb3server.opening import Opening
 from smb3server.request import Interim, Pending, Request, Response, handles
 from smb3server.status import NtStatus, StatusError
 from smb3server.tree import ShareType
+from smb3server.waiting import retry
 from smb3server.wire import create_contexts as contexts
 from smb3server.wire.create import (
     CREATE_FLAG_REPARSEPOINT,
@@ -41,9 +41,6 @@ from smb3server.wire.oplock_break import OplockLevel
 
 _DELEGATION = 3
 """The highest impersonation level (2.2.13)."""
-_HOST_POLL = 0.05
-_HOST_LEASE_TIMEOUT = 60.0
-"""Seconds; the kernel's own limit is 45 by default."""
 _VALID_ATTRIBUTES = 0x00007FB7
 _DIRECTORY_ATTRIBUTE, _TEMPORARY_ATTRIBUTE, _NORMAL = 0x10, 0x100, 0x80
 _UNSUPPORTED_OPTIONS = int(
@@ -225,39 +222,44 @@ def _directory(record: CreateRequest, trailing: bool, said: bool | None, stream:
 
 
 def _attempt(opening: Opening) -> Response | Pending:
-    try:
-        opened = opening.attempt()
-    except (MustWait, FolderNotRead) as wait:
-        return _wait(opening, wait)
-    except BlockingIOError:
-        return _poll(opening)
-    result = _conclude(opening, opened)
-    return result if isinstance(result, Response) else opening.request.run(result)
+    """Until a break is over the client is told at once that it has to wait, as Windows does."""
+    return retry(
+        opening.request,
+        lambda: _conclude(opening, opening.attempt()),
+        Interim.AT_ONCE,
+        partial(_may_come_again, opening),
+    )
+
+
+def _may_come_again(opening: Opening, pending: Pending) -> Callable[[], None]:
+    """From now on a replay of this CREATE is told to wait for it. Returns what ends that."""
+    replays = opening.request.connection.server.replays
+    key = replay.key_of(opening.request, opening.asked)
+    if key is None:
+        return lambda: None
+    replays.wait(key, pending)
+    return partial(replays.done, key)
 
 
 def _conclude(opening: Opening, opened: Open) -> Response | Coroutine[Any, Any, Response]:
-    """The response, or what comes to it when a worker has done what takes long."""
-    if opening.free is None:
-        try:
+    """The response, or what comes to it when a worker has done what takes long. Nothing is left of the open if this
+    fails."""
+    steps = None
+    try:
+        if opening.free is None:
             steps = opening.reservation(opened)
-        except (StatusError, OSError):
-            _take_back(opening, opened)
-            raise
-        if steps is None:
-            if contexts.ALLOCATION_SIZE in opening.asked and opened.handle is not None:
-                opening.info = opened.handle.info()
-            return _respond(opening, opened)
-    else:
-        steps = None
+            if steps is None:
+                if contexts.ALLOCATION_SIZE in opening.asked and opened.handle is not None:
+                    opening.info = opened.handle.info()
+                return _respond(opening, opened)
+    except BaseException:
+        _take_back(opening, opened)
+        raise
     return _finish_slowly(opening, opened, steps)
 
 
 async def _finish_slowly(opening: Opening, opened: Open, steps: Steps | None) -> Response:
-    """Until it is over the open is in the tables, and its client does not know of it. A replay of this CREATE waits."""
-    replays = opening.request.connection.server.replays
-    key = replay.key_of(opening.request, opening.asked)
-    if key is not None and opening.request.pending is not None:
-        replays.wait(key, opening.request.pending)
+    """Until it is over the open is in the tables, and its client does not know of it."""
     try:
         if opening.free is not None:
             await on_worker(opened, one_step(opening.free))
@@ -272,106 +274,14 @@ async def _finish_slowly(opening: Opening, opened: Open, steps: Steps | None) ->
     except BaseException:
         _take_back(opening, opened)
         raise
-    finally:
-        if key is not None:
-            replays.done(key)
 
 
 def _take_back(opening: Opening, opened: Open) -> None:
     """CREATE fails after all."""
     if opening.action == CreateAction.CREATED and opened.handle is not None:
         with contextlib.suppress(OSError):
-            opened.handle.unlink()
+            opening.undo_creation(opened.handle)
     opened.close()
-
-
-def _poll(opening: Opening) -> Pending:
-    """A program of the host has a lease on the file (fcntl(2), F_SETLEASE). The kernel has told it to let go, which it
-    does, or is made to, within /proc/sys/fs/lease-break-time; nobody tells us when."""
-    loop = opening.request.connection.loop
-    deadline = loop.time() + _HOST_LEASE_TIMEOUT
-
-    def again() -> None:
-        if pending.done:
-            return
-        try:
-            result = _conclude(opening, opening.attempt())
-            if isinstance(result, Response):
-                pending.complete(result)
-            else:
-                opening.request.connection.run(opening.request, result, pending=pending)
-        except FolderNotRead as unread:
-            when_read(opening.request, unread, lambda error: again())
-        except (MustWait, BlockingIOError):
-            if loop.time() < deadline:
-                loop.call_later(_HOST_POLL, again)
-            else:
-                pending.fail(StatusError(NtStatus.SHARING_VIOLATION))
-        except StatusError as error:
-            pending.fail(error)
-        except OSError as error:
-            pending.fail(as_status_error(error))
-
-    pending = opening.request.pend(Interim.DELAYED)
-    loop.call_later(_HOST_POLL, again)
-    return pending
-
-
-def _wait(opening: Opening, wait: MustWait | FolderNotRead) -> Pending:
-    """Pending until a break is over, told to the client at once, as Windows does, or until a folder is read; then try
-    again."""
-    replays = opening.request.connection.server.replays
-    caching: Caching | None = None
-
-    def on_cancel() -> None:
-        if key is not None:
-            replays.done(key)
-        if caching is not None:
-            caching.unwait(again)
-        pending.fail(StatusError(NtStatus.CANCELLED))
-
-    def wait_for(what: MustWait | FolderNotRead) -> None:
-        nonlocal caching
-        if isinstance(what, MustWait):
-            caching = what.file.caching
-            caching.wait(again)
-        else:
-            caching = None
-            when_read(opening.request, what, read)
-
-    def read(error: StatusError | None) -> None:
-        if error is None and not pending.done:
-            again()
-        elif error is not None:
-            finish(error)
-
-    def again() -> None:
-        try:
-            finish(_conclude(opening, opening.attempt()))
-        except (MustWait, FolderNotRead) as longer:
-            wait_for(longer)
-        except StatusError as error:
-            finish(error)
-        except OSError as error:
-            finish(as_status_error(error))
-
-    def finish(result: Response | StatusError | Coroutine[Any, Any, Response]) -> None:
-        if key is not None:
-            replays.done(key)
-        if isinstance(result, Response):
-            pending.complete(result)
-        elif isinstance(result, StatusError):
-            pending.fail(result)
-        else:
-            opening.request.connection.run(opening.request, result, pending=pending)
-
-    interim = Interim.AT_ONCE if isinstance(wait, MustWait) else Interim.DELAYED
-    pending = opening.request.pend(interim, on_cancel)
-    key = replay.key_of(opening.request, opening.asked)
-    if key is not None:
-        replays.wait(key, pending)
-    wait_for(wait)
-    return pending
 
 
 def _respond(opening: Opening, opened: Open) -> Response:

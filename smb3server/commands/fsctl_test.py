@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from weakref import WeakSet
 
 from smb3server.commands.ioctl import Control, fsctl
 from smb3server.commands.read import read
-from smb3server.connection import Connection
-from smb3server.request import HANDLERS, Interim, Pending, Request, Response
+from smb3server.request import Interim, Pending, Request, Response
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire.header import Command
 from smb3server.wire.ioctl import IOCTL_RESPONSE
@@ -23,9 +21,6 @@ _OUTPUT_OFFSET = 32
 """In the body of an IOCTL response."""
 _DATA_OFFSET = 2
 """In the body of a READ response."""
-
-_padded: WeakSet[Connection] = WeakSet()
-"""Connections whose READ responses have eight bytes more before the data."""
 
 
 def _allow(control: Control, length: int) -> None:
@@ -59,14 +54,15 @@ def ioctl_padding(control: Control) -> Response:
 def read_padding(control: Control) -> bytes:
     """All READ responses of this connection get eight bytes of padding."""
     _allow(control, 0)
-    _padded.add(control.request.connection)
-    HANDLERS[Command.READ] = _padded_read
+    connection = control.request.connection
+    connection.handlers = {**connection.handlers, Command.READ: _padded_read}
     return b""
 
 
 def _padded_read(request: Request) -> Response | Pending:
+    """READ, with eight bytes more before the data."""
     result = read(request)
-    if not isinstance(result, Response) or request.connection not in _padded or len(result.segments) < 2:
+    if not isinstance(result, Response) or len(result.segments) < 2:
         return result
     fixed = bytearray(result.segments[0])
     fixed[_DATA_OFFSET] += len(_PADDING)

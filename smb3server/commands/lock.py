@@ -8,6 +8,7 @@ from smb3server.locks import Lock, Waiter, valid_range
 from smb3server.open import Open, find_open
 from smb3server.request import Interim, Pending, Request, Response, handles
 from smb3server.status import NtStatus, StatusError
+from smb3server.waiting import answer
 from smb3server.wire.create import Access
 from smb3server.wire.header import Command
 from smb3server.wire.lock import LOCK_RESPONSE, LockElement, LockFlags, LockRequest, LockResponse, parse_request
@@ -151,7 +152,7 @@ def _lock(
                 raise StatusError(NtStatus.LOCK_NOT_GRANTED)
             else:
                 return _wait(request, record, found, file, element)
-    except StatusError:
+    except (StatusError, OSError):
         for element in reversed(taken):
             _give_back(found, file, element)
         raise
@@ -163,10 +164,19 @@ def _take(found: Open, file: File, element: LockElement) -> bool:
     exclusive = bool(element.flags & _EXCLUSIVE)
     if not file.locks.acquire(found, element.offset, element.length, exclusive):
         return False
-    if host_locks.take(found, element.offset, element.length, exclusive):
-        return True
-    _give_back(found, file, element)
-    return False
+    return _take_from_host(found, file, element)
+
+
+def _take_from_host(found: Open, file: File, element: LockElement) -> bool:
+    """The server's own table has granted it; if the host does not, that gets it back."""
+    try:
+        taken = host_locks.take(found, element.offset, element.length, bool(element.flags & _EXCLUSIVE))
+    except OSError:
+        _give_back(found, file, element)
+        raise
+    if not taken:
+        _give_back(found, file, element)
+    return taken
 
 
 def _give_back(found: Open, file: File, element: LockElement) -> None:
@@ -178,18 +188,19 @@ def _wait(request: Request, record: LockRequest, found: Open, file: File, elemen
     """Pending until the range is free, at once visible to the client; CANCEL ends it with CANCELLED, CLOSE with
     RANGE_NOT_LOCKED."""
 
-    def granted() -> None:
-        if host_locks.take(found, element.offset, element.length, bool(element.flags & _EXCLUSIVE)):
-            _remember(request, found, record)
-            _store(request, found, record, [element], [])
-            pending.complete(Response([_DONE]))
-        else:
-            _give_back(found, file, element)
+    def granted() -> Response | None:
+        if not _take_from_host(found, file, element):
             request.connection.loop.call_later(_HOST_POLL, again)
+            return None
+        _remember(request, found, record)
+        _store(request, found, record, [element], [])
+        return Response([_DONE])
 
     def queue() -> None:
         exclusive = bool(element.flags & _EXCLUSIVE)
-        waiting[:] = [file.locks.wait(found, element.offset, element.length, exclusive, granted, closed)]
+        waiting[:] = [
+            file.locks.wait(found, element.offset, element.length, exclusive, lambda: answer(pending, granted), closed)
+        ]
 
     def again() -> None:
         """Nobody tells when a program of the host lets go."""

@@ -13,6 +13,7 @@ from smb3server.leases import LEVEL_STATES, Caching, Lease, Oplock
 from smb3server.open import Open, find_open
 from smb3server.request import Interim, Pending, Request, Response, handles
 from smb3server.status import NtStatus, StatusError
+from smb3server.waiting import answer
 from smb3server.wire.header import Command
 from smb3server.wire.oplock_break import (
     LEASE_BREAK,
@@ -34,17 +35,7 @@ def acknowledge(request: Request) -> Response | Pending:
 
 def _after_writes(request: Request, caching: Caching, act: Callable[[], Response]) -> Response | Pending:
     """``act``, at once or when the writes received so far are stored."""
-    pending: Pending | None = None
-
-    def settled() -> None:
-        if pending is None or pending.done:
-            return
-        try:
-            pending.complete(act())
-        except StatusError as error:
-            pending.fail(error)
-
-    if not caching.after_arrivals(settled):
+    if not caching.after_arrivals(lambda: answer(pending, act)):
         return act()
     pending = request.pend(Interim.NEVER)
     return pending

@@ -1,23 +1,22 @@
 """Rename and hard link (MS-FSA 2.1.5.15.11, 2.1.5.15.7).
 
-Both may have to wait until another client gives up a handle it only caches: every attempt either does the work or says
-which file to wait for.
+Both may have to wait until another client gives up a handle it only caches: every attempt either does the work or
+raises what to wait for.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from smb3server import notify, share_modes
 from smb3server.access import decide
 from smb3server.access.caller import Caller, caller_of
-from smb3server.backends.base import FolderNotRead
 from smb3server.backends.names import split_path, upcase
 from smb3server.commands.file_levels import handle_of, store_all
-from smb3server.lookups import folder_read
 from smb3server.status import NtStatus, StatusError
+from smb3server.waiting import MustWait, retry
 from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import Access, ShareAccess
 from smb3server.wire.file_info import RenameFlags, RenameInformation
@@ -57,48 +56,34 @@ class _NameChange:
 
     def start(self, done: Callable[[], Response]) -> Response | Pending:
         """Do it now, or once the handles in the way are closed."""
-        blocker = self._try()
-        if blocker is None:
+
+        def attempt() -> Response | Awaitable[None]:
+            before = self.prepare()
+            if before is not None:
+                return before
+            self._try()
             return done()
-        return self.request.run(self._wait(blocker, done))
 
-    def _try(self) -> File | FolderNotRead | None:
-        """Do it, or say what to wait for."""
-        backend = self.opened.tree.share.backend
-        if backend is None:
-            raise StatusError(NtStatus.INVALID_PARAMETER)
-        backend.defer_reading = True
-        try:
-            return self.attempt()
-        except FolderNotRead as unread:
-            return unread
-        finally:
-            backend.defer_reading = False
+        return retry(self.request, attempt)
 
-    async def _wait(self, blocker: File | FolderNotRead, done: Callable[[], Response]) -> Response:
-        found: File | FolderNotRead | None = blocker
-        while found is not None:
-            if isinstance(found, FolderNotRead):
-                await folder_read(self.request, found)
-                found = self._again()
-                continue
-            event = asyncio.Event()
-            found.caching.wait(event.set)
-            try:
-                await event.wait()
-            finally:
-                found.caching.unwait(event.set)
-            found = self._again()
-        return done()
+    def prepare(self) -> Awaitable[None] | None:
+        """What is to be done before the attempt, in several turns."""
+        return None
 
-    def _again(self) -> File | FolderNotRead | None:
+    def _try(self) -> None:
         if self.request.connection.server.has_lost(self.opened.tree.share):
             raise StatusError(NtStatus.NETWORK_NAME_DELETED)
         if self.opened.handle is None:
             raise StatusError(NtStatus.FILE_CLOSED)
-        return self._try()
+        backend = self.backend
+        backend.defer_reading = True
+        try:
+            self.attempt()
+        finally:
+            backend.defer_reading = False
 
-    def attempt(self) -> File | None:
+    def attempt(self) -> None:
+        """Do it. Raises ``MustWait`` while handles are in the way that are only cached."""
         raise NotImplementedError
 
     def target_path(self) -> Path:
@@ -136,20 +121,23 @@ class _NameChange:
         except FileNotFoundError:
             return None
 
-    def check_replaceable(self, target: Path, info: FileInfo) -> File | None:
-        """The target exists: may it go? Returns what to wait for before asking again."""
+    def check_replaceable(self, target: Path, info: FileInfo) -> None:
+        """The target exists: may it go? Raises ``MustWait`` if others have it open, maybe only for caching."""
         if not self.replace:
             raise StatusError(NtStatus.OBJECT_NAME_COLLISION)
         rights, found = self.caller.rights_by_name(self.backend, target)
         decide.check_replacement(rights, found.attributes | info.attributes)
         file = self._open_file(info.key)
         if file is None:
-            return None
-        if file.caching.break_handles(self.opened.caching):
-            return file
+            return
+        self.break_handles(file)
         if file.opens:
             raise StatusError(NtStatus.ACCESS_DENIED)
-        return None
+
+    def break_handles(self, file: File) -> None:
+        """Ask others to close what they hold open only for caching. Raises ``MustWait`` if they have to."""
+        if file.caching.break_handles(self.opened.caching):
+            raise MustWait(file.caching)
 
     def _open_file(self, key: FileKey) -> File | None:
         file = self.opened.file
@@ -170,12 +158,17 @@ class _NameChange:
 
 
 class Rename(_NameChange):
-    def start(self, done: Callable[[], Response]) -> Response | Pending:
-        if self.opened.is_directory and len(self.opened.session.server.global_open_table) > OPENS_AT_ONCE:
-            return self.request.run(self._look_around(done))
-        return super().start(done)
+    _looked = False
 
-    async def _look_around(self, done: Callable[[], Response]) -> Response:
+    def prepare(self) -> Awaitable[None] | None:
+        if self._looked or not self.opened.is_directory:
+            return None
+        self._looked = True
+        if len(self.opened.session.server.global_open_table) <= OPENS_AT_ONCE:
+            return None
+        return self._look_around()
+
+    async def _look_around(self) -> None:
         """Look for opens below the directory in several turns. Those that come meanwhile are looked at in the end."""
         prefix = self.handle.path
         for index, other in enumerate(list(self.opened.session.server.global_open_table.values())):
@@ -183,14 +176,13 @@ class Rename(_NameChange):
                 self.elsewhere.add(other)
             if index % OPENS_AT_ONCE == OPENS_AT_ONCE - 1:
                 await asyncio.sleep(0)
-        found = self._again()
-        return done() if found is None else await self._wait(found, done)
 
-    def attempt(self) -> File | None:
+    def attempt(self) -> None:
         """MS-FSA 2.1.5.15.11."""
         opened, handle = self.opened, self.handle
         if self.info.name.startswith(":"):
-            return self._rename_stream()
+            self._rename_stream()
+            return
         if handle.stream:
             # A stream's new name has a colon in front; with a path, the file itself is opened for the change.
             raise StatusError(NtStatus.SHARING_VIOLATION)
@@ -199,39 +191,33 @@ class Rename(_NameChange):
         if not old:
             raise StatusError(NtStatus.ACCESS_DENIED)
         if old == target:
-            return None
+            return
         if opened.is_directory:
-            blocker = self._descendant()
-            if blocker is not None:
-                return blocker
+            self._check_below()
         self.check_folder(target)
         file = opened.file
-        if file is not None and file.caching.break_handles(opened.caching):
-            return file
+        if file is not None:
+            self.break_handles(file)
         info = self.existing(target)
         if info is not None and not (info.key == handle.key and same(old, target)):
-            blocker = self.check_replaceable(target, info)
-            if blocker is not None:
-                return blocker
+            self.check_replaceable(target, info)
         self.check_parent(target)
         handle.rename(target, self.replace, self.caller.user)
         store_all(opened, sync=handle.flush)
         if info is not None and self.replace and info.key != handle.key:
             notify.report(opened, target, Action.REMOVED, NotifyFilter.FILE_NAME)
         notify.report_rename(opened, old, target, opened.is_directory)
-        return None
 
-    def _descendant(self) -> File | None:
+    def _check_below(self) -> None:
         """A directory with anything open below it keeps its name; handles only cached are asked for first."""
         table = self.opened.session.server.global_open_table
         prefix = self.handle.path
         for other in [entry for entry in table.values() if entry not in self.elsewhere]:
             if not self._is_below(other, prefix):
                 continue
-            if other.file is not None and other.file.caching.break_handles(self.opened.caching):
-                return other.file
+            if other.file is not None:
+                self.break_handles(other.file)
             raise StatusError(NtStatus.ACCESS_DENIED)
-        return None
 
     def _is_below(self, other: Open, prefix: Path) -> bool:
         if other.tree.share is not self.opened.tree.share or other.handle is None or other.file is None:
@@ -242,7 +228,7 @@ class Rename(_NameChange):
             return False
         return len(path) > len(prefix) and same(path[: len(prefix)], prefix)
 
-    def _rename_stream(self) -> File | None:
+    def _rename_stream(self) -> None:
         """``:name[:$DATA]``: of the stream this open has, within its file."""
         try:
             _, stream, _ = split_path("x" + self.info.name)
@@ -252,7 +238,7 @@ class Rename(_NameChange):
         if self.opened.is_directory and not handle.stream:
             raise StatusError(NtStatus.INVALID_PARAMETER)
         if upcase(stream) == upcase(handle.stream) and stream == handle.stream:
-            return None
+            return
         file = self.opened.file
         if file is not None and upcase(stream) != upcase(handle.stream):
             other = file.table.find(handle.key, stream)
@@ -263,11 +249,10 @@ class Rename(_NameChange):
         store_all(self.opened)
         notify.report(self.opened, handle.path, Action.REMOVED_STREAM, NotifyFilter.STREAM_NAME, old)
         notify.report(self.opened, handle.path, Action.ADDED_STREAM, NotifyFilter.STREAM_NAME, stream)
-        return None
 
 
 class Link(_NameChange):
-    def attempt(self) -> File | None:
+    def attempt(self) -> None:
         """MS-FSA 2.1.5.15.7."""
         opened, handle = self.opened, self.handle
         if not opened.tree.maximal_access & Access.WRITE_DATA:
@@ -283,10 +268,7 @@ class Link(_NameChange):
         info = self.existing(target)
         if info is not None:
             if info.key == handle.key and self.replace:
-                return None
-            blocker = self.check_replaceable(target, info)
-            if blocker is not None:
-                return blocker
+                return
+            self.check_replaceable(target, info)
         handle.link(target, self.replace, self.caller.user)
         notify.report(opened, target, Action.ADDED, NotifyFilter.FILE_NAME)
-        return None

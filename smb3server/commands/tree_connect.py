@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from smb3server.dispatcher import Disconnect
-from smb3server.request import Interim, Pending, Request, Response, handles
+from smb3server.request import Disconnect, Interim, Pending, Request, Response, handles
 from smb3server.session import SessionState
 from smb3server.status import NtStatus, StatusError
 from smb3server.tree import Share, ShareFlags, ShareType, TreeConnect

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from smb3server.ha.records import key_of, snapshot
 from smb3server.ha.store import MAX_BATCH, Condition, ConditionFailed, Delete, Operation, Put, Store, StoreError
+from smb3server.turns import call_apart
 
 if TYPE_CHECKING:
     from smb3server.open import Open
@@ -215,7 +216,7 @@ class Persistence:
             if self._retry is None and (self._unstored or self._unremoved):
                 self._retry = self._loop.call_later(RETRY_DELAY, self._try_again)
         for waiter in flight.waiters:
-            waiter()
+            call_apart(waiter)
 
     def _try_again(self) -> None:
         self._retry = None

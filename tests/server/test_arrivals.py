@@ -77,6 +77,23 @@ def test_who_leaves_meanwhile_leaves_nothing() -> None:
     drive(test)
 
 
+def test_an_unsigned_tree_connect_that_waited_ends_the_connection() -> None:
+    """MS-SMB2 3.3.5.7: as one that need not wait."""
+
+    async def test(harness: Harness) -> None:
+        harness.server.share_list["share"].placement = placement = Arriving()
+        client = await harness.connect()
+        await client.negotiate()
+        await client.session_setup()
+        client.sign = False
+        await client.post(Command.TREE_CONNECT, _tree_connect_body())
+        await asyncio.sleep(0.05)
+        placement.decide(True)
+        assert await client.closed()
+
+    drive(test)
+
+
 def _tree_connect_body() -> bytes:
     path = "\\\\server\\share".encode("utf-16-le")
     return struct.pack("<HHHH", 9, 0, 72, len(path)) + path

@@ -17,11 +17,21 @@ class Recorder:
         self.sent: list[tuple[object, int, int, bool]] = []
         self.timers: list[FakeTimer] = []
         self.reachable = True
+        self.soon: list[Callable[[], None]] = []
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> "FakeTimer":
         timer = FakeTimer(delay, callback)
         self.timers.append(timer)
         return timer
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.soon.append(callback)
+
+    def turn(self) -> None:
+        """What was to be called soon, is."""
+        soon, self.soon = self.soon, []
+        for callback in soon:
+            callback()
 
     def notify_lease(self, lease: Lease, current: int, new: int, ack_required: bool) -> bool:
         self.sent.append((lease.key, current, new, ack_required))
@@ -93,7 +103,9 @@ def test_open_breaks_write_caching_and_waits_for_the_acknowledgment(caching: Cac
     assert not made.acknowledge(RWH), "more than asked is refused"
     assert done == []
     assert made.acknowledge(RH)
-    assert (made.state, made.breaking, done) == (RH, False, ["done"])
+    assert (made.state, made.breaking, done) == (RH, False, []), "nobody goes on while the acknowledger is at work"
+    breaks.turn()
+    assert done == ["done"]
     assert breaks.timers[0].cancelled
     assert not caching.break_for_open(None, False, False, False)
     assert len(breaks.sent) == 1
@@ -144,6 +156,7 @@ def test_time_out_takes_everything(caching: Caching, breaks: Recorder) -> None:
     caching.wait(lambda: done.append("done"))
     assert breaks.timers[0].delay == caching.break_timeout
     breaks.timers[0].callback()
+    breaks.turn()
     assert (made.state, made.breaking, done) == (NONE, False, ["done"])
     assert not made.acknowledge(RH)
 
@@ -161,6 +174,7 @@ def test_close_ends_the_break(caching: Caching, breaks: Recorder) -> None:
     done: list[str] = []
     caching.wait(lambda: done.append("done"))
     caching.drop(made)
+    breaks.turn()
     assert done == ["done"]
     assert breaks.timers[0].cancelled
 

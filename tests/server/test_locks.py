@@ -2,6 +2,7 @@
 
 import random
 import time
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from smb3server import range_index
 from smb3server.locks import MAX_OFFSET, Lock, LockTable, valid_range
 from smb3server.range_index import RangeIndex
 
-A, B = object(), object()
+A, B, C = object(), object(), object()
 offsets = st.one_of(st.integers(0, 12), st.integers(MAX_OFFSET - 12, MAX_OFFSET), st.integers(2**63 - 4, 2**63 + 4))
 lengths = st.one_of(st.integers(0, 12), st.just(2**63), st.just(MAX_OFFSET))
 
@@ -49,8 +50,18 @@ def test_valid_range_limits() -> None:
     assert not valid_range(2**63, 2**63 + 1)
 
 
+def never(callback: Callable[[], None]) -> None:
+    """For tables in which nobody waits."""
+    raise AssertionError(callback)
+
+
+def run_all(soon: list[Callable[[], None]]) -> None:
+    while soon:
+        soon.pop(0)()
+
+
 def test_exclusive_conflicts_with_everything() -> None:
-    table = LockTable()
+    table = LockTable(never)
     assert table.acquire(A, 0, 10, True)
     assert not table.acquire(B, 9, 1, False)
     assert not table.acquire(B, 9, 1, True)
@@ -60,7 +71,7 @@ def test_exclusive_conflicts_with_everything() -> None:
 
 
 def test_shared_locks_coexist_and_unlock_one_by_one() -> None:
-    table = LockTable()
+    table = LockTable(never)
     assert table.acquire(A, 0, 10, False)
     assert table.acquire(A, 0, 10, False)
     assert table.acquire(B, 0, 10, False)
@@ -71,7 +82,7 @@ def test_shared_locks_coexist_and_unlock_one_by_one() -> None:
 
 
 def test_unlock_needs_the_exact_range_and_takes_the_exclusive_one_first() -> None:
-    table = LockTable()
+    table = LockTable(never)
     table.acquire(A, 0, 10, True)
     table.acquire(A, 0, 10, False)
     assert not table.release(A, 0, 9)
@@ -81,7 +92,7 @@ def test_unlock_needs_the_exact_range_and_takes_the_exclusive_one_first() -> Non
 
 
 def test_io_conflicts() -> None:
-    table = LockTable()
+    table = LockTable(never)
     table.acquire(A, 10, 10, True)
     assert table.denies_read(B, 15, 1)
     assert table.denies_write(B, 5, 6)
@@ -89,38 +100,69 @@ def test_io_conflicts() -> None:
     assert not table.denies_write(A, 15, 1)
     assert not table.denies_read(B, 20, 5)
     assert not table.denies_read(B, 12, 0)
-    shared = LockTable()
+    shared = LockTable(never)
     shared.acquire(A, 10, 10, False)
     assert not shared.denies_read(B, 15, 1)
     assert shared.denies_write(A, 15, 1), "a shared lock stops its own holder's writes, too"
 
 
 def test_waiters_are_granted_in_order_and_end_with_their_owner() -> None:
-    table, events = LockTable(), []
+    soon: list[Callable[[], None]] = []
+    events: list[str] = []
+    table = LockTable(soon.append)
     table.acquire(A, 0, 1, True)
     first = table.wait(B, 0, 1, True, lambda: events.append("first"), lambda: events.append("first closed"))
     table.wait(B, 0, 1, True, lambda: events.append("second"), lambda: events.append("second closed"))
     table.release(A, 0, 1)
+    assert events == [], "nobody goes on while the one who unlocks is at work"
+    assert table.locks_of(B), "but the lock is theirs"
+    run_all(soon)
     assert events == ["first"]
     assert not table.cancel(first)
     table.release_owner(B)
+    run_all(soon)
     assert events == ["first", "second closed"]
     assert not table.locks
     assert table.waiters == []
 
 
 def test_cancelled_waiter_is_never_granted() -> None:
-    table, events = LockTable(), []
+    soon: list[Callable[[], None]] = []
+    events: list[str] = []
+    table = LockTable(soon.append)
     table.acquire(A, 0, 1, True)
     waiter = table.wait(B, 0, 1, True, lambda: events.append("granted"), lambda: events.append("closed"))
     assert table.cancel(waiter)
     table.release(A, 0, 1)
+    run_all(soon)
     assert events == []
+
+
+@pytest.mark.parametrize(("give_up", "told"), [("cancel", []), ("close", ["closed"]), ("unlock", ["closed"])])
+def test_who_holds_a_lock_and_was_not_told_yet_can_give_it_up(give_up: str, told: list[str]) -> None:
+    """Nobody is told of a lock that is gone again."""
+    soon: list[Callable[[], None]] = []
+    events: list[str] = []
+    table = LockTable(soon.append)
+    table.acquire(A, 0, 1, True)
+    waiter = table.wait(B, 0, 1, True, lambda: events.append("granted"), lambda: events.append("closed"))
+    table.wait(C, 0, 1, True, lambda: events.append("next"), lambda: events.append("next closed"))
+    table.release(A, 0, 1)
+    if give_up == "cancel":
+        assert table.cancel(waiter)
+        assert not table.cancel(waiter)
+    elif give_up == "close":
+        table.release_owner(B)
+    else:
+        assert table.release(B, 0, 1)
+    run_all(soon)
+    assert sorted(events) == sorted(["next", *told])
+    assert [lock.owner for lock in table.locks] == [C]
 
 
 @given(st.lists(st.tuples(st.sampled_from([A, B]), offsets, lengths, st.booleans(), st.booleans()), max_size=30))
 def test_held_locks_never_conflict(operations: list[tuple[object, int, int, bool, bool]]) -> None:
-    table = LockTable()
+    table = LockTable(never)
     for owner, offset, length, exclusive, unlock in operations:
         if not valid_range(offset, length):
             continue
@@ -160,7 +202,7 @@ def test_index_agrees_with_looking_at_all(chunk: int, spread: int, seed: int, mo
 @pytest.mark.parametrize("stacked", [False, True])
 def test_a_great_many_locks_take_no_great_time(stacked: bool) -> None:
     """A client may send thousands of them in one message."""
-    table = LockTable()
+    table = LockTable(never)
     count = 30_000
     begun = time.monotonic()
     for number in range(count):

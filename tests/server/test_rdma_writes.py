@@ -18,7 +18,8 @@ SIZE = 500_000
 
 
 def test_after_arrivals() -> None:
-    caching = Caching(Recorder())
+    breaks = Recorder()
+    caching = Caching(breaks)
     called: list[str] = []
     assert not caching.after_arrivals(lambda: called.append("idle"))
     caching.arrives(1)
@@ -29,8 +30,11 @@ def test_after_arrivals() -> None:
     caching.arrived(1)
     assert called == []
     caching.arrived(2)
+    assert called == []
+    breaks.turn()
     assert called == ["both"]
     caching.arrived(3)
+    breaks.turn()
     assert called == ["both", "three"]
     assert not caching.after_arrivals(lambda: called.append("idle"))
 
