@@ -1,4 +1,4 @@
-"""Turns of work that can be put off: one in each turn of the event loop, whoever asks for them and how many there are."""
+"""Turns of work that can be put off: one in each turn of the event loop, however many ask for them."""
 
 from __future__ import annotations
 
