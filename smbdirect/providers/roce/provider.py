@@ -315,12 +315,16 @@ class RoceProvider:
         endpoint = self.endpoints[number] = RoceEndpoint(self, number, local_address, peer_address)
         return endpoint
 
-    def forget(self, endpoint: RoceEndpoint) -> None:
-        """The endpoint ended: take leave of its peer."""
+    def forget(self, endpoint: RoceEndpoint, reason: CloseReason) -> None:
+        """The endpoint ended for ``reason``: take leave of its peer."""
         self.endpoints.pop(endpoint.queue_pair.number, None)
         connection = endpoint.connection
         if connection is not None:
             endpoint.connection = connection.owner = None
+            future = self._waiting.get(connection)
+            if future is not None and not future.done():
+                # Nobody else tells who waits for the peer's answer: the manager knows that this side gave up.
+                future.set_exception(ConnectionLost(reason))
             self._manager.disconnect(connection, asyncio.get_running_loop().time())
         self._after_manager()
 
