@@ -279,6 +279,8 @@ class RoceProvider:
             raise
         finally:
             self._waiting.pop(connection, None)
+            # Its exception refers to this frame.
+            del future
 
     def _parameters(self, endpoint: RoceEndpoint, mtu: int) -> Parameters:
         return Parameters(
