@@ -366,7 +366,8 @@ class Opening:
                 self.action = CreateAction.CREATED
                 if self._descriptor is not None and tokens.has_dacl(self._descriptor) and handle.file_created:
                     dacl = int(SecurityInformation.DACL)
-                    security_info.to_host(handle, security_info.current_descriptor(handle), dacl, self.caller)
+                    accounts = self.request.connection.server.accounts
+                    security_info.to_host(handle, security_info.current_descriptor(handle), dacl, self.caller, accounts)
                 if self.record.create_options & CreateOptions.NO_COMPRESSION and info.attributes & COMPRESSED:
                     # Inherited from the directory.
                     handle.set_compressed(False)
