@@ -469,7 +469,7 @@ class Opening:
             raise StatusError(NtStatus.SHARING_VIOLATION)
 
     def _overwrite(self, handle: Handle) -> None:
-        """MS-FSA 2.1.5.1.2.1: contents, extended attributes and (of a file) other streams go, attributes are set. Of a
+        """MS-FSA 2.1.5.1.2.1: contents and extended attributes go, attributes are set; other streams stay. Of a
         file that takes its time to cut all that is left to ``finish_overwriting``."""
         superseded = self.record.create_disposition == CreateDisposition.SUPERSEDE
         self.action = CreateAction.SUPERSEDED if superseded else CreateAction.OVERWRITTEN
