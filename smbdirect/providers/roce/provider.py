@@ -76,7 +76,7 @@ RNR_RETRY = 6
 """How often peers may come back to a queue pair without a receive; no credit-keeping peer ever needs to."""
 _MAD_PACKET = BTH.size + DETH.size + MAD_LENGTH + ICRC_LENGTH
 _FIRST_EPHEMERAL_PORT = 49152
-DATAGRAMS_PER_TURN = 16
+DATAGRAMS_PER_TURN = 8
 """Management datagrams taken in one turn of the event loop: a request takes half a millisecond, with all it sets up."""
 DATAGRAMS_WAITING, DATAGRAMS_PER_PEER = 256, 64
 """Those that may wait for the next turns, of all peers and of each; further ones are lost, and repeated by who means
