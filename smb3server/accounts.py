@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import functools
 import grp
 import hashlib
 import pwd
@@ -18,6 +19,7 @@ import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from smb3server.backends.base import User
 from smb3server.security.descriptor import ANONYMOUS, Sid
 
 if TYPE_CHECKING:
@@ -69,6 +71,7 @@ def _well_known() -> list[Known]:
     return found
 
 
+@functools.lru_cache(maxsize=65536)
 def rid(name: str) -> int:
     """Of an account, the same for a name every time. Two names may share one: not in one configuration."""
     return _FIRST_RID + zlib.crc32(name.casefold().encode("utf-8", "surrogatepass")) % _RIDS
@@ -127,6 +130,14 @@ class Accounts:
 
     def sid_of(self, account: Account) -> Sid:
         return Sid(_UNIX, (1, account.user.uid)) if account.user is not None else self.account_sid(account.name)
+
+    def host_user(self, sid: Sid) -> User | None:
+        """Find the user of the host that the account with this SID of the domain acts as; None if it has none of its
+        own."""
+        domain, subs = self.domain_sid.sub_authorities, sid.sub_authorities
+        if sid.authority != _NT or subs[:-1] != domain:
+            return None
+        return next((account.user for account in self._server.users if rid(account.name) == subs[-1]), None)
 
     def users(self) -> Iterator[tuple[int, Account]]:
         """RID and account, ordered by name."""

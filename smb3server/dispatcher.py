@@ -5,7 +5,8 @@ until it completes, and no other. Replies of a chain go out together, except tha
 STATUS_PENDING sends what it has first.
 
 Answers take memory until the client has taken them. A chain whose connection has more than ``CHAIN_MARK`` of them
-unsent is parked before its next command, and goes on when they have drained; meanwhile nothing more is read.
+unsent is parked before its next command, and goes on when they have drained; meanwhile nothing more is read. So is one
+that has worked for ``TURN`` seconds: the server's ``Turns`` let it go on after the others have had theirs.
 """
 
 from __future__ import annotations
@@ -60,6 +61,8 @@ CHAIN_MARK = 4 << 20
 """Bytes of unsent answers above which a chain does not go on."""
 MESSAGE_MARK = 16 << 20
 """Bytes of unsent answers above which no message is begun: where the transport does not stop reading by itself."""
+TURN = 0.005
+"""Seconds after which a chain does not go on in this turn of the event loop."""
 _PATIENCE = 0.05
 """Seconds until a parked chain looks again whether answers have drained, should nobody tell it."""
 _INSTEAD = "instead"
@@ -134,6 +137,8 @@ class Dispatcher:
         self._parked: deque[Chain] = deque()
         """Those that wait for answers to drain, in their order; reading is paused while there are any."""
         self._resuming = False
+        self._has_turn = False
+        """A turn is coming for the chain that is parked first."""
 
     # Receiving
 
@@ -209,11 +214,20 @@ class Dispatcher:
     # Running
 
     def _advance(self, chain: Chain) -> None:
-        """Run the chain's commands until one pends, none is left or the client has to take answers first."""
+        """Run the chain's commands until one pends, none is left, the client has to take answers first or others have
+        waited for long enough."""
+        turn_ends = 0.0
         while chain.offset >= 0:
-            if chain.offset and self._must_drain(chain):
-                self._park(chain)
-                return
+            if chain.offset:
+                if self._must_drain(chain):
+                    self._park(chain)
+                    return
+                now = time.monotonic()
+                if not turn_ends:
+                    turn_ends = now + TURN
+                elif now >= turn_ends:
+                    self._yield(chain)
+                    return
             request = self._next_request(chain)
             command = request.header.command
             if command == _CANCEL:
@@ -247,6 +261,21 @@ class Dispatcher:
         self.connection.transport.pause_reading()
         self._later()
 
+    def _yield(self, chain: Chain) -> None:
+        """Let others have their turn. Ahead of what is parked: it came first."""
+        self._parked.appendleft(chain)
+        self.connection.transport.pause_reading()
+        self._ask_for_turn()
+
+    def _ask_for_turn(self) -> None:
+        if not self._has_turn:
+            self._has_turn = True
+            self.connection.server.turns.add(self._turn)
+
+    def _turn(self) -> None:
+        self._has_turn = False
+        self._go_on()
+
     def _later(self) -> None:
         """Look again whether answers have drained, in a moment. ``_drained`` usually comes first."""
         if not self._resuming:
@@ -263,9 +292,15 @@ class Dispatcher:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Take up parked chains in their order, as far as answers have drained."""
+        """Take up parked chains in their order, as far as answers have drained and none has to let others have their
+        turn."""
         connection = self.connection
-        while self._parked and not connection.closed and connection.transport.pending_send_bytes <= CHAIN_MARK // 2:
+        while (
+            self._parked
+            and not self._has_turn
+            and not connection.closed
+            and connection.transport.pending_send_bytes <= CHAIN_MARK // 2
+        ):
             chain = self._parked.popleft()
             try:
                 self._advance(chain)
@@ -275,7 +310,8 @@ class Dispatcher:
         if connection.closed:
             return
         if self._parked:
-            self._later()
+            if not self._has_turn:
+                self._later()
         elif not connection.server.stopping:
             connection.transport.resume_reading()
 

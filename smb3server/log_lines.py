@@ -4,7 +4,9 @@ Names, addresses and errors in them may be whatever a stranger chose. What canno
 forges a line or reaches the terminal that shows it.
 
 A place in the code that logs has a budget for each source (the message's first argument: the peer's address, by
-convention) and one for all. What exceeds it is counted, and the count is told. Tracebacks are told once in a while for
+convention) and one for all. A long line counts as several. What exceeds it is counted, and the count is told, which
+the place's budget pays for, too: no number of sources makes more lines than that. Tracebacks are told once in a while
+for
 each place where the exception was raised: one of them says what the next thousand would. Debug lines are not limited.
 """
 
@@ -13,19 +15,21 @@ from __future__ import annotations
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from types import TracebackType
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 MAX_LENGTH = 2000
 """Characters of a message."""
 PER_SOURCE = 50
 """Lines of one place and source at once."""
-PER_PLACE = 1000
-"""Lines of one place at once: after a failover thousands of clients log on in a moment."""
-SOURCE_RATE, PLACE_RATE = 0.5, 50.0
+PER_PLACE = 100
+"""Lines of one place at once, of all sources together."""
+SOURCE_RATE, PLACE_RATE = 0.5, 5.0
 """Lines a second that the budgets grow by."""
+LINE = 200
+"""Characters that count as one line."""
 TRACE_INTERVAL = 60.0
 """Seconds between two tracebacks of one place."""
 QUIET = 10.0
@@ -87,12 +91,27 @@ class _Budget:
     def take(self, record: logging.LogRecord, now: float) -> bool:
         self.left = min(self.most, self.left + (now - self.at) * self.rate)
         self.at = now
+        text = record.getMessage()
+        if self.left >= 1:
+            # What is over goes to the account of the lines to come: a long line, too, is told when it was quiet.
+            self.left -= 1 + min(len(text), MAX_LENGTH) // LINE
+            return True
+        if not self.suppressed:
+            self.like = record.name, record.levelno, printable(text, 200)
+        self.suppressed += 1
+        return False
+
+    def take_over(self, other: _Budget, now: float) -> bool:
+        """Pay for the line that tells what ``other`` has suppressed, or count that as suppressed here: False."""
+        self.left = min(self.most, self.left + (now - self.at) * self.rate)
+        self.at = now
         if self.left >= 1:
             self.left -= 1
             return True
         if not self.suppressed:
-            self.like = record.name, record.levelno, printable(record.getMessage(), 200)
-        self.suppressed += 1
+            self.like = other.like
+        self.suppressed += other.suppressed
+        other.suppressed = 0
         return False
 
     def told(self) -> logging.LogRecord:
@@ -103,69 +122,93 @@ class _Budget:
         return logging.LogRecord(name, level, __file__, 0, text, None, None)
 
 
+class _Key(NamedTuple):
+    """Whose budget: a place's, or that of one source or kind of exception there."""
+
+    place: tuple[str, int]
+    of: Hashable = None
+
+
 class LimitedHandler(logging.StreamHandler[TextIO]):
     """Writes to a stream what the budgets allow."""
 
     def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(stream)
         self._clock = clock
-        self._budgets: OrderedDict[Hashable, _Budget] = OrderedDict()
+        self._budgets: OrderedDict[_Key, _Budget] = OrderedDict()
         """The least recently used first."""
-        self._suppressing: dict[Hashable, _Budget] = {}
+        self._suppressing: dict[_Key, _Budget] = {}
         """Those with something to tell, the one first that is quiet for longest."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write the record if its budgets allow it."""
         now = self._clock()
-        for told in list(self._overdue(now)):
-            super().emit(told)
+        self._tell_overdue(now)
         if record.levelno <= logging.DEBUG or self._allows(record, now):
             super().emit(record)
 
     def close(self) -> None:
         """Tell what was suppressed to the end."""
-        for told in list(self._overdue(float("inf"))):
-            super().emit(told)
+        while self._suppressing:
+            key, budget = next(iter(self._suppressing.items()))
+            del self._suppressing[key]
+            super().emit(budget.told())
         super().close()
 
     def _allows(self, record: logging.LogRecord, now: float) -> bool:
-        place: Hashable = (record.pathname, record.lineno)
+        place = (record.pathname, record.lineno)
         if record.exc_info and record.exc_info[0] is not None:
             trace = record.exc_info[2]
             while trace is not None and trace.tb_next is not None:
                 trace = trace.tb_next
             raised = (trace.tb_frame.f_code.co_filename, trace.tb_lineno) if trace is not None else None
-            return self._take(("trace", place, raised, record.exc_info[0]), record, 1, 1 / TRACE_INTERVAL, now)
+            return self._take(_Key(place, (raised, record.exc_info[0])), record, 1, 1 / TRACE_INTERVAL, now)
         first = record.args[0] if isinstance(record.args, tuple) and record.args else ""
         # An address may come with its port, which a peer has many of.
         source = printable(str(first[0] if isinstance(first, tuple) and first else first), 100)
-        return self._take((place, source), record, PER_SOURCE, SOURCE_RATE, now) and self._take(
-            place, record, PER_PLACE, PLACE_RATE, now
+        return self._take(_Key(place, source), record, PER_SOURCE, SOURCE_RATE, now) and self._take(
+            _Key(place), record, PER_PLACE, PLACE_RATE, now
         )
 
-    def _take(self, key: Hashable, record: logging.LogRecord, most: float, rate: float, now: float) -> bool:
-        budget = self._budgets.pop(key, None) or _Budget(most, rate, now)
-        self._budgets[key] = budget
+    def _take(self, key: _Key, record: logging.LogRecord, most: float, rate: float, now: float) -> bool:
+        budget = self._budget(key, most, rate, now)
         allowed = budget.take(record, now)
         self._suppressing.pop(key, None)
         if not allowed:
             self._suppressing[key] = budget
         elif budget.suppressed:
-            super().emit(budget.told())
+            budget.left -= 1
+            self._tell(key, budget, now)
+        return allowed
+
+    def _budget(self, key: _Key, most: float, rate: float, now: float) -> _Budget:
+        """Find or make it; it is the one used last now."""
+        budget = self._budgets.pop(key, None) or _Budget(most, rate, now)
+        self._budgets[key] = budget
         if len(self._budgets) > MAX_KEYS:
             other, oldest = self._budgets.popitem(last=False)
             if self._suppressing.pop(other, None) is not None:
-                super().emit(oldest.told())
-        return allowed
+                self._tell(other, oldest, now)
+        return budget
 
-    def _overdue(self, now: float) -> Iterator[logging.LogRecord]:
-        """Give what was suppressed at places that are quiet since."""
+    def _tell(self, key: _Key, budget: _Budget, now: float) -> None:
+        """Tell what was suppressed; of a source, only if the place has lines left."""
+        if key.of is not None:
+            above = _Key(key.place)
+            place = self._budget(above, PER_PLACE, PLACE_RATE, now)
+            if not place.take_over(budget, now):
+                self._suppressing.setdefault(above, place)
+                return
+        super().emit(budget.told())
+
+    def _tell_overdue(self, now: float) -> None:
+        """Tell what was suppressed at places that are quiet since."""
         while self._suppressing:
             key, budget = next(iter(self._suppressing.items()))
             if now - budget.at < QUIET:
                 return
             del self._suppressing[key]
-            yield budget.told()
+            self._tell(key, budget, now)
 
 
 def set_up(level: str, stream: TextIO, wanted: Callable[[logging.LogRecord], bool] = lambda record: True) -> None:

@@ -359,7 +359,8 @@ class Opening:
                 self.action = CreateAction.CREATED
                 if self._descriptor is not None and tokens.has_dacl(self._descriptor) and handle.file_created:
                     dacl = int(SecurityInformation.DACL)
-                    security_info.to_host(handle, security_info.current_descriptor(handle), dacl, self.caller)
+                    accounts = self.request.connection.server.accounts
+                    security_info.to_host(handle, security_info.current_descriptor(handle), dacl, self.caller, accounts)
                 if self.record.create_options & CreateOptions.NO_COMPRESSION and info.attributes & COMPRESSED:
                     # Inherited from the directory.
                     handle.set_compressed(False)
@@ -461,7 +462,7 @@ class Opening:
             raise StatusError(NtStatus.SHARING_VIOLATION)
 
     def _overwrite(self, handle: Handle) -> None:
-        """MS-FSA 2.1.5.1.2.1: contents, extended attributes and (of a file) other streams go, attributes are set. Of a
+        """MS-FSA 2.1.5.1.2.1: contents and extended attributes go, attributes are set; other streams stay. Of a
         file that takes its time to cut all that is left to ``finish_overwriting``."""
         superseded = self.record.create_disposition == CreateDisposition.SUPERSEDE
         self.action = CreateAction.SUPERSEDED if superseded else CreateAction.OVERWRITTEN

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from smb3server import tokens
 from smb3server.access import decide
 from smb3server.access.caller import Caller, caller_of
-from smb3server.backends.base import Kind
+from smb3server.backends.base import Kind, User
 from smb3server.security.access import map_generic
-from smb3server.security.descriptor import AceFlag, AceType, Acl, Control, SecurityDescriptor, unpack
+from smb3server.security.descriptor import AceFlag, AceType, Acl, Control, SecurityDescriptor, Sid, unpack
 from smb3server.security.posix import IdMap, to_mode, to_posix_acl
 from smb3server.status import NtStatus, StatusError
 from smb3server.wire.query_info import SecurityInformation
@@ -152,10 +152,16 @@ def set_security(opened: Open, which: int, data: memoryview) -> None:
     except ValueError:
         raise StatusError(NtStatus.INVALID_SECURITY_DESCR) from None
     handle.set_security_descriptor(packed)
-    to_host(handle, merged, which, caller)
+    to_host(handle, merged, which, caller, opened.session.server.accounts)
 
 
-def to_host(handle: Handle, descriptor: SecurityDescriptor, which: int, caller: Caller) -> None:
+class HostUsers(Protocol):
+    """Knows which accounts are users of the host."""
+
+    def host_user(self, sid: Sid) -> User | None: ...
+
+
+def to_host(handle: Handle, descriptor: SecurityDescriptor, which: int, caller: Caller, accounts: HostUsers) -> None:
     """Let the host's owner, group, mode and POSIX ACL follow a descriptor, as far as they can say what it does
     (``security.posix``) and the user himself may change them. Nothing is done for users who act as the server's own.
 
@@ -166,6 +172,7 @@ def to_host(handle: Handle, descriptor: SecurityDescriptor, which: int, caller: 
     user = caller.user
     if user is None:
         return
+    descriptor = _with_host_users(descriptor, accounts)
     info = handle.info()
     uid = _IDS.uid(descriptor.owner) if which & SecurityInformation.OWNER and descriptor.owner is not None else None
     gid = _IDS.gid(descriptor.group) if which & SecurityInformation.GROUP and descriptor.group is not None else None
@@ -180,6 +187,20 @@ def to_host(handle: Handle, descriptor: SecurityDescriptor, which: int, caller: 
         least = _least_mode(handle.kind) if user.shared else 0
         with contextlib.suppress(PermissionError):
             handle.set_permissions(None, None, to_mode(seen) | least, to_posix_acl(seen, _IDS, least))
+
+
+def _with_host_users(descriptor: SecurityDescriptor, accounts: HostUsers) -> SecurityDescriptor:
+    """With S-1-22-1-uid in place of each account that has a user of the host: the kernel knows nothing else."""
+
+    def on_host(sid: Sid | None) -> Sid | None:
+        user = accounts.host_user(sid) if sid is not None else None
+        return _IDS.user_sid(user.uid) if user is not None else sid
+
+    descriptor = descriptor._replace(owner=on_host(descriptor.owner))
+    if descriptor.dacl is None:
+        return descriptor
+    aces = tuple(ace._replace(sid=on_host(ace.sid)) for ace in descriptor.dacl.aces)
+    return descriptor._replace(dacl=descriptor.dacl._replace(aces=aces))
 
 
 def _as_the_host_sees(descriptor: SecurityDescriptor, info: FileInfo, shared: bool) -> SecurityDescriptor:

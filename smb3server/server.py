@@ -34,6 +34,7 @@ from smb3server.session import Identity, Session, SessionState
 from smb3server.settings import Settings
 from smb3server.status import NtStatus, StatusError
 from smb3server.tree import IPC_SHARE_NAME, Share, ShareType
+from smb3server.turns import Turns
 from smb3server.watchdog import Watchdog
 from smbdirect.strangers import Strangers
 
@@ -94,6 +95,8 @@ class Server:
         """What is open, by file: share modes, locks, oplocks and leases (GlobalLeaseTableList is in it)."""
         self.flushes = Flushes()
         self.long_work = LongWork()
+        self.turns = Turns()
+        """For chains that have worked long enough for once."""
         self.ceilings = Ceilings(self.settings)
         self.watchdog = Watchdog(self.settings.watchdog) if self.settings.watchdog else None
         """None: nobody asked for it."""

@@ -1,9 +1,10 @@
-"""Callbacks that are kept apart: what one of them raises reaches neither its caller nor the next one."""
+"""Turns of the event loop: callbacks that fail for themselves alone, and work that waits for a turn of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import ParamSpec
 
@@ -23,3 +24,25 @@ def call_apart(callback: Callable[_P, object], *args: _P.args, **kwargs: _P.kwar
 def call_in_own_turn(callback: Callable[[], object]) -> None:
     """Call ``callback`` in the next turn of the event loop. Log what it raises."""
     asyncio.get_running_loop().call_soon(call_apart, callback)
+
+
+class Turns:
+    """Work of a server that can be put off: one piece in each turn of the event loop, however many ask for them."""
+
+    def __init__(self) -> None:
+        self._asking: deque[Callable[[], None]] = deque()
+
+    def add(self, work: Callable[[], None]) -> None:
+        """Call ``work`` in a turn of the event loop to come, after those who asked before."""
+        self._asking.append(work)
+        if len(self._asking) == 1:
+            asyncio.get_running_loop().call_soon(self._next)
+
+    def _next(self) -> None:
+        work = self._asking[0]
+        try:
+            work()
+        finally:
+            self._asking.popleft()
+            if self._asking:
+                asyncio.get_running_loop().call_soon(self._next)

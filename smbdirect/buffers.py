@@ -235,7 +235,8 @@ class ReceiveBuffer:
 
     def release(self) -> None:
         """Ready to be posted again."""
-        self._pool.free.append(self)
+        if self._pool.limit:
+            self._pool.free.append(self)
 
 
 class ReceivePool:
@@ -264,6 +265,11 @@ class ReceivePool:
         taken = self.free[-count:] if count else []
         del self.free[len(self.free) - len(taken) :]
         return taken
+
+    def close(self) -> None:
+        """The connection ended. Buffers refer to their pool: memory comes back without the garbage collector."""
+        self.limit = 0
+        self.free.clear()
 
     @property
     def memory(self) -> int:

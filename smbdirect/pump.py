@@ -99,6 +99,10 @@ class Message:
             self._transport.receive_released()
 
 
+def _ignore(nothing: object) -> None:
+    """Take what an endpoint tells once it has told its end."""
+
+
 class SmbDirectTransport:
     """One SMB Direct connection; keeps ``message_transport.MessageTransport``."""
 
@@ -125,7 +129,7 @@ class SmbDirectTransport:
         )
         self.settings = settings
         self.connection = Connection(role, settings, loop.time(), self._allocate)
-        self._rdma = Rdma(self)
+        self._rdma: Rdma | None = None
         self._cache = RegistrationCache(endpoint, self.counters, pool)
         if self._cache.needed:
             pool.caches.add(self._cache)
@@ -166,6 +170,8 @@ class SmbDirectTransport:
 
     @property
     def rdma(self) -> Rdma:
+        if self._rdma is None:
+            self._rdma = Rdma(self)
         return self._rdma
 
     @property
@@ -576,6 +582,8 @@ class SmbDirectTransport:
         self._dead = True
         self._error = self._error or error
         if error is not None:
+            # Its frames refer to this object: memory comes back without the garbage collector.
+            error.with_traceback(None)
             _log.info("%s: terminating: %s", self.peer_address, error)
         self.connection.close()
         self._cancel_timer()
@@ -605,6 +613,10 @@ class SmbDirectTransport:
             self._backlog.popleft().release()
         self._cache.clear()
         self._give_back_allowance()
+        # Nothing more comes. Memory comes back without the garbage collector.
+        self._receives.close()
+        self.endpoint.on_completions = _ignore
+        self.endpoint.on_closed = _ignore
         if self._on_closed is not None:
             self._report_end()
 

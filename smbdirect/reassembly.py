@@ -9,6 +9,10 @@ from smbdirect.message_transport import PooledBuffer
 _RULE = "MS-SMBD 3.1.5.8 FragmentReassemblyRemaining"
 
 
+def _refuse(size: int) -> PooledBuffer:
+    raise ProtocolError("a fragment after the end", _RULE)
+
+
 class Reassembler:
     """FragmentReassemblyBuffer and FragmentReassemblyRemaining of one connection.
 
@@ -54,7 +58,9 @@ class Reassembler:
         return self._buffer is not None
 
     def discard(self) -> None:
-        """Give back an unfinished message's buffer (the connection ended)."""
+        """Give back an unfinished message's buffer: the connection ended. There are no more."""
+        # Whoever allocates refers to this object: memory comes back without the garbage collector.
+        self._allocate = _refuse
         if self._buffer is not None:
             self._buffer.release()
             self._buffer = None

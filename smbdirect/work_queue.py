@@ -33,6 +33,10 @@ class _Group:
         self.transfers: list[Transfer] = []
 
 
+def _ignore(sent: Sent) -> None:
+    """Tell nobody: the connection is gone."""
+
+
 class WorkQueue:
     """Work requests waiting for room in the provider's send queue.
 
@@ -92,7 +96,7 @@ class WorkQueue:
             self._report(group, None if completion.status is Status.OK else lost())
 
     def fail(self, error: ConnectionLost) -> None:
-        """The connection is gone: report everything that no completion will speak for."""
+        """The connection is gone: report everything that no completion will speak for. That is the last report."""
         for group in self._stranded:
             self._report(group, error)
         self._stranded.clear()
@@ -102,6 +106,8 @@ class WorkQueue:
                 self._on_sent(ending)
             elif ending is not None:
                 ending.finish(error)
+        # Whoever it tells refers to this object: memory comes back without the garbage collector.
+        self._on_sent = _ignore
 
     def _report(self, group: _Group, error: ConnectionLost | None) -> None:
         for sent in group.sent:

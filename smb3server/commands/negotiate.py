@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _FILETIME_EPOCH = 11644473600
 _SALT_SIZE = 32
+_CONTEXT_TYPES = frozenset(ContextType)
 _OFFERED = (Dialect.SMB_3_1_1, Dialect.SMB_3_0_2, Dialect.SMB_3_0, Dialect.SMB_2_1, Dialect.SMB_2_0_2)
 
 
@@ -87,7 +88,7 @@ def _negotiate_contexts(connection: Connection, contexts: list[tuple[int, memory
     specification wants; one that comes twice is an error."""
     offered: dict[int, memoryview] = {}
     for kind, data in contexts:
-        if kind in offered and kind in ContextType.__members__.values():
+        if kind in offered and kind in _CONTEXT_TYPES:
             raise StatusError(NtStatus.INVALID_PARAMETER)
         offered[kind] = data
     hashes = offered.get(ContextType.PREAUTH_INTEGRITY)

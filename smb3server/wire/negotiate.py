@@ -113,13 +113,14 @@ def contexts_of(message: memoryview, request: NegotiateRequest) -> list[tuple[in
         offset & 7 or offset < HEADER_SIZE + NEGOTIATE_REQUEST.size + 2 * request.dialect_count
     ):
         raise DecodeError("bad NegotiateContextOffset")
+    end, fixed, unpack = len(message), _CONTEXT.size, _CONTEXT.unpack_from
     for _ in range(request.context_count):
         offset += -offset & 7
-        if offset + _CONTEXT.size > len(message):
+        if offset + fixed > end:
             raise DecodeError("negotiate contexts exceed the message")
-        kind, length, _reserved = _CONTEXT.unpack_from(message, offset)
-        offset += _CONTEXT.size
-        if offset + length > len(message):
+        kind, length, _reserved = unpack(message, offset)
+        offset += fixed
+        if offset + length > end:
             raise DecodeError("negotiate context exceeds the message")
         found.append((kind, message[offset : offset + length]))
         offset += length

@@ -144,20 +144,7 @@ def test_deny_for_one_account_holds_for_it_alone(share: Share, user: str) -> Non
     assert share.can("dave" if user == "alice" else "alice", name)
 
 
-@pytest.mark.parametrize(
-    "user",
-    [
-        "dave",
-        pytest.param(
-            "alice",
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="the entry names the account's SID, the POSIX ACL that the kernel asks knows S-1-22-1 only: "
-                "an account that acts as a user of the host is not let in by its name",
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize("user", ["dave", "alice"])
 def test_allow_for_one_account_helps_it_alone(share: Share, user: str) -> None:
     name = f"allowed-{user}"
     share.make(name)

@@ -11,9 +11,11 @@ import pytest
 from smb3server import status_view
 from smb3server.log_lines import (
     FORMAT,
+    LINE,
     MAX_KEYS,
     PER_PLACE,
     PER_SOURCE,
+    PLACE_RATE,
     QUIET,
     TRACE_INTERVAL,
     LimitedHandler,
@@ -102,6 +104,22 @@ def test_many_sources_have_one_too(log: Log) -> None:
     log.handler.close()
     told = sum(int(line.split(": ", 1)[1].split()[0]) for line in log.lines if "more suppressed" in line)
     assert told + sum("more suppressed" not in line for line in log.lines) == 20_000
+
+
+def test_counts_of_many_sources_are_lines_too(log: Log) -> None:
+    for _ in range(60):
+        for number in range(500):
+            for _ in range(3 * PER_SOURCE if log.clock.now == 100.0 else 1):
+                log.log.warning("%s: logon of %s failed", f"10.0.{number >> 8}.{number & 255}", "alice")
+        log.clock.now += QUIET / 5
+    assert len(log.lines) <= PER_PLACE + PLACE_RATE * 60 * QUIET / 5 + 10
+
+
+def test_long_lines_count_as_several(log: Log) -> None:
+    for number in range(1000):
+        log.log.warning("%s: logon of %s failed", f"192.0.2.{number & 7}", "x" * 100_000)
+    assert len(log.stream.getvalue()) < 2 * PER_PLACE * LINE
+    assert "x" * 1000 in log.lines[0]
 
 
 def test_a_steady_trickle_is_not_lost(log: Log) -> None:

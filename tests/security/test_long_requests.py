@@ -96,6 +96,7 @@ def test_many_eas_are_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     async def test(service: Any, tree: Tree, other: Client) -> None:
         nonlocal written
         file = await tree.create("f", READ_WRITE, CreateDisposition.CREATE)
+        # To whom it belongs may have been written.
         written = 0
         await tree.set_info(file, FULL_EA, _eas(1000))
         assert written == 1

@@ -13,10 +13,10 @@ import pytest
 from smb3server import security_info
 from smb3server.access.caller import Caller
 from smb3server.backends import file_io
-from smb3server.backends.base import Disposition, OpenRequest
+from smb3server.backends.base import Disposition, OpenRequest, User
 from smb3server.backends.local import LocalBackend
 from smb3server.security.access import FILE_ALL_ACCESS, Token
-from smb3server.security.descriptor import EVERYONE, Acl, SecurityDescriptor, Sid, allow, unpack
+from smb3server.security.descriptor import EVERYONE, Acl, SecurityDescriptor, Sid, allow, deny, unpack
 from smb3server.status import NtStatus
 from smb3server.wire.create import Access
 from smb3server.wire.create_contexts import SD_BUFFER, RawContext
@@ -216,9 +216,37 @@ def test_accounts_that_share_a_uid_keep_its_bits(tmp_path: Path) -> None:
         for owner, mode in ((account, 0o700), (other, 0o600)):
             descriptor = SecurityDescriptor(owner=owner, group=EVERYONE, dacl=dacl)
             caller = Caller(Token(owner, frozenset([owner]), EVERYONE), user, FILE_ALL_ACCESS)
-            security_info.to_host(handle, descriptor, DACL, caller)
+            security_info.to_host(handle, descriptor, DACL, caller, _Accounts({}))
             assert seen(tmp_path / "f") == (ALICE.uid, ALICE.gid, mode)
         handle.close()
+
+    run(tmp_path, test)
+
+
+class _Accounts:
+    def __init__(self, users: dict[Sid, User]) -> None:
+        self._users = users
+
+    def host_user(self, sid: Sid) -> User | None:
+        return self._users.get(sid)
+
+
+def test_an_account_counts_as_its_user_of_the_host(tmp_path: Path) -> None:
+    """Its SID of the domain and S-1-22-1-uid are one and the same to the kernel, for what they are allowed and denied,
+    and as the owner."""
+
+    async def test(alice: Actor, bob: Actor, backend: LocalBackend) -> None:
+        await alice.close(await alice.open("f", MAXIMUM, CREATE))
+        handle = backend.open(OpenRequest(("f",), user=ALICE))
+        own, bobs = Sid(5, (21, 1, 2, 3, 1000)), Sid(5, (21, 1, 2, 3, 1001))
+        accounts = _Accounts({own: ALICE, bobs: BOB})
+        caller = Caller(Token(ALICE_SID, frozenset([ALICE_SID, own]), EVERYONE), ALICE, FILE_ALL_ACCESS)
+        aces = (allow(own, FILE_ALL_ACCESS), deny(bobs, 0x2), allow(bobs, 0x001F01FF))
+        security_info.to_host(handle, SecurityDescriptor(own, EVERYONE, Acl(aces)), DACL, caller, accounts)
+        handle.close()
+        assert (tmp_path / "f").stat().st_mode & 0o700 == 0o700
+        entries = set(struct.iter_unpack("<HHI", os.getxattr(tmp_path / "f", "system.posix_acl_access")[4:]))
+        assert (0x02, 5, BOB.uid) in entries
 
     run(tmp_path, test)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
+import weakref
 
 import pytest
 
@@ -12,6 +14,8 @@ from smbdirect.providers.roce.cm_messages import ANSWER, Answer, Attribute, Reas
 from smbdirect.providers.roce.headers import BTH, DETH, ICRC_LENGTH, Bth, Deth, Opcode
 from smbdirect.providers.roce.provider import DATAGRAMS_PER_PEER, DATAGRAMS_PER_TURN, RoceProvider
 from smbdirect.providers.roce.sockets import Route
+from smbdirect.settings import Settings
+from smbdirect.transport import listen
 from tests.providers.test_roce_hostile import free_udp_port
 from tests.unit.test_roce_cm import CLIENT_SIDE, SERVER_SIDE, End, Pair, request_bytes_fast
 
@@ -180,3 +184,37 @@ def test_a_turn_of_the_event_loop_takes_few_datagrams() -> None:
         assert not provider._waiting_by_peer
 
     asyncio.run(body())
+
+
+def test_a_request_whose_reply_is_not_answered_leaves_nothing_behind() -> None:
+    """The negotiation's time is over before the connection manager has sent its reply as often as it may."""
+
+    async def body() -> None:
+        provider = RoceProvider(free_udp_port())
+        transports: list[object] = []
+        listener = await listen(
+            provider, "127.0.0.1", 5445, transports.append, Settings(negotiation_timeout_passive=0.2)
+        )
+        (port,) = provider._ports.values()
+        for peer in range(1, 9):
+            route = port._route(b"\x7f\0\0\1", bytes((127, 0, 1, peer)))
+            provider._take_datagram(route, memoryview(request_bytes_fast(peer)))
+        endpoints = [weakref.ref(endpoint) for endpoint in provider.endpoints.values()]
+        assert len(endpoints) == 8
+        # Strangers decide how often this happens: the memory must not wait for the garbage collector.
+        gc.collect()
+        gc.disable()
+        async with asyncio.timeout(20):
+            while listener.transports or listener._accepting:
+                await asyncio.sleep(0.05)
+        assert not provider._waiting
+        assert not provider.endpoints
+        assert not len(provider._manager)
+        await asyncio.sleep(0.05)
+        assert not [endpoint for endpoint in endpoints if endpoint() is not None]
+        await listener.close()
+
+    try:
+        asyncio.run(body())
+    finally:
+        gc.enable()

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -18,7 +17,7 @@ from pathlib import Path
 from smb3server.client import Client, open_tcp
 from smb3server.client.files import Tree
 from smbdirect.message_transport import MessageTransport
-from tools import server_process
+from tools import memory_file_system, server_process
 from tools.innocent import PASSWORD, USER
 from tools.server_process import ServerProcess
 
@@ -219,7 +218,7 @@ def _target(chosen: Case, seconds: float) -> Iterator[Target]:
         share = folder / "data"
         share.mkdir()
         if root:
-            stack.enter_context(_memory_file_system(share))
+            stack.enter_context(memory_file_system.mounted(share, _SHARE_BYTES, _SHARE_FILES))
             shutil.chown(share, "nobody", "nogroup")
         share.chmod(0o777)
         config = '[server]\nlisten = ["127.0.0.1"]\nport = 0\n'
@@ -235,13 +234,3 @@ def _target(chosen: Case, seconds: float) -> Iterator[Target]:
         config += "[witness]\nendpoint_mapper_port = 0\n"
         server = stack.enter_context(server_process.running(folder, config, wrapper=chosen.wrapper))
         yield Target(server, share, seconds)
-
-
-@contextlib.contextmanager
-def _memory_file_system(path: Path) -> Iterator[None]:
-    options = f"size={_SHARE_BYTES},nr_inodes={_SHARE_FILES}"
-    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", str(path)], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(path)], check=True)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tools import server_process
+from tools import memory_file_system, server_process
 from tools.innocent import PASSWORD, USER, Innocent, Lost
 from tools.server_process import ServerProcess
 
@@ -24,7 +23,7 @@ DESCRIPTORS_LEFT = 80
 SLOWEST_ECHO = 5.0
 """Seconds an innocent client may wait, by the clock of a busy machine."""
 _SETTLE_SECONDS = 15.0
-_SHARE_BYTES = 64 << 20
+_SHARE_BYTES, _SHARE_FILES = 64 << 20, 20_000
 
 _CONFIG = """\
 [server]
@@ -148,7 +147,8 @@ def watched(rdma: str = "iwarp", server_options: str = "") -> Iterator[Watch]:
         share = folder / "shares"
         share.mkdir()
         if os.geteuid() == 0:
-            stack.enter_context(_small_file_system(share))
+            # What the fuzzer writes takes this much memory at most, and no disk.
+            stack.enter_context(memory_file_system.mounted(share, _SHARE_BYTES, _SHARE_FILES))
         for name in ("data", "ca"):
             (share / name).mkdir()
             (share / name).chmod(0o777)
@@ -163,15 +163,3 @@ def watched(rdma: str = "iwarp", server_options: str = "") -> Iterator[Watch]:
         watch = Watch(server, share)
         watch.begin()
         yield watch
-
-
-@contextlib.contextmanager
-def _small_file_system(path: Path) -> Iterator[None]:
-    """Mount a tmpfs: what the fuzzer writes takes this much memory at most, and no disk."""
-    subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={_SHARE_BYTES},nr_inodes=20000", "none", str(path)], check=True
-    )
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(path)], check=True)

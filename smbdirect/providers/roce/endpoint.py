@@ -209,7 +209,7 @@ class RoceEndpoint:
         if self._timer is not None:
             self._timer.cancel()
         self.queue_pair.flush()
-        self._provider.forget(self)
+        self._provider.forget(self, reason)
         self._deliver_soon()
 
     def _flushed(self, operation: Operation, context: object) -> None:

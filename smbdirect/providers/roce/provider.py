@@ -77,7 +77,7 @@ RNR_RETRY = 6
 """How often peers may come back to a queue pair without a receive; no credit-keeping peer ever needs to."""
 _MAD_PACKET = BTH.size + DETH.size + MAD_LENGTH + ICRC_LENGTH
 _FIRST_EPHEMERAL_PORT = 49152
-DATAGRAMS_PER_TURN = 16
+DATAGRAMS_PER_TURN = 8
 """Management datagrams taken in one turn of the event loop: a request takes half a millisecond, with all it sets up."""
 DATAGRAMS_WAITING, DATAGRAMS_PER_PEER = 256, 64
 """Those that may wait for the next turns, of all peers and of each; further ones are lost, and repeated by who means
@@ -280,6 +280,8 @@ class RoceProvider:
             raise
         finally:
             self._waiting.pop(connection, None)
+            # Its exception refers to this frame.
+            del future
 
     def _parameters(self, endpoint: RoceEndpoint, mtu: int) -> Parameters:
         return Parameters(
@@ -317,12 +319,16 @@ class RoceProvider:
         endpoint = self.endpoints[number] = RoceEndpoint(self, number, local_address, peer_address)
         return endpoint
 
-    def forget(self, endpoint: RoceEndpoint) -> None:
-        """The endpoint ended: take leave of its peer."""
+    def forget(self, endpoint: RoceEndpoint, reason: CloseReason) -> None:
+        """The endpoint ended for ``reason``: take leave of its peer."""
         self.endpoints.pop(endpoint.queue_pair.number, None)
         connection = endpoint.connection
         if connection is not None:
             endpoint.connection = connection.owner = None
+            future = self._waiting.get(connection)
+            if future is not None and not future.done():
+                # Nobody else tells who waits for the peer's answer: the manager knows that this side gave up.
+                future.set_exception(ConnectionLost(reason))
             self._manager.disconnect(connection, asyncio.get_running_loop().time())
         self._after_manager()
 

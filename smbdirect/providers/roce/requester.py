@@ -118,6 +118,10 @@ def cut(segments: Sequence[memoryview], offset: int, size: int) -> list[memoryvi
     return pieces
 
 
+def _ignore(reason: CloseReason) -> None:
+    """Tell nobody: it is over already."""
+
+
 class Requester:
     """Send queue of one queue pair. ``fail(status, reason)`` is called when it cannot go on."""
 
@@ -496,6 +500,8 @@ class Requester:
         self._fail(reason)
 
     def flush(self) -> None:
+        # Memory comes back without the garbage collector: the queue pair refers to this object.
+        self._fail = _ignore
         for queue in (self._sent, self._queue):
             for work in queue:
                 self._completions.append(Completion(work.operation, Status.FLUSHED, work.context))

@@ -64,6 +64,10 @@ class _ReadAnswer:
         self.first = True
 
 
+def _ignore(reason: CloseReason) -> None:
+    """Tell nobody: it is over already."""
+
+
 class Responder:
     """Receive queue of one queue pair. ``fail(reason)`` is called when the connection must end; the NAK that tells the
     peer goes out with the next ``transmit``."""
@@ -412,6 +416,8 @@ class Responder:
     # -- the end -------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
+        # Memory comes back without the garbage collector: the queue pair refers to this object.
+        self._fail = _ignore
         self._reads.clear()
         self._acknowledge = False
         self._nak = None
