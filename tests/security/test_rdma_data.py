@@ -46,8 +46,8 @@ async def transfers(
         rdma = transport.rdma
         assert rdma is not None
         memory = bytearray(OTHER)
-        sink = rdma.register(memoryview(memory), writable=True)  # type: ignore[attr-defined]
-        source = rdma.register(memoryview(bytearray(OTHER)), readable=True)  # type: ignore[attr-defined]
+        sink = rdma.register(memoryview(memory), writable=True)
+        source = rdma.register(memoryview(bytearray(OTHER)), readable=True)
         read = tree.read_into(file, 0, sink.descriptors, len(SECRET), invalidate=invalidate)
         write = partial(tree.write_from, file, 0, source.descriptors, len(OTHER), invalidate=invalidate)
         if share or session or client_wants:

@@ -112,7 +112,7 @@ def test_a_server_in_the_sandbox_serves(tmp_path: Path) -> None:
             rdma = client.transport.rdma
             assert rdma is not None
             memory = bytearray(100_000)
-            sink = rdma.register(memoryview(memory), writable=True)  # type: ignore[attr-defined]
+            sink = rdma.register(memoryview(memory), writable=True)
             assert await tree.read_into(opened, 0, sink.descriptors, 100_000) == 100_000
             assert memory == b"x" * 100_000
             await client.close()
