@@ -6,10 +6,8 @@ It needs nothing but Python, so that it works where setting up failed.
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
-from smb3server import output
 from tools.flaky.closing import closing, read_steps
 from tools.flaky.record import read
 
@@ -24,4 +22,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(output.run(main))
+    main()
