@@ -15,6 +15,7 @@ from smbdirect.providers.verbs.device import Device
 from smbdirect.providers.verbs.endpoint import VerbsEndpoint
 from smbdirect.providers.verbs.events import DeviceEvents
 from smbdirect.providers.verbs.memory import Domain
+from smbdirect.providers.verbs.thread import VerbsThread
 
 BACKLOG = 128
 RESOLVE_MILLISECONDS = 2000
@@ -41,7 +42,8 @@ class _Cm:
     """The event channel of this process's loop; finds the Python object of every connection identifier."""
 
     def __init__(self, libraries: abi.Libraries, loop: asyncio.AbstractEventLoop) -> None:
-        self.libraries = libraries
+        self.thread = VerbsThread(loop)
+        self.libraries = libraries = self.thread.bring(libraries)
         self.loop = loop
         self.handlers: dict[int, OnCmEvent] = {}
         self.devices: dict[int, tuple[Device, Domain]] = {}
@@ -65,7 +67,7 @@ class _Cm:
         if not context:
             raise ProviderError("the connection has no device")
         if context not in self.devices:
-            opened = Device(self.libraries, context)
+            opened = Device(self.libraries, context, self.thread)
             self.devices[context] = (opened, Domain(opened))
             self.events.watch(opened)
         return self.devices[context]
