@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from smbdirect.errors import ConnectionLost
 from smbdirect.providers.base import (
     Access,
     CloseCause,
@@ -141,6 +142,7 @@ def test_functions_that_may_write_are_called_on_it() -> None:
         thread = VerbsThread(asyncio.get_running_loop())
         library: Any = thread.bring(abi.Libraries(Library(), Library())).verbs  # type: ignore[arg-type]
         there = thread.call(threading.get_ident)
+        assert there != threading.get_ident()
         for name in ("ibv_reg_mr", "ibv_dereg_mr", "rdma_get_cm_event", "rdma_destroy_id"):
             assert getattr(library, name)() == there
         # These wait for nobody: the loop may be told by them at any time.
@@ -326,6 +328,33 @@ def test_a_queue_that_cannot_be_armed_ends_the_connection(kernel: Kernel, monkey
         assert acted.closed == [CloseReason(CloseCause.DEVICE, "ibv_req_notify_cq failed")]
 
     play(kernel, monkeypatch, scene)
+
+
+@both_kinds
+def test_a_request_whose_connection_has_ended_cannot_be_answered(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its identifier is memory of the library that was freed."""
+
+    async def main() -> None:
+        requests: list[VerbsConnectionRequest] = []
+        listener = await kernel.provider(monkeypatch).listen("192.0.2.1", 445, requests.append)
+        assert listener._cm_id is not None
+        kernel.happens(abi.CM_CONNECT_REQUEST, kernel.new_id(), listener._cm_id)
+        async with asyncio.timeout(PATIENCE):
+            while not requests:
+                await asyncio.sleep(0)
+            kernel.refuse_notify = True
+            endpoint, closed = requests[0].prepare(), asyncio.Event()
+            endpoint.on_closed = lambda _: closed.set()
+            await closed.wait()
+        with pytest.raises(ConnectionLost):
+            await requests[0].accept()
+        requests[0].reject()
+        assert "rdma_accept" not in kernel.calls and "rdma_reject" not in kernel.calls
+        kernel.stop(asyncio.get_running_loop())
+
+    asyncio.run(main())
 
 
 def test_what_was_handed_comes_before_the_queue_pair_goes(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:

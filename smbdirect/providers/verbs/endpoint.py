@@ -227,11 +227,11 @@ class VerbsEndpoint:
                 self._retire(entry)
             raise
         self._sends.update(posted)
-        numbers = [number for number, _ in posted]
         if self._handed:
+            numbers = [number for number, _ in posted]
             self._device.thread.hand(functools.partial(self._post_there, chain, numbers))
         elif self._device.post_send(self._qp, chain.at, self._bad_at):
-            self._refused(numbers[self._first_bad(chain) :], "ibv_post_send failed")
+            self._refused([number for number, _ in posted[self._first_bad(chain) :]], "ibv_post_send failed")
 
     def _first_bad(self, chain: _Chain) -> int:
         """How many work requests of the chain the device took before it refused one."""

@@ -107,6 +107,8 @@ class _Connection:
         self.endpoint: VerbsEndpoint | None = None
         self.step: asyncio.Future[int] = cm.loop.create_future()
         self.private_data = b""
+        self.gone = False
+        """The identifier was destroyed with its endpoint."""
         cm.handlers[cm_id] = self.on_event
 
     def make_endpoint(self, own_domain: bool) -> VerbsEndpoint:
@@ -129,6 +131,7 @@ class _Connection:
         return self.endpoint
 
     def _released(self, _: VerbsEndpoint) -> None:
+        self.gone = True
         if self.domain is not None:
             self.domain.close()
         self.cm.events.members.discard(self)
@@ -192,6 +195,8 @@ class VerbsConnectionRequest:
         connection = self._connection
         if connection.endpoint is None or connection.device is None:
             raise ProviderError("prepare() comes before accept()")
+        if connection.gone:
+            raise ConnectionLost("closed")
         opened = connection.device
         buffer = ctypes.create_string_buffer(private_data, max(1, len(private_data)))
         responder, initiator = self._responder_resources, self._initiator_depth
@@ -219,6 +224,8 @@ class VerbsConnectionRequest:
 
     def reject(self, private_data: bytes = b"") -> None:
         connection = self._connection
+        if connection.gone:
+            return
         buffer = ctypes.create_string_buffer(private_data, max(1, len(private_data)))
         connection.cm.libraries.cm.rdma_reject(connection.cm_id, ctypes.addressof(buffer), len(private_data))
         if connection.endpoint is not None:

@@ -56,7 +56,7 @@ class VerbsThread:
         self._gathered: list[Job] = []
         # The thread holds the queue, not this object.
         threading.Thread(target=_work, args=(self._batches,), name=NAME, daemon=True).start()
-        weakref.finalize(self, self._batches.put, None)
+        weakref.finalize(self, self._batches.put, None).atexit = False
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Wait for the function's result. Its ``errno`` is the caller's then (``ctypes.get_errno``), and what it raises
