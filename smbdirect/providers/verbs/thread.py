@@ -6,6 +6,8 @@ changes something makes a new object, also when the old values are put back. The
 acts as a user, and when it gives privileges up. So whatever may open or write is called here, on a thread whose
 credentials nobody changes once it runs.
 
+There is one in a process: librdmacm opens a device once, and its descriptor serves all who use the device from then on.
+
 Reading the descriptors is free (events of completion queues and devices), and so is memory that is mapped.
 """
 
@@ -16,7 +18,6 @@ import ctypes
 import functools
 import logging
 import threading
-import weakref
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, cast
@@ -43,20 +44,29 @@ _ANYWHERE = frozenset(
 """Functions that never write. ``rdma_get_cm_event`` is none of them: it asks by write(2), and opens devices."""
 
 Job = Callable[[], None]
-_Batches = SimpleQueue[list[Job] | None]
+_Batches = SimpleQueue[list[Job]]
+
+
+@functools.cache
+def _started() -> _Batches:
+    # The thread ends with the process: what it opened stays open as long.
+    batches: _Batches = SimpleQueue()
+    threading.Thread(target=_work, args=(batches,), name=NAME, daemon=True).start()
+    return batches
+
+
+_starting = threading.Lock()
 
 
 class VerbsThread:
-    """Runs what it is given, in the order in which it was given. It belongs to one event loop: only the loop's thread
-    gives it work, and it ends with it."""
+    """The thread as one event loop sees it: runs what the loop gives it, in the order in which it was given. Only the
+    loop's own thread may do so. The first of a process starts the thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._batches: _Batches = SimpleQueue()
+        with _starting:
+            self._batches = _started()
         self._gathered: list[Job] = []
-        # The thread holds the queue, not this object.
-        threading.Thread(target=_work, args=(self._batches,), name=NAME, daemon=True).start()
-        weakref.finalize(self, self._batches.put, None).atexit = False
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Wait for the function's result. Its ``errno`` is the caller's then (``ctypes.get_errno``), and what it raises
@@ -128,7 +138,8 @@ class _Brought:
 
 
 def _work(batches: _Batches) -> None:
-    while (batch := batches.get()) is not None:
+    while True:
+        batch = batches.get()
         for job in batch:
             try:
                 job()
