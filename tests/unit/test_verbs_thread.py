@@ -365,3 +365,14 @@ def test_what_was_handed_comes_before_the_queue_pair_goes(kernel: Kernel, monkey
         assert [entry.context for entry in acted.completions if entry.operation is Operation.SEND] == ["sent"]
 
     play(kernel, monkeypatch, scene)
+
+
+def test_the_garbage_collector_may_end_things_on_any_thread() -> None:
+    """A finalizer that runs on the verbs thread itself must not wait for that thread; one on a worker may."""
+
+    async def body() -> None:
+        thread = VerbsThread(asyncio.get_running_loop())
+        assert thread.call(lambda: thread.call(lambda: threading.current_thread().name)) == NAME
+        assert await asyncio.to_thread(thread.call, lambda: threading.current_thread().name) == NAME
+
+    asyncio.run(body())

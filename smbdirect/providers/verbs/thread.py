@@ -48,29 +48,38 @@ _Batches = SimpleQueue[list[Job]]
 
 
 @functools.cache
-def _started() -> _Batches:
+def _started() -> tuple[_Batches, threading.Thread]:
     # The thread ends with the process: what it opened stays open as long.
     batches: _Batches = SimpleQueue()
-    threading.Thread(target=_work, args=(batches,), name=NAME, daemon=True).start()
-    return batches
+    thread = threading.Thread(target=_work, args=(batches,), name=NAME, daemon=True)
+    thread.start()
+    return batches, thread
 
 
 _starting = threading.Lock()
 
 
 class VerbsThread:
-    """The thread as one event loop sees it: runs what the loop gives it, in the order in which it was given. Only the
-    loop's own thread may do so. The first of a process starts the thread."""
+    """The thread as one event loop sees it: runs what the loop gives it, in the order in which it was given.
+
+    The first of a process starts the thread.
+
+    The garbage collector may end what belongs to a loop (``smbdirect.buffers``) on any thread: ``call`` may be called
+    on each of them, on the verbs thread itself, too. Only the loop's own thread may use the rest.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         with _starting:
-            self._batches = _started()
+            self._batches, self._thread = _started()
+        self._owner = threading.get_ident()
         self._gathered: list[Job] = []
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Wait for the function's result. Its ``errno`` is the caller's then (``ctypes.get_errno``), and what it raises
         is raised here."""
+        if threading.current_thread() is self._thread:
+            return function(*arguments)
         done = threading.Lock()
         done.acquire()
         outcome = _Outcome()
@@ -84,8 +93,11 @@ class VerbsThread:
             finally:
                 done.release()
 
-        self._gathered.append(job)
-        self._send()
+        if threading.get_ident() == self._owner:
+            self._gathered.append(job)
+            self._send()
+        else:
+            self._batches.put([job])
         done.acquire()
         if outcome.error is not None:
             raise outcome.error
