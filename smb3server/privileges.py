@@ -1,7 +1,8 @@
 """What the process may do: as little as its configuration takes.
 
 ``Privileges.restrict`` comes before there are threads, since capabilities belong to threads and each inherits its
-maker's. ``settle`` comes once everything is bound: what only the start takes goes, too.
+maker's. ``settle`` comes once everything is bound: what only the start takes goes, too. It changes the main thread
+alone.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import pwd
 import resource
 import sys
 import threading
+from collections.abc import Container
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -22,6 +24,7 @@ from smb3server.admin import ROOTS_RUNTIME_DIRECTORY, RUNTIME_VARIABLE
 from smb3server.backends import capabilities, impersonate
 from smb3server.backends.capabilities import NO_CAPABILITY, Capability, Sets
 from smb3server.config import Config, ConfigError
+from smbdirect.providers.verbs import thread as verbs_thread
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +33,13 @@ _OWN_METADATA = (
 )
 """Descriptors, attributes, times and owners are written as the server, whosever the file is; opens that outlive their
 connection are found again by their file handles (open_by_handle_at(2) takes CAP_DAC_READ_SEARCH)."""
+_OF_THREADS = {
+    verbs_thread.NAME: Capability.IPC_LOCK | Capability.NET_BIND_SERVICE | Capability.DAC_OVERRIDE,
+}
+"""By name, threads that begin with what is theirs and keep it, as their credentials may never change.
+
+The one of verbs registers memory, binds RDMA ports below 1024 (Linux asks for CAP_NET_BIND_SERVICE there, too) and
+opens devices, also those that are another user's."""
 # linux/prctl.h
 _PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 3, 4
 _PR_SET_KEEPCAPS = 8
@@ -83,6 +93,8 @@ class Privileges:
         self._config = config
         self._needed = needed(config)
         self._start_only = start_only(config) & ~self._needed
+        self._particular: set[str] = set()
+        """Thread ids of those in ``_OF_THREADS``."""
 
     def restrict(self) -> None:
         """Become the user that is configured, and give up what is not needed. Raises ``ConfigError`` if that cannot be
@@ -106,7 +118,10 @@ class Privileges:
     def _thread_begins(self, frame: FrameType, event: str, argument: Any) -> None:
         """Called by each new thread before its own function: what the main thread still needs is not for it."""
         sys.setprofile(None)
-        _keep(self._needed)
+        wanted = _OF_THREADS.get(threading.current_thread().name)
+        if wanted is not None:
+            self._particular.add(str(threading.get_native_id()))
+        _keep(self._needed if wanted is None else wanted)
 
     def settle(self) -> None:
         """Give up what only the start took, and enter the sandbox if that is configured. Raises ``ConfigError``."""
@@ -114,7 +129,7 @@ class Privileges:
         try:
             _keep(self._needed)
             impersonate.reconsider()
-            left = threads_with(self._start_only)
+            left = threads_with(self._start_only, self._particular)
             if left:
                 log.warning("threads %s keep %s", ", ".join(left), ", ".join(capabilities.names(self._start_only)))
             if self._config.sandbox:
@@ -183,9 +198,9 @@ def _threads() -> list[tuple[str, dict[str, str]]]:
     return found
 
 
-def threads_with(wanted: int) -> list[str]:
-    """Tell the names of the threads that have one of these capabilities."""
-    return [name for name, fields in _threads() if int(fields["CapPrm"], 16) & wanted]
+def threads_with(wanted: int, but: Container[str] = ()) -> list[str]:
+    """Tell the names of the threads that have one of these capabilities; of those whose id is in ``but``, not."""
+    return [name for name, fields in _threads() if int(fields["CapPrm"], 16) & wanted and fields["Pid"] not in but]
 
 
 def in_force() -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import pwd
 import shutil
@@ -122,6 +123,46 @@ def test_what_is_not_needed_is_given_up(tmp_path: Path) -> None:
         assert (
             f"process: runs as root; acts as users; {', '.join(names(ALWAYS | Capability.SYS_ADMIN))};" in shown.stdout
         )
+
+
+VERBS = """
+import asyncio, json, logging, threading
+from smb3server.backends import capabilities
+from smb3server.config import Config
+from smb3server.privileges import Privileges, in_force
+from smbdirect.providers.verbs.thread import VerbsThread
+
+logging.basicConfig(format="%(message)s", level=logging.WARNING)
+config = Config()
+config.rdma = "verbs"
+privileges = Privileges(config)
+privileges.restrict()
+loop = asyncio.new_event_loop()
+thread = VerbsThread(loop)
+at_first = thread.call(capabilities.get)
+privileges.settle()
+print(json.dumps([at_first, thread.call(capabilities.get), capabilities.get(), in_force()["capabilities"]]))
+"""
+
+
+@root_only
+def test_the_thread_of_verbs_has_what_is_its_own_from_its_beginning_on() -> None:
+    """Linux takes nothing from it any more once its credentials change; ports are bound on it."""
+    done = subprocess.run(
+        [sys.executable, "-c", VERBS],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        cwd=ROOT,
+        check=True,
+    )
+    at_first, at_last, main, shown = json.loads(done.stdout)
+    own = Capability.IPC_LOCK | Capability.NET_BIND_SERVICE | Capability.DAC_OVERRIDE
+    assert at_first == at_last == [own, own, 0]
+    everyone = ALWAYS | Capability.SYS_ADMIN | Capability.IPC_LOCK
+    assert main == [everyone, everyone, 0]
+    assert shown == names(everyone | own)
+    assert not done.stderr
 
 
 def started_as_root(folder: Path) -> tuple[list[str], list[str]]:

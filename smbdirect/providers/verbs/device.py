@@ -9,6 +9,7 @@ from pathlib import Path
 
 from smbdirect.providers.base import Capabilities
 from smbdirect.providers.verbs import abi
+from smbdirect.providers.verbs.thread import VerbsThread
 
 SEND_QUEUE = 512
 RECEIVE_QUEUE = 512
@@ -17,6 +18,28 @@ INLINE = 128
 MAX_TRANSFER = 1 << 30
 SIW_VENDOR = 0x626D74
 """vendor_id that Linux' siw reports."""
+_MAPPED_DOORBELLS = frozenset(
+    {
+        "be2net",
+        "bnxt_en",
+        "bnxt_re",
+        "erdma",
+        "hns3",
+        "hns_roce_hw_v2",
+        "i40e",
+        "ib_mthca",
+        "ice",
+        "irdma",
+        "mana",
+        "mlx4_core",
+        "mlx5_core",
+        "qede",
+        "vmw_pvrdma",
+    }
+)
+"""Kernel drivers of devices whose library posts, and asks for events, by mapped memory alone (rdma-core 44).
+
+Those of rxe, siw, hfi1 and qib use write(2); so may cxgb4's, when it runs out of doorbells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +93,19 @@ def is_active(name: str, port: int, root: Path = Path("/sys/class/infiniband")) 
     return _read(root / name / "ports" / str(port) / "state").startswith("4")
 
 
+def posts_by_write(name: str, root: Path = Path("/sys/class/infiniband")) -> bool:
+    """Whether posting work takes a write(2), which only the verbs thread may do (``thread``).
+
+    It goes by the kernel driver of the device under it. Software devices (rxe, siw) have none, and a driver that is not
+    known counts as one that writes: that is slower, and right for all.
+    """
+    try:
+        driver = os.path.basename(os.readlink(root / name / "device" / "driver"))
+    except OSError:
+        return True
+    return driver not in _MAPPED_DOORBELLS
+
+
 def why_unavailable() -> str | None:
     """None if verbs can be used here, else the reason and the remedy."""
     if not ports():
@@ -88,14 +124,17 @@ def why_unavailable() -> str | None:
 class Device:
     """An opened device: its limits and the entries of its operations table."""
 
-    def __init__(self, libraries: abi.Libraries, context: int) -> None:
+    def __init__(self, libraries: abi.Libraries, context: int, thread: VerbsThread) -> None:
         self.libraries = libraries
         self.context = context
+        self.thread = thread
         self.name = libraries.verbs.ibv_get_device_name(abi.pointer_at(context)).decode()
         attributes = abi.DeviceAttr()
         if libraries.verbs.ibv_query_device(context, ctypes.byref(attributes)):
             raise abi.oserror(f"{self.name}: ibv_query_device")
         self.iwarp = any(port.iwarp for port in ports() if port.device == self.name)
+        self.posts_by_write = posts_by_write(self.name)
+        """``post_send``, ``post_recv`` and ``req_notify_cq`` are called on ``thread`` only."""
         self.read_sink_needs_remote_write = self.iwarp and attributes.vendor_id != SIW_VENDOR
         """An iWARP NIC checks the sink of its own Reads as if the peer wrote it (RFC 5040 5.2.1); its token is on the
         wire, so such a sink is registered for one Read only, never as a standing pool, and each connection has a
@@ -112,7 +151,8 @@ class Device:
             max_read_sge=1 if self.iwarp else max(1, min(attributes.max_sge_rd or 1, send_sge)),
             max_transfer=MAX_TRANSFER,
             max_message=MAX_TRANSFER,
-            max_inline=INLINE,
+            # inline data is copied when the device is told, which is after ``post`` returned where the thread does it
+            max_inline=0 if self.posts_by_write else INLINE,
             max_send_queue=max(16, min(SEND_QUEUE, attributes.max_qp_wr)),
             max_receive_queue=max(16, min(RECEIVE_QUEUE, attributes.max_qp_wr)),
             max_outstanding_reads=self.max_initiator_depth,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import functools
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -73,6 +74,18 @@ class _Posted(NamedTuple):
     """Keeps the memory of the work request alive until it completed."""
 
 
+class _Chain:
+    """Memory for a chain of send work requests and their scatter-gather lists."""
+
+    def __init__(self, requests: int, segments: int) -> None:
+        """``segments``: how many each may have."""
+        self.segments = segments
+        self.work = ctypes.create_string_buffer(requests * abi.SEND_WR_SIZE)
+        self.at = ctypes.addressof(self.work)
+        self.lists = ctypes.create_string_buffer(requests * segments * abi.SGE.size)
+        self.lists_at = ctypes.addressof(self.lists)
+
+
 class VerbsEndpoint:
     """``Endpoint`` on a kernel RDMA device."""
 
@@ -103,6 +116,10 @@ class VerbsEndpoint:
         self._late: list[Completion] = []
         """Flushed completions of what was posted after the end began; delivered last."""
         self._next_id = 0
+        self._handed = device.posts_by_write
+        """Posting and arming are handed to the device's thread."""
+        self._refusing = False
+        """The thread's own: a work request was refused, so none of those behind it may go out."""
         self._create_queues()
 
     def _create_queues(self) -> None:
@@ -129,20 +146,20 @@ class VerbsEndpoint:
         assert self._cm_id is not None
         self._qp = self.queue_pair = abi.pointer_at(self._cm_id + abi.CM_ID_QP)
         self._max_inline = int(attributes.cap.max_inline_data)
-        # one wr and its sge list per slot; rewritten at every post, the library copies what it needs
-        self._wr = ctypes.create_string_buffer(limits.max_send_queue * abi.SEND_WR_SIZE)
-        self._wr_at = ctypes.addressof(self._wr)
-        self._sge = ctypes.create_string_buffer(limits.max_send_queue * limits.max_send_sge * abi.SGE.size)
-        self._sge_at = ctypes.addressof(self._sge)
+        # rewritten at every post, the library copies what it needs; what the thread is handed has memory of its own
+        standing = 1 if self._handed else limits.max_send_queue
+        self._chain = _Chain(standing, limits.max_send_sge)
         self._receive_wr = ctypes.create_string_buffer(abi.RECV_WR_SIZE + abi.SGE.size)
-        self._receive_at = ctypes.addressof(self._receive_wr)
         self._bad = ctypes.create_string_buffer(8)
         self._bad_at = ctypes.addressof(self._bad)
         self._wc = ctypes.create_string_buffer(POLL_BATCH * abi.WC_SIZE)
         self._wc_at = ctypes.addressof(self._wc)
         self._fd = abi.int_at(self._channel + abi.CHANNEL_FD)
         os.set_blocking(self._fd, False)
-        self._device.req_notify_cq(self._cq, 0)
+        if self._handed:
+            self._device.thread.hand(self._arm_there)
+        else:
+            self._arm()
         self._loop.add_reader(self._fd, self._on_event)
 
     # ------------------------------------------------------------------ registration
@@ -176,11 +193,14 @@ class VerbsEndpoint:
         address, lkey = self._standing_key(buffer)
         number = self._next_id
         self._next_id += 1
-        base = self._receive_at
-        abi.RECV_WR.pack_into(self._receive_wr, 0, number, 0, base + abi.RECV_WR_SIZE, 1)
-        abi.SGE.pack_into(self._receive_wr, abi.RECV_WR_SIZE, address, len(buffer), lkey)
+        memory = ctypes.create_string_buffer(len(self._receive_wr)) if self._handed else self._receive_wr
+        base = ctypes.addressof(memory)
+        abi.RECV_WR.pack_into(memory, 0, number, 0, base + abi.RECV_WR_SIZE, 1)
+        abi.SGE.pack_into(memory, abi.RECV_WR_SIZE, address, len(buffer), lkey)
         self._receives[number] = _Posted(Operation.RECEIVE, context, True, True, None, (), buffer)
-        if self._device.post_recv(self._qp, base, self._bad_at):
+        if self._handed:
+            self._device.thread.hand(functools.partial(self._post_receive_there, memory, number))
+        elif self._device.post_recv(self._qp, base, self._bad_at):
             del self._receives[number]
             raise ProviderError("ibv_post_recv failed")
 
@@ -197,24 +217,65 @@ class VerbsEndpoint:
             raise ProviderError("send queue is full")
         for request in requests:
             self._check(request)
+        chain = _Chain(len(requests), limits.max_send_sge) if self._handed else self._chain
         posted: list[tuple[int, _Posted]] = []
         try:
             for index, request in enumerate(requests):
-                posted.append(self._pack(index, request, index + 1 == len(requests)))
+                posted.append(self._pack(chain, index, request, index + 1 == len(requests)))
         except ProviderError:
             for _, entry in posted:
                 self._retire(entry)
             raise
         self._sends.update(posted)
-        if self._device.post_send(self._qp, self._wr_at, self._bad_at):
-            bad = abi.pointer_at(self._bad_at)
-            first_bad = (bad - self._wr_at) // abi.SEND_WR_SIZE if bad else 0
-            # what was taken will flush; what was not never existed for the device
-            failed = [self._sends.pop(number) for number, _ in posted[max(0, first_bad) :]]
-            for entry in failed:
+        if self._handed:
+            numbers = [number for number, _ in posted]
+            self._device.thread.hand(functools.partial(self._post_there, chain, numbers))
+        elif self._device.post_send(self._qp, chain.at, self._bad_at):
+            self._refused([number for number, _ in posted[self._first_bad(chain) :]], "ibv_post_send failed")
+
+    def _first_bad(self, chain: _Chain) -> int:
+        """How many work requests of the chain the device took before it refused one."""
+        bad = abi.pointer_at(self._bad_at)
+        return max(0, bad - chain.at) // abi.SEND_WR_SIZE if bad else 0
+
+    def _post_there(self, chain: _Chain, numbers: list[int]) -> None:
+        """On the device's thread."""
+        taken = 0
+        if not self._refusing:
+            if not self._device.post_send(self._qp, chain.at, self._bad_at):
+                return
+            taken = self._first_bad(chain)
+            self._refusing = True
+        self._device.thread.tell(self._refused, numbers[taken:], "ibv_post_send failed")
+
+    def _post_receive_there(self, memory: ctypes.Array[ctypes.c_char], number: int) -> None:
+        """On the device's thread."""
+        if not self._refusing:
+            if not self._device.post_recv(self._qp, ctypes.addressof(memory), self._bad_at):
+                return
+            self._refusing = True
+        self._device.thread.tell(self._refused, [number], "ibv_post_recv failed")
+
+    def _arm_there(self) -> None:
+        """On the device's thread. What completed before the queue was armed raises no event: it is looked for again."""
+        if self._device.req_notify_cq(self._cq, 0):
+            self._device.thread.tell(self._refused, [], "ibv_req_notify_cq failed")
+        else:
+            self._device.thread.tell(self._drain)
+
+    def _arm(self) -> None:
+        if self._device.req_notify_cq(self._cq, 0):
+            self._refused([], "ibv_req_notify_cq failed")
+
+    def _refused(self, numbers: list[int], what: str) -> None:
+        """The device did not take these work requests: they never existed for it. What it took will flush."""
+        for number in numbers:
+            entry = self._sends.pop(number, None) or self._receives.pop(number, None)
+            if entry is not None:
                 self._retire(entry)
                 self._late.append(Completion(entry.operation, Status.FLUSHED, entry.context))
-            self._fail(CloseReason(CloseCause.DEVICE, "ibv_post_send failed"))
+        self._fail(CloseReason(CloseCause.DEVICE, what))
+        self._loop.call_soon(self._drain)
 
     def _check(self, request: WorkRequest) -> None:
         limits = self.capabilities
@@ -310,9 +371,8 @@ class VerbsEndpoint:
             sges.append((staging.address, 0, staging.lkey))
         return sges, _Posted(Operation.READ, request.context, True, True, staging, tuple(sinks), request.segments)
 
-    def _pack(self, index: int, request: WorkRequest, last: bool) -> tuple[int, _Posted]:
+    def _pack(self, chain: _Chain, index: int, request: WorkRequest, last: bool) -> tuple[int, _Posted]:
         """Write the work request into slot ``index`` of the chain."""
-        limits = self.capabilities
         sges, entry = self._gather_read(request) if isinstance(request, Read) else self._gather(request, last)
         total = sum(sge[1] for sge in sges)
         number = self._next_id
@@ -329,15 +389,15 @@ class VerbsEndpoint:
         flags = abi.SEND_SIGNALED if entry.announced else 0
         if entry.operation is not Operation.READ and 0 < total <= self._max_inline:
             flags |= abi.SEND_INLINE
-        sge_offset = index * limits.max_send_sge * abi.SGE.size
+        sge_offset = index * chain.segments * abi.SGE.size
         for position, sge in enumerate(sges):
-            abi.SGE.pack_into(self._sge, sge_offset + position * abi.SGE.size, *sge)
+            abi.SGE.pack_into(chain.lists, sge_offset + position * abi.SGE.size, *sge)
         abi.SEND_WR.pack_into(
-            self._wr,
+            chain.work,
             index * abi.SEND_WR_SIZE,
             number,
-            0 if last else self._wr_at + (index + 1) * abi.SEND_WR_SIZE,
-            self._sge_at + sge_offset,
+            0 if last else chain.at + (index + 1) * abi.SEND_WR_SIZE,
+            chain.lists_at + sge_offset,
             len(sges),
             opcode,
             flags,
@@ -363,8 +423,14 @@ class VerbsEndpoint:
             events += 1
         if events:
             self._verbs.ibv_ack_cq_events(self._cq, events)
+        if self._handed:
+            # drained now because that is sooner, and once more when it is armed
+            self._drain()
+            if not self._closed:
+                self._device.thread.hand(self._arm_there)
+            return
         # arm first, then drain: a completion between the two raises the next event
-        self._device.req_notify_cq(self._cq, 0)
+        self._arm()
         self._drain()
 
     def _drain(self) -> None:

@@ -16,6 +16,7 @@ from smbdirect.providers.verbs.device import Device
 from smbdirect.providers.verbs.endpoint import VerbsEndpoint
 from smbdirect.providers.verbs.events import DeviceEvents
 from smbdirect.providers.verbs.memory import Domain
+from smbdirect.providers.verbs.thread import VerbsThread
 
 BACKLOG = 128
 RESOLVE_MILLISECONDS = 2000
@@ -42,7 +43,8 @@ class _Cm:
     """The event channel of this process's loop; finds the Python object of every connection identifier."""
 
     def __init__(self, libraries: abi.Libraries, loop: asyncio.AbstractEventLoop) -> None:
-        self.libraries = libraries
+        self.thread = VerbsThread(loop)
+        self.libraries = libraries = self.thread.bring(libraries)
         self.loop = loop
         self.handlers: dict[int, OnCmEvent] = {}
         self.devices: dict[int, tuple[Device, Domain]] = {}
@@ -66,7 +68,7 @@ class _Cm:
         if not context:
             raise ProviderError("the connection has no device")
         if context not in self.devices:
-            opened = Device(self.libraries, context)
+            opened = Device(self.libraries, context, self.thread)
             self.devices[context] = (opened, Domain(opened))
             self.events.watch(opened)
         return self.devices[context]
@@ -106,6 +108,8 @@ class _Connection:
         self.endpoint: VerbsEndpoint | None = None
         self.step: asyncio.Future[int] = cm.loop.create_future()
         self.private_data = b""
+        self.gone = False
+        """The identifier was destroyed with its endpoint."""
         cm.handlers[cm_id] = self.on_event
 
     def make_endpoint(self, own_domain: bool) -> VerbsEndpoint:
@@ -128,6 +132,7 @@ class _Connection:
         return self.endpoint
 
     def _released(self, _: VerbsEndpoint) -> None:
+        self.gone = True
         if self.domain is not None:
             self.domain.close()
         self.cm.events.members.discard(self)
@@ -191,6 +196,8 @@ class VerbsConnectionRequest:
         connection = self._connection
         if connection.endpoint is None or connection.device is None:
             raise ProviderError("prepare() comes before accept()")
+        if connection.gone:
+            raise ConnectionLost("closed")
         opened = connection.device
         buffer = ctypes.create_string_buffer(private_data, max(1, len(private_data)))
         responder, initiator = self._responder_resources, self._initiator_depth
@@ -220,6 +227,8 @@ class VerbsConnectionRequest:
 
     def reject(self, private_data: bytes = b"") -> None:
         connection = self._connection
+        if connection.gone:
+            return
         buffer = ctypes.create_string_buffer(private_data, max(1, len(private_data)))
         connection.cm.libraries.cm.rdma_reject(connection.cm_id, ctypes.addressof(buffer), len(private_data))
         if connection.endpoint is not None:

@@ -1,11 +1,12 @@
-# args: siw|rxe [options of the server]. Our server in this guest, on the kernel's RDMA device through verbs (HOSTROOT=1): it serves 10.0.2.15 from a tmpfs.
+# args: siw|rxe [options of the server]. Our server in this guest, on the kernel's RDMA device through verbs (HOSTROOT=1): it serves 10.0.2.15 from a tmpfs,
+# as a user who is not its own: so the credentials of its event loop change with every file, which the kernel's RDMA descriptors do not bear.
 # Environment: TREE and PYTHON, the project and its interpreter as the host has them. Leaves CASE_OUT/server.log; run again, it replaces the server.
 . /out/lib.sh
 ck verbs_device $1; shift
 verbs_server_stop
-: > ${CASE_OUT:-/out}/server.log; rm -rf /host/tmp/share /host/tmp/state; mkdir -p /host/tmp/share
+: > ${CASE_OUT:-/out}/server.log; rm -rf /host/tmp/share /host/tmp/state; mkdir -p /host/tmp/share; chroot /host chown games /tmp/share
 chroot /host /bin/sh -c "cd $TREE && exec env PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 $PYTHON -m smb3server \
-  --share share=/tmp/share,user=root --user u:pw --rdma=verbs --listen 10.0.2.15 --state /tmp/state $*" > ${CASE_OUT:-/out}/server.log 2>&1 &
+  --share share=/tmp/share,user=games --user u:pw --rdma=verbs --listen 10.0.2.15 --state /tmp/state $*" > ${CASE_OUT:-/out}/server.log 2>&1 &
 echo $! > /tmp/verbs-server.pid
 ready() { local i=0; while ! grep -q ^ready ${CASE_OUT:-/out}/server.log; do sleep 0.5; i=$((i+1)); [ $i -gt 120 ] && return 1; kill -0 $(cat /tmp/verbs-server.pid) || return 1; done; }
 ck ready
