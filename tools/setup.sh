@@ -122,7 +122,7 @@ case ${1:-} in
   kernel-lab)
     packages=$(missing gcc=gcc make=make xz=xz-utils cpio=cpio /bin/busybox=busybox-static kmod=kmod \
       qemu-system-x86_64=qemu-system-x86 ip=iproute2 tcpdump=tcpdump tshark=tshark pahole=pahole \
-      /etc/libibverbs.d/siw.driver=ibverbs-providers etcd=etcd-server)
+      /etc/libibverbs.d/siw.driver=ibverbs-providers ibv_devinfo=ibverbs-utils etcd=etcd-server)
     # shellcheck disable=SC2086
     [ -z "$packages" ] || apt_install $packages || exit 1 ;;
   python)
