@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from smb3server.settings import Settings
-from smb3server.status import NtStatus, StatusError
+from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.message_transport import PooledBuffer
 
 GUESTS = "\0guests"

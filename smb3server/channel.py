@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from smb3server.request import Request, Response
-from smb3server.status import NtStatus, StatusError
 from smb3server.wire.read_write import Channel, ReadRequest, WriteRequest, descriptors
+from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.message_transport import RdmaOperations, RemoteBuffer
 
 DIALECT_3_0 = 0x0300

@@ -7,8 +7,8 @@ import time
 from typing import TYPE_CHECKING
 
 from smb3server.session import SessionState
-from smb3server.status import NtStatus, StatusError
 from smb3server.wire.header import HEADER_SIZE, Command
+from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
     from smb3server.request import Request

@@ -9,10 +9,12 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from smb3server import collector, log_lines, mount_commands, output
+from smb3server import mount_commands
 from smb3server.config import Config, ConfigError, parse_arguments
 from smb3server.passwords import hide_arguments, read_text
 from smb3server.privileges import Privileges
+from smb3server.process import garbage as collector
+from smb3server.process import log_lines, output
 from smb3server.service import Service
 from smbdirect.errors import ProviderError
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from smb3server import waiting
 from smb3server.dispatcher import Dispatcher
+from smb3server.process.turns import call_apart
 from smb3server.request import HANDLERS, Buffer, Handler, Interim, Pending, Request, Response
 from smb3server.sequence import CommandSequenceWindow
-from smb3server.status import StatusError
-from smb3server.turns import call_apart
 from smb3server.wire.header import Command
+from smb3server.wire.status import StatusError
 
 if TYPE_CHECKING:
     from smb3server.auth.acceptor import Acceptor

@@ -20,9 +20,9 @@ from smb3server.doctor_transfer import Garbled, Moved, move
 from smb3server.fabrics import make_provider
 from smb3server.host import SMB_DIRECT_PORT, SMB_PORT
 from smb3server.report import dialect_name
-from smb3server.status import NtStatus, StatusError
 from smb3server.wire.negotiate import Capability, Dialect
 from smb3server.wire.session import SessionFlags
+from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.errors import ConnectionLost, DecodeError, ProtocolError, ProviderError
 
 ATTEMPT_TIMEOUT = 5.0

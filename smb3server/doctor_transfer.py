@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from smb3server.client import ServerError, Tree
 from smb3server.client.files import RDMA_THRESHOLD, READ, READ_WRITE
-from smb3server.status import NtStatus
 from smb3server.wire.create import CreateDisposition, CreateOptions
 from smb3server.wire.directory_info import ListedEntry
+from smb3server.wire.status import NtStatus
 
 AMOUNT = 4 << 20
 """Bytes to move each way."""

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from smb3server import replay
 from smb3server.backends.deferred import DeferredHandle
 from smb3server.leases import HANDLE, Lease, Oplock, Timer
-from smb3server.status import NtStatus, StatusError
 from smb3server.wire import create_contexts as contexts
 from smb3server.wire.header import HeaderFlags
 from smb3server.wire.negotiate import Capability
 from smb3server.wire.oplock_break import OplockLevel
+from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
     from smb3server.files import File

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 from smb3server.backends.base import PathNotFound
-from smb3server.status import NtStatus, StatusError
+from smb3server.wire.status import NtStatus, StatusError
 
 _STATUS_OF_ERRNO: dict[int, NtStatus] = {
     errno.EPERM: NtStatus.ACCESS_DENIED,

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from smb3server.backends.names import has_wildcards, upcase
-from smb3server.status import NtStatus, StatusError
+from smb3server.wire.status import NtStatus, StatusError
 
 Matcher = Callable[[str], bool]
 

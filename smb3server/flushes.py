@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from smb3server.turns import call_apart
+from smb3server.process.turns import call_apart
 
 WORKERS = min(32, (os.cpu_count() or 1) + 4)
 """As many as asyncio's own executor has."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from smb3server.backends.base import FolderNotRead, Reading
 from smb3server.errors import as_status_error
-from smb3server.status import NtStatus, StatusError
-from smb3server.turns import call_in_own_turn
+from smb3server.process.turns import call_in_own_turn
+from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
     from smb3server.request import Request

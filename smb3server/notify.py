@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from smb3server import directory_leases
 from smb3server.echo_filter import EchoFilter
+from smb3server.process.turns import call_apart
 from smb3server.request import Pending, Response
-from smb3server.status import NtStatus, StatusError
-from smb3server.turns import call_apart
 from smb3server.wire.change_notify import (
     Action,
     Notification,
@@ -25,6 +24,7 @@ from smb3server.wire.change_notify import (
     encoded_notification_size,
 )
 from smb3server.wire.query_info import build_output_response
+from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Change, Path

@@ -12,8 +12,8 @@ from smb3server.backends.deferred import DeferredHandle
 from smb3server.leases import Lease, Oplock
 from smb3server.replay import Replayable, check_sequence
 from smb3server.request import RELATED_FILE_ID, FileId, Request
-from smb3server.status import NtStatus, StatusError
 from smb3server.wire.header import HeaderFlags
+from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Handle, Path

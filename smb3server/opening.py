@@ -34,7 +34,6 @@ from smb3server.long_work import Steps
 from smb3server.open import Open
 from smb3server.reserving import reserve
 from smb3server.security.descriptor import unpack
-from smb3server.status import NtStatus, StatusError
 from smb3server.waiting import MustWait
 from smb3server.wire import create_contexts as contexts
 from smb3server.wire.change_notify import Action, NotifyFilter
@@ -42,6 +41,7 @@ from smb3server.wire.create import Access, CreateAction, CreateDisposition, Crea
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.query_info import SecurityInformation
+from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Backend

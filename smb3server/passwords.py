@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from smb3server.config_checks import ConfigError
-from smb3server.secret_files import SecretFileError, read_secret
+from smb3server.process.secret_files import SecretFileError, read_secret
 
 PASSWORD_VARIABLE = "SMB3SERVER_PASSWORD"
 CREDENTIALS_VARIABLE = "CREDENTIALS_DIRECTORY"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from smb3server.leases import LEVEL_STATES, Lease
-from smb3server.status import NtStatus, StatusError
 from smb3server.wire import create_contexts as contexts
 from smb3server.wire.header import Command, HeaderFlags
 from smb3server.wire.oplock_break import OplockLevel
+from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
     from smb3server.open import Open

@@ -12,8 +12,8 @@ from smb3server.backends.base import Kind, User
 from smb3server.security.access import map_generic
 from smb3server.security.descriptor import AceFlag, AceType, Acl, Control, SecurityDescriptor, Sid, unpack
 from smb3server.security.posix import IdMap, to_mode, to_posix_acl
-from smb3server.status import NtStatus, StatusError
 from smb3server.wire.query_info import SecurityInformation
+from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
     from smb3server.backends.base import FileInfo, Handle

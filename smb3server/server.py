@@ -29,13 +29,13 @@ from smb3server.host_changes import HostChanges
 from smb3server.idle import IdleSweep
 from smb3server.long_work import LongWork
 from smb3server.multichannel import InterfaceList
+from smb3server.process.turns import Turns
 from smb3server.replay import Replays
 from smb3server.session import Identity, Session, SessionState
 from smb3server.settings import Settings
-from smb3server.status import NtStatus, StatusError
 from smb3server.tree import IPC_SHARE_NAME, Share, ShareType
-from smb3server.turns import Turns
 from smb3server.watchdog import Watchdog
+from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.strangers import Strangers
 
 if TYPE_CHECKING:

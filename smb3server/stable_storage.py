@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from smb3server.errors import as_status_error
 from smb3server.request import Interim, Pending, Request, Response
-from smb3server.status import NtStatus, StatusError
+from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
     from smb3server.open import Open

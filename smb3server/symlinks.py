@@ -6,7 +6,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from smb3server.backends.base import FolderNotRead, OpenRequest
-from smb3server.status import NtStatus, StatusError
+from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Backend, Handle, Path, User

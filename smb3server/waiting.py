@@ -16,7 +16,7 @@ from smb3server.backends.base import FolderNotRead
 from smb3server.errors import as_status_error
 from smb3server.lookups import when_read
 from smb3server.request import Disconnect, Interim, Pending, Request, Response
-from smb3server.status import NtStatus, StatusError
+from smb3server.wire.status import NtStatus, StatusError
 
 log = logging.getLogger(__name__)
 

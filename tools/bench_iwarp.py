@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from smb3server import output
+from smb3server.process import output
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 

@@ -13,7 +13,7 @@ import multiprocessing
 import sys
 from multiprocessing.connection import Connection
 
-from smb3server import output
+from smb3server.process import output
 from smbdirect.providers.base import Access, ConnectionRequest, Send
 from smbdirect.providers.roce import RoceProvider
 from tools.bench_iwarp import DESCRIPTOR, Bench, Peer

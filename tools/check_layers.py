@@ -86,7 +86,7 @@ RULES = (
     ),
     Rule(
         ("smb3server.leases", "smb3server.locks"),
-        (*OUTSIDE_WORLD, "smb3server.turns", "smb3server.waiting"),
+        (*OUTSIDE_WORLD, "smb3server.process.turns", "smb3server.waiting"),
         "caching rights and locks are state machines: who waits is called by those who own the loop",
     ),
     Rule(("smb3server.commands",), ("smbdirect.providers", "smbdirect.connection"), "commands know no provider"),

@@ -18,16 +18,16 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import NamedTuple
 
-from smb3server import output
 from smb3server.auth.acceptor import Acceptor
 from smb3server.auth.principals import Principals
 from smb3server.auth.users import Account, UserDatabase, nt_hash
+from smb3server.process import output
 from smb3server.rpc import endpoint_mapper
 from smb3server.rpc.association import Association, AssociationGroups
 from smb3server.rpc.dcerpc import NDR
 from smb3server.rpc.tcp import MAX_UNKNOWN_STUB
 from smb3server.server import Server
-from smb3server.status import StatusError
+from smb3server.wire.status import StatusError
 from smbdirect.buffers import BufferPool
 from smbdirect.codec import Buffer
 from smbdirect.connection import Connection, Role

@@ -13,8 +13,8 @@ from smb3server.access import masks
 from smb3server.security.access import Token
 from smb3server.security.descriptor import Sid
 from smb3server.security.posix import IdMap
-from smb3server.status import NtStatus, StatusError
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions
+from smb3server.wire.status import NtStatus, StatusError
 
 READONLY, HIDDEN, SYSTEM, DIRECTORY = 0x01, 0x02, 0x04, 0x10
 """FILE_ATTRIBUTE_* (MS-FSCC 2.6) that take part."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from smb3server.status import NtStatus, StatusError
 from smb3server.wire.create import Access, CreateDisposition
+from smb3server.wire.status import NtStatus, StatusError
 
 GENERIC_MAPPING: dict[int, int] = {
     int(Access.GENERIC_READ): 0x00120089,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from smb3server.status import NtStatus, StatusError
 from smb3server.wire.create import Access
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.query_info import SecurityInformation
+from smb3server.wire.status import NtStatus, StatusError
 
 NOTHING = 0
 _READ_DATA = int(Access.READ_DATA)

@@ -13,9 +13,10 @@ import os
 from types import TracebackType
 from typing import NamedTuple
 
-from smb3server.backends import capabilities, syscalls
+from smb3server.backends import syscalls
 from smb3server.backends.base import User
-from smb3server.backends.capabilities import Capability, Change, Sets
+from smb3server.process import capabilities
+from smb3server.process.capabilities import Capability, Change, Sets
 
 ACTING = Capability.SETUID | Capability.SETGID
 """What acting as another user takes."""

@@ -24,11 +24,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from smb3server.backends import attributes as attr
-from smb3server.backends import capabilities, filetime, syscalls
+from smb3server.backends import filetime, syscalls
 from smb3server.backends.base import FileInfo, FileKey, Kind
-from smb3server.backends.capabilities import Capability
 from smb3server.backends.sidecar import SideCar
 from smb3server.backends.syscalls import Statx
+from smb3server.process import capabilities
+from smb3server.process.capabilities import Capability
 
 # version, flags, blobs present, blobs in the side-car, attributes, EaSize, reparse tag, creation time, inode
 _LAYOUT = struct.Struct("<BBHHxxIIIqQ")

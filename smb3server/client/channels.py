@@ -9,10 +9,10 @@ from smb3server.client.session import ClientSession
 from smb3server.security import preauth
 from smb3server.security.kdf import derive_signing_key
 from smb3server.security.signing import make_signer
-from smb3server.status import NtStatus
 from smb3server.wire.header import HEADER_SIZE, Command, HeaderFlags
 from smb3server.wire.negotiate import SecurityMode
 from smb3server.wire.session import BINDING, SESSION_SETUP_REQUEST, SessionSetupRequest
+from smb3server.wire.status import NtStatus
 from smbdirect.errors import ProtocolError
 
 if TYPE_CHECKING:

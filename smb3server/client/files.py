@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from smb3server.client.connection import CREDIT_SIZE, ServerError
 from smb3server.client.exposed import LARGEST, ExposedBuffer, ExposedPool
-from smb3server.status import NtStatus
 from smb3server.wire import change_notify, directory_info, file_info
 from smb3server.wire import create as create_wire
 from smb3server.wire import ioctl as ioctl_wire
@@ -27,6 +26,7 @@ from smb3server.wire.header import Command, HeaderFlags
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.oplock_break import LEASE_BREAK, OPLOCK_BREAK, LeaseBreak, OplockBreak
 from smb3server.wire.query_info import InfoType
+from smb3server.wire.status import NtStatus
 
 if TYPE_CHECKING:
     from smb3server.client.connection import Call, Reply

@@ -13,11 +13,11 @@ from typing import TypeVar
 
 from smb3server.client.connection import Break, Client, ServerError
 from smb3server.client.files import READ_WRITE, SHARE_ALL, RemoteFile, Tree
-from smb3server.status import NtStatus
 from smb3server.wire import create_contexts as contexts
 from smb3server.wire.create import CreateDisposition
 from smb3server.wire.lock import LockElement, LockFlags
 from smb3server.wire.oplock_break import LeaseBreakNotification, OplockLevel
+from smb3server.wire.status import NtStatus
 from smbdirect.errors import ConnectionLost, ProtocolError
 from smbdirect.message_transport import MessageTransport
 

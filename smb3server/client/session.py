@@ -12,7 +12,6 @@ from smb3server.security import preauth
 from smb3server.security.encryption import SessionCipher
 from smb3server.security.kdf import derive_session_keys
 from smb3server.security.signing import Signer, make_signer
-from smb3server.status import NtStatus, StatusError
 from smb3server.wire.fields import fixed, tail
 from smb3server.wire.header import HEADER_SIZE, Command, HeaderFlags
 from smb3server.wire.negotiate import Dialect, SecurityMode
@@ -25,6 +24,7 @@ from smb3server.wire.session import (
     SessionSetupRequest,
     TreeConnectRequest,
 )
+from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.errors import ProtocolError
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from smb3server.notify import Watcher, from_backend
 from smb3server.open import Open, find_open
 from smb3server.request import Interim, Pending, Request, handles
-from smb3server.status import NtStatus, StatusError
 from smb3server.wire.change_notify import WATCH_TREE, parse_change_notify_request
 from smb3server.wire.create import Access
 from smb3server.wire.header import Command
+from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Path

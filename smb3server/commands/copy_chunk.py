@@ -14,11 +14,11 @@ from smb3server.commands.set_info import report
 from smb3server.errors import as_status_error
 from smb3server.request import Request, Response
 from smb3server.stable_storage import after_flush, flushed
-from smb3server.status import NtStatus, StatusError
 from smb3server.wire import fsctl as wire
 from smb3server.wire.change_notify import NotifyFilter
 from smb3server.wire.create import Access
 from smb3server.wire.ioctl import Fsctl
+from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.errors import DecodeError
 
 if TYPE_CHECKING:

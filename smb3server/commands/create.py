@@ -20,7 +20,6 @@ from smb3server.notify import fold
 from smb3server.open import Open, client_guid_of
 from smb3server.opening import Opening
 from smb3server.request import Interim, Pending, Request, Response, handles
-from smb3server.status import NtStatus, StatusError
 from smb3server.tree import ShareType
 from smb3server.waiting import retry
 from smb3server.wire import create_contexts as contexts
@@ -38,6 +37,7 @@ from smb3server.wire.create import (
 from smb3server.wire.header import Command
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.oplock_break import OplockLevel
+from smb3server.wire.status import NtStatus, StatusError
 
 _DELEGATION = 3
 """The highest impersonation level (2.2.13)."""

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from smb3server import presentation
 from smb3server.backends.attributes import COMPRESSED
 from smb3server.backends.names import short_name
-from smb3server.status import NtStatus, StatusError
 from smb3server.wire import file_info as wire
 from smb3server.wire.create import Access, CreateOptions
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.fsctl import CompressionFormat
+from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
     from smb3server.backends.base import FileInfo, Handle

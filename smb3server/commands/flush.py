@@ -7,10 +7,10 @@ from smb3server.errors import as_status_error
 from smb3server.open import find_open
 from smb3server.request import Interim, Pending, Request, Response, handles
 from smb3server.stable_storage import start_flush
-from smb3server.status import NtStatus, StatusError
 from smb3server.wire.create import Access
 from smb3server.wire.flush import FLUSH_RESPONSE, FlushResponse, parse_request
 from smb3server.wire.header import Command
+from smb3server.wire.status import NtStatus, StatusError
 
 _WRITES = int(Access.WRITE_DATA | Access.APPEND_DATA)
 """On a directory the same bits are FILE_ADD_FILE and FILE_ADD_SUBDIRECTORY."""

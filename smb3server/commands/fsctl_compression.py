@@ -9,10 +9,10 @@ from smb3server.backends.attributes import COMPRESSED
 from smb3server.commands.file_levels import handle_of
 from smb3server.commands.ioctl import Control, fsctl
 from smb3server.commands.set_info import report
-from smb3server.status import NtStatus, StatusError
 from smb3server.wire.change_notify import NotifyFilter
 from smb3server.wire.fsctl import CompressionFormat
 from smb3server.wire.ioctl import Fsctl
+from smb3server.wire.status import NtStatus, StatusError
 
 _COMPRESSION = struct.Struct("<H")
 

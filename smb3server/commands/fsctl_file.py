@@ -16,10 +16,10 @@ from smb3server.long_work import Steps, run_steps
 from smb3server.open import Open
 from smb3server.request import Pending, Response
 from smb3server.stable_storage import after_flush
-from smb3server.status import NtStatus, StatusError
 from smb3server.wire import fsctl as wire
 from smb3server.wire.change_notify import NotifyFilter
 from smb3server.wire.ioctl import Fsctl
+from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Handle

@@ -10,9 +10,9 @@ from smb3server.commands.ioctl import NO_FILE, Control, fsctl
 from smb3server.commands.negotiate import select_dialect
 from smb3server.multichannel import pack_interfaces, rdma_capable
 from smb3server.request import Buffer, Disconnect, Response
-from smb3server.status import NtStatus, StatusError
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.negotiate import Dialect
+from smb3server.wire.status import NtStatus, StatusError
 
 _RESILIENCY_REQUEST = struct.Struct("<I4x")
 """Timeout in milliseconds (2.2.31.3)."""

@@ -8,9 +8,9 @@ import struct
 from smb3server.commands.ioctl import Control, fsctl
 from smb3server.commands.read import read
 from smb3server.request import Interim, Pending, Request, Response
-from smb3server.status import NtStatus, StatusError
 from smb3server.wire.header import Command
 from smb3server.wire.ioctl import IOCTL_RESPONSE
+from smb3server.wire.status import NtStatus, StatusError
 
 FORCE_UNACKED_TIMEOUT = 0x83848003
 IOCTL_RESPONSE_BODY_PADDING8 = 0x83848013

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from smb3server.open import Open, find_open
 from smb3server.request import Buffer, FileId, Pending, Request, Response, handles
-from smb3server.status import NtStatus, StatusError
 from smb3server.wire.header import Command
 from smb3server.wire.ioctl import IOCTL_IS_FSCTL, build_ioctl_response, parse_ioctl_request
+from smb3server.wire.status import NtStatus, StatusError
 
 NO_FILE: FileId = (0xFFFFFFFFFFFFFFFF, 0xFFFFFFFFFFFFFFFF)
 

@@ -7,11 +7,11 @@ from smb3server.files import File
 from smb3server.locks import Lock, Waiter, valid_range
 from smb3server.open import Open, find_open
 from smb3server.request import Interim, Pending, Request, Response, handles
-from smb3server.status import NtStatus, StatusError
 from smb3server.waiting import answer
 from smb3server.wire.create import Access
 from smb3server.wire.header import Command
 from smb3server.wire.lock import LOCK_RESPONSE, LockElement, LockFlags, LockRequest, LockResponse, parse_request
+from smb3server.wire.status import NtStatus, StatusError
 
 _SHARED, _EXCLUSIVE, _UNLOCK, _FAIL = (
     int(LockFlags.SHARED_LOCK),

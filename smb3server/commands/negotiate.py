@@ -13,7 +13,6 @@ from smb3server.read_size import fits_message, inline_limit, read_offer, sealed_
 from smb3server.request import Buffer, Disconnect, Request, Response, handles
 from smb3server.security import preauth
 from smb3server.security.algorithms import PREAUTH_SHA_512, Cipher, SigningAlgorithm
-from smb3server.status import NtStatus, StatusError
 from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.negotiate import (
     NEGOTIATE_REQUEST,
@@ -31,6 +30,7 @@ from smb3server.wire.negotiate import (
     pack_contexts,
     smb1_dialects,
 )
+from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.errors import DecodeError
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from smb3server.leases import LEVEL_STATES, Caching, Lease, Oplock
 from smb3server.open import Open, find_open
 from smb3server.request import Interim, Pending, Request, Response, handles
-from smb3server.status import NtStatus, StatusError
 from smb3server.waiting import answer
 from smb3server.wire.header import Command
 from smb3server.wire.oplock_break import (
@@ -23,6 +22,7 @@ from smb3server.wire.oplock_break import (
     OplockLevel,
     parse_acknowledgment,
 )
+from smb3server.wire.status import NtStatus, StatusError
 
 
 @handles(Command.OPLOCK_BREAK)

@@ -11,7 +11,7 @@ from smb3server.errors import as_status_error
 from smb3server.long_work import Steps
 from smb3server.open import Open, Pipe
 from smb3server.request import Pending, Request, Response
-from smb3server.status import NtStatus, StatusError
+from smb3server.wire.status import NtStatus, StatusError
 
 
 def pipe_of(opened: Open) -> Pipe:

@@ -15,7 +15,6 @@ from smb3server.lookups import folder_read
 from smb3server.open import Open, find_open
 from smb3server.presentation import Hides, hidden
 from smb3server.request import Pending, Request, Response, handles
-from smb3server.status import NtStatus, StatusError
 from smb3server.tree import ShareFlags
 from smb3server.wire.create import Access
 from smb3server.wire.directory_info import LEVELS, Packer
@@ -23,6 +22,7 @@ from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.header import Command
 from smb3server.wire.query_directory import QueryDirectoryFlags, parse_query_directory_request
 from smb3server.wire.query_info import build_output_response
+from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Backend, DirectoryEntry, Handle

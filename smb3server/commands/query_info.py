@@ -11,7 +11,6 @@ from smb3server.commands.fs_levels import FS_LEVELS
 from smb3server.open import Open, find_open
 from smb3server.request import Request, Response, handles
 from smb3server.security_info import query_security
-from smb3server.status import NtStatus, StatusError
 from smb3server.wire.create import Access
 from smb3server.wire.file_info import EaEntry, FileInfoClass, decode_get_eas, encode_eas
 from smb3server.wire.fs_info import FsInfoClass
@@ -23,6 +22,7 @@ from smb3server.wire.query_info import (
     build_output_response,
     parse_query_info_request,
 )
+from smb3server.wire.status import NtStatus, StatusError
 
 _DOCUMENTED = frozenset(FileInfoClass)
 _FS_DOCUMENTED = frozenset(FsInfoClass)

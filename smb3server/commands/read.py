@@ -14,10 +14,10 @@ from smb3server.errors import as_status_error
 from smb3server.open import Open, find_open
 from smb3server.read_size import fits_message
 from smb3server.request import Interim, Pending, Request, Response, handles
-from smb3server.status import NtStatus, StatusError
 from smb3server.wire.create import Access
 from smb3server.wire.header import Command
 from smb3server.wire.read_write import READ_DATA_OFFSET, READ_RESPONSE, ReadRequest, ReadResponse, parse_read_request
+from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.message_transport import PooledBuffer
 
 log = logging.getLogger(__name__)

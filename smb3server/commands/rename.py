@@ -15,11 +15,11 @@ from smb3server.access import decide
 from smb3server.access.caller import Caller, caller_of
 from smb3server.backends.names import split_path, upcase
 from smb3server.commands.file_levels import handle_of, store_all
-from smb3server.status import NtStatus, StatusError
 from smb3server.waiting import MustWait, retry
 from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import Access, ShareAccess
 from smb3server.wire.file_info import RenameFlags, RenameInformation
+from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Backend, FileInfo, FileKey, Path

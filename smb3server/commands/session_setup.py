@@ -16,7 +16,6 @@ from smb3server.security.encryption import SessionCipher
 from smb3server.security.kdf import derive_session_keys, derive_signing_key
 from smb3server.security.signing import make_signer
 from smb3server.session import Channel, Session, SessionState
-from smb3server.status import NtStatus, StatusError
 from smb3server.wire.header import HEADER_SIZE, Command, HeaderFlags
 from smb3server.wire.negotiate import Dialect, SecurityMode
 from smb3server.wire.session import (
@@ -30,6 +29,7 @@ from smb3server.wire.session import (
     SessionSetupResponse,
     part,
 )
+from smb3server.wire.status import NtStatus, StatusError
 
 log = logging.getLogger(__name__)
 

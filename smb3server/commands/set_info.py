@@ -16,13 +16,13 @@ from smb3server.request import Pending, Request, Response, handles
 from smb3server.reserving import reserve
 from smb3server.security_info import set_security
 from smb3server.stable_storage import after_flush
-from smb3server.status import NtStatus, StatusError
 from smb3server.wire import file_info as wire
 from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.file_info import DispositionFlags, FileInfoClass
 from smb3server.wire.header import Command
 from smb3server.wire.query_info import InfoType
 from smb3server.wire.set_info import SET_INFO_RESPONSE, SetInfoRequest, SetInfoResponse, parse_set_info_request
+from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.errors import DecodeError
 
 _DONE = SET_INFO_RESPONSE.pack(SetInfoResponse())

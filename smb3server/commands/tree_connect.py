@@ -6,7 +6,6 @@ import asyncio
 
 from smb3server.request import Disconnect, Interim, Pending, Request, Response, handles
 from smb3server.session import SessionState
-from smb3server.status import NtStatus, StatusError
 from smb3server.tree import Share, ShareFlags, ShareType, TreeConnect
 from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.negotiate import Dialect
@@ -19,6 +18,7 @@ from smb3server.wire.session import (
     TreeConnectResponse,
     part,
 )
+from smb3server.wire.status import NtStatus, StatusError
 
 EXTENSION_PRESENT = 0x0004
 """SMB2_TREE_CONNECT_FLAG_EXTENSION_PRESENT (2.2.9)."""

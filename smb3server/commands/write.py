@@ -13,7 +13,6 @@ from smb3server.notify import report_write
 from smb3server.open import Open, find_open
 from smb3server.request import Interim, Pending, Request, Response, handles
 from smb3server.stable_storage import start_flush
-from smb3server.status import NtStatus, StatusError
 from smb3server.wire.create import Access, CreateOptions
 from smb3server.wire.fields import tail
 from smb3server.wire.header import Command
@@ -25,6 +24,7 @@ from smb3server.wire.read_write import (
     WriteResponse,
     parse_write_request,
 )
+from smb3server.wire.status import NtStatus, StatusError
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from typing import Any
 from cryptography import x509
 
 from smb3server.ha.store import LeaseLost, StoreError, StoreFull
-from smb3server.secret_files import SecretFileError, read_secret
+from smb3server.process.secret_files import SecretFileError, read_secret
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from smb3server.ha.records import key_of, snapshot
 from smb3server.ha.store import MAX_BATCH, Condition, ConditionFailed, Delete, Operation, Put, Store, StoreError
-from smb3server.turns import call_apart
+from smb3server.process.turns import call_apart
 
 if TYPE_CHECKING:
     from smb3server.open import Open

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from smb3server import collector, host_locks
+from smb3server import host_locks
 from smb3server.access import masks
 from smb3server.access.caller import caller_of
 from smb3server.backends.base import Disposition, Handle, Kind, OpenRequest
@@ -28,6 +28,7 @@ from smb3server.ha.store import Delete, Entry, StoreError
 from smb3server.leases import Lease, Oplock
 from smb3server.locks import Lock
 from smb3server.open import Open
+from smb3server.process import garbage as collector
 from smb3server.session import Identity, Session, SessionState
 from smb3server.tree import TreeConnect
 from smb3server.wire.create import Access, CreateAction, CreateOptions

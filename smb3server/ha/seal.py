@@ -11,7 +11,7 @@ import hmac
 import secrets
 from pathlib import Path
 
-from smb3server.secret_files import SecretFileError, read_secret
+from smb3server.process.secret_files import SecretFileError, read_secret
 
 VERSION = 0x81
 """First byte of a sealed value. No content begins with it: that is JSON, or ``peers.pack``."""

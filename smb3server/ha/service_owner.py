@@ -23,12 +23,12 @@ from smb3server.ha.lease_keeper import boottime
 from smb3server.ha.membership import Membership
 from smb3server.ha.peers import PeerRecord, peer_of
 from smb3server.ha.persistence import Domain
-from smb3server.ha.redirect import share_redirect
 from smb3server.ha.restore import restore
 from smb3server.ha.store import ABSENT, Condition, ConditionFailed, Delete, Put, Store, StoreError
 from smb3server.ha.tickle import end_connections
 from smb3server.ha.view import decode
-from smb3server.status import NtStatus, StatusError
+from smb3server.wire.share_redirect import share_redirect
+from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
     from smb3server.connection import Connection

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
-from smb3server.status import NtStatus
+from smb3server.wire.status import NtStatus
 
 MAX_BATCH = 100
 """Operations and conditions of one batch together: what every store can do at once."""

@@ -14,7 +14,7 @@ from smb3server.rpc.ndr import operation, wire_uuid
 from smb3server.security.descriptor import Sid
 from smb3server.server import Server
 from smb3server.session import Session
-from smb3server.status import NtStatus
+from smb3server.wire.status import NtStatus
 
 UUID = wire_uuid("12345778-1234-ABCD-EF00-0123456789AB")
 VERSION = 0

@@ -10,7 +10,7 @@ from smb3server.rpc.association import Association, AssociationGroups
 from smb3server.rpc.dcerpc import Interface, RpcEndpoint
 from smb3server.server import Server
 from smb3server.session import Session
-from smb3server.status import NtStatus, StatusError
+from smb3server.wire.status import NtStatus, StatusError
 
 InterfaceFactory = Callable[[Server, Session], list[Interface]]
 

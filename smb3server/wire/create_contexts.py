@@ -12,9 +12,9 @@ from typing import Annotated, Any, NamedTuple
 
 from construct import Bytes, Int8ul, Int16ul, Int32ul, Int64ul
 
-from smb3server.status import NtStatus, StatusError
 from smb3server.wire.fields import record_at
 from smb3server.wire.file_info import MAX_EAS
+from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.codec import Buffer, Codec
 from smbdirect.errors import DecodeError
 

@@ -19,9 +19,9 @@ from smb3server.ha.cluster import DEFAULT_NAME, coordination_prefix
 from smb3server.ha.etcd_store import EtcdStore
 from smb3server.ha.store import Delete, Operation, Put
 from smb3server.ha.store_url import parse_url
-from smb3server.status import NtStatus
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions, ShareAccess
 from smb3server.wire.oplock_break import LeaseState
+from smb3server.wire.status import NtStatus
 from smbdirect.errors import ConnectionLost
 from tests.ha.etcd import Etcd
 from tests.ha.nodes import TTL, Node, admin, client, seconds_since

@@ -12,8 +12,8 @@ import pytest
 
 from smb3server.client.connection import ServerError
 from smb3server.client.persistent import PersistentFile, PersistentShare
-from smb3server.status import NtStatus
 from smb3server.wire.create import ShareAccess
+from smb3server.wire.status import NtStatus
 from tests.ha.process import ServerProcess
 
 pytestmark = pytest.mark.root

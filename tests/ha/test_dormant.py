@@ -13,9 +13,9 @@ import pytest
 
 from smb3server.client.connection import ServerError
 from smb3server.client.persistent import OpenLost, PersistentShare
-from smb3server.status import NtStatus
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions, ShareAccess
 from smb3server.wire.oplock_break import LeaseState
+from smb3server.wire.status import NtStatus
 from tests.ha.process import ServerProcess
 from tests.ha.test_restart import run
 

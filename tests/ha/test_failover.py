@@ -15,13 +15,13 @@ import pytest
 from smb3server.client.connection import Client, ServerError
 from smb3server.client.persistent import PersistentShare
 from smb3server.client.transports import open_tcp
-from smb3server.ha import redirect
 from smb3server.multichannel import FAMILY_IPV4
-from smb3server.status import NtStatus
+from smb3server.wire import share_redirect as redirect
 from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.oplock_break import LeaseState
 from smb3server.wire.session import TREE_CONNECT_REQUEST, TreeConnectRequest
+from smb3server.wire.status import NtStatus
 from tests.ha.nodes import PASSWORD, USER, seconds_since
 from tools.cluster import lab
 from tools.cluster.lab import PORT, SHARE, VIRTUAL, VIRTUAL6, ClusterLab

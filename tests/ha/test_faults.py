@@ -23,9 +23,9 @@ from smb3server.client.files import Tree
 from smb3server.client.persistent import PersistentFile, PersistentShare
 from smb3server.client.transports import open_tcp
 from smb3server.ha.cluster import STARTUP_GRACE
-from smb3server.status import NtStatus
 from smb3server.wire.create import CreateDisposition, ShareAccess
 from smb3server.wire.oplock_break import LeaseState
+from smb3server.wire.status import NtStatus
 from smbdirect.errors import ConnectionLost, ProtocolError
 from smbdirect.message_transport import MessageTransport
 from tests.ha.nodes import PASSWORD, USER

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scapy.layers.inet6 import ICMPv6ND_NA
 from scapy.layers.l2 import ARP, Ether
 
-from smb3server.ha import address, persistence, redirect
+from smb3server.ha import address, persistence
 from smb3server.ha import cluster as cluster_module
 from smb3server.ha.cluster import STARTUP_GRACE, SUCCESSION_DELAY, Cluster, ClusterConfig
 from smb3server.ha.records import parse
@@ -26,6 +26,7 @@ from smb3server.ha.witness_source import WitnessSource
 from smb3server.server import Server
 from smb3server.settings import Settings
 from smb3server.tree import Share
+from smb3server.wire import share_redirect as redirect
 from witness import cluster as witness
 from witness.ndr import AddressInfo, InterfaceState
 

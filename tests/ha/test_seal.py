@@ -16,7 +16,7 @@ from smb3server.ha.seal import VERSION, Seal, SealError, load_secret
 from smb3server.ha.sealed_store import MAX_REFUSED, SealedStore
 from smb3server.ha.sqlite_store import SqliteStore
 from smb3server.ha.store import ABSENT, Condition, ConditionFailed, Delete, Put, Store
-from smb3server.secret_files import SecretFileError
+from smb3server.process.secret_files import SecretFileError
 
 SECRET = b"0123456789abcdef"
 OURS = Seal(SECRET, "one")

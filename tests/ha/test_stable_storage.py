@@ -19,10 +19,10 @@ from smb3server.client.persistent import PersistentShare
 from smb3server.client.transports import open_tcp
 from smb3server.config import parse_arguments
 from smb3server.service import Service
-from smb3server.status import NtStatus
 from smb3server.wire import fsctl as wire
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.ioctl import Fsctl
+from smb3server.wire.status import NtStatus
 from tools import own_user
 
 KEPT = 3 << 20

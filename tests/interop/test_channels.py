@@ -22,7 +22,7 @@ from smb3server.config import parse_arguments
 from smb3server.fabrics import make_provider
 from smb3server.report import collect
 from smb3server.service import Service
-from smb3server.status import NtStatus
+from smb3server.wire.status import NtStatus
 from tests.interop.channels import Channel
 from tools import own_user
 from tools.smbdirect_proxy import Proxy

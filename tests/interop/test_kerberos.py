@@ -22,7 +22,7 @@ from smb3server.auth.acceptor import Acceptor
 from smb3server.auth.principals import Principals
 from smb3server.auth.users import UserDatabase
 from smb3server.backends.base import User
-from smb3server.status import NtStatus, StatusError
+from smb3server.wire.status import NtStatus, StatusError
 from tests.interop.conftest import Served, serve, stop
 from tests.interop.kdc import HOST, PASSWORD, REALM, USER, Kdc, missing_programs
 

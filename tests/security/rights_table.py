@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from smb3server.status import NtStatus
 from smb3server.wire.create import Access
+from smb3server.wire.status import NtStatus
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "access.md"
 BEGIN, END = "<!-- table: begin -->\n", "<!-- table: end -->\n"

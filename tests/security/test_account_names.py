@@ -12,7 +12,7 @@ import pytest
 
 from smb3server.auth.acceptor import Acceptor
 from smb3server.auth.users import Account, UserDatabase, nt_hash
-from smb3server.status import StatusError
+from smb3server.wire.status import StatusError
 from tools.failover import logon
 
 AV_EOL = bytes(4)

@@ -12,7 +12,7 @@ import pytest
 
 from smb3server import stand_in
 from smb3server.config import ConfigError, parse_share
-from smb3server.status import NtStatus
+from smb3server.wire.status import NtStatus
 from tests.security.serving import (
     READ,
     WRITE,

@@ -16,9 +16,9 @@ from smb3server.client.connection import ServerError
 from smb3server.config import ConfigError, parse_arguments
 from smb3server.host_lists import HostLists, parse
 from smb3server.service import Service
-from smb3server.status import NtStatus
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions
 from smb3server.wire.file_info import FileInfoClass, RenameInformation, encode_rename
+from smb3server.wire.status import NtStatus
 from smbdirect.errors import SmbDirectError
 from smbdirect.providers.iwarp.provider import IwarpProvider
 from tests.security.serving import (

@@ -18,8 +18,8 @@ from smb3server.backends.folder_names import FolderNames
 from smb3server.client import Client, ServerError, Tree, open_tcp
 from smb3server.client.files import READ_WRITE
 from smb3server.long_work import LongWork
-from smb3server.status import NtStatus
 from smb3server.wire.create import CreateDisposition
+from smb3server.wire.status import NtStatus
 from smbdirect.errors import ConnectionLost
 from tests.server.test_service import configured, port_of, running
 

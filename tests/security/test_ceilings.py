@@ -17,7 +17,6 @@ from smb3server.config import Config, parse_user
 from smb3server.config_checks import ConfigError, check
 from smb3server.session import Identity
 from smb3server.settings import Settings
-from smb3server.status import NtStatus, StatusError
 from smb3server.wire.change_notify import NotifyFilter
 from smb3server.wire.create import CreateDisposition
 from smb3server.wire.create_contexts import (
@@ -28,6 +27,7 @@ from smb3server.wire.create_contexts import (
 )
 from smb3server.wire.lock import LockElement, LockFlags
 from smb3server.wire.oplock_break import OplockLevel
+from smb3server.wire.status import NtStatus, StatusError
 from tests.server.test_service import configured, port_of, running
 
 LIMIT = 200

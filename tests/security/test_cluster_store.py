@@ -20,7 +20,6 @@ from smb3server.ha.etcd_store import EtcdStore
 from smb3server.ha.seal import Seal
 from smb3server.ha.store_access import etcd_access
 from smb3server.ha.store_url import parse_url
-from smb3server.status import NtStatus
 from smb3server.wire.create import ShareAccess
 from smb3server.wire.create_contexts import (
     DURABLE_RECONNECT_V2,
@@ -28,6 +27,7 @@ from smb3server.wire.create_contexts import (
     DurableReconnectV2,
     RawContext,
 )
+from smb3server.wire.status import NtStatus
 from tests.ha.etcd import TOKEN_TTL, SecuredEtcd
 from tests.ha.nodes import PASSWORD, USER, Node, admin, client
 from tools import own_user

@@ -12,10 +12,10 @@ from smb3server.backends.local import LocalBackend
 from smb3server.backends.reparse import symlink_buffer
 from smb3server.security.access import FILE_ALL_ACCESS
 from smb3server.security.descriptor import EVERYONE, AceFlag, Acl, SecurityDescriptor, allow
-from smb3server.status import NtStatus
 from smb3server.wire.create import Access
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.ioctl import Fsctl
+from smb3server.wire.status import NtStatus
 from tests.security.disk import ALICE, BOB, IDS, needs_root, run
 from tests.security.test_rights import CREATE, FOLDER, MAXIMUM, ON_CLOSE, OPEN, OPEN_IF, REPARSE, Actor, Refused
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from smb3server.client.connection import Reply
-from smb3server.status import NtStatus
 from smb3server.wire.header import HEADER, Header
+from smb3server.wire.status import NtStatus
 from tools.fuzz import smb
 from tools.fuzz.__main__ import fuzz
 from tools.fuzz.client import FuzzClient

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from smb3server import status_view
-from smb3server.log_lines import (
+from smb3server.process.log_lines import (
     FORMAT,
     LINE,
     MAX_KEYS,

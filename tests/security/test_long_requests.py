@@ -21,11 +21,11 @@ from smb3server.backends.local_handle import LocalHandle
 from smb3server.backends.metadata import MetadataStore
 from smb3server.client import Client, ServerError, Tree, open_tcp
 from smb3server.client.files import READ_WRITE, RemoteFile
-from smb3server.status import NtStatus
 from smb3server.wire.create import CreateAction, CreateDisposition
 from smb3server.wire.create_contexts import ALLOCATION_SIZE, EA_BUFFER, RawContext
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.ioctl import Fsctl
+from smb3server.wire.status import NtStatus
 from tests.server.test_service import configured, port_of, running
 
 FULL_EA = FileInfoClass.FULL_EA

@@ -17,11 +17,11 @@ from smb3server.backends.base import Disposition, OpenRequest, User
 from smb3server.backends.local import LocalBackend
 from smb3server.security.access import FILE_ALL_ACCESS, Token
 from smb3server.security.descriptor import EVERYONE, Acl, SecurityDescriptor, Sid, allow, deny, unpack
-from smb3server.status import NtStatus
 from smb3server.wire.create import Access
 from smb3server.wire.create_contexts import SD_BUFFER, RawContext
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.query_info import InfoType, SecurityInformation
+from smb3server.wire.status import NtStatus
 from tests.security.disk import ALICE, BOB, IDS, needs_root, run
 from tests.security.test_rights import AUDIT, CREATE, LABEL, MAXIMUM, STRANGER, Actor, Refused, self_relative
 

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.backends.capabilities import Capability, names
 from smb3server.client import ServerError, Tree
 from smb3server.client.files import READ_WRITE
 from smb3server.config import Config, ConfigError, read_file
 from smb3server.ha.address import parse
 from smb3server.ha.service_owner import ServiceConfig
 from smb3server.privileges import needed, start_only
-from smb3server.status import NtStatus
+from smb3server.process.capabilities import Capability, names
 from smb3server.wire.create import CreateDisposition
+from smb3server.wire.status import NtStatus
 from tests.security.served import ROOT, open_up, run, served
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="giving up root's rights needs root")
@@ -248,7 +248,7 @@ def test_running_as_nobody_there_is(tmp_path: Path) -> None:
 INSIDE = """
 from smb3server.backends import capabilities, impersonate
 from smb3server.backends.base import User
-from smb3server.backends.capabilities import Capability
+from smb3server.process.capabilities import Capability
 helpful = impersonate.OF_FILES | Capability.SYS_RESOURCE | Capability.SYS_ADMIN
 before = capabilities.get()
 assert before.effective & helpful and impersonate.may_act()
@@ -279,7 +279,7 @@ def test_acting_as_users_takes_capabilities_not_root() -> None:
     script = (
         "import os\n"
         "from smb3server.backends import capabilities\n"
-        "from smb3server.backends.capabilities import Capability, Sets\n"
+        "from smb3server.process.capabilities import Capability, Sets\n"
         "kept = capabilities.get().permitted & ~Capability.SETUID\n"
         "capabilities.Change(Sets(kept, kept)).make()\n"
         "from smb3server.config import ConfigError, unix_user\n"

@@ -16,9 +16,9 @@ from smb3server.client import Client, ServerError, open_rdma
 from smb3server.client.files import READ_WRITE
 from smb3server.server import Server
 from smb3server.settings import Settings
-from smb3server.status import NtStatus
 from smb3server.tree import Share
 from smb3server.wire.create import CreateDisposition
+from smb3server.wire.status import NtStatus
 from smbdirect.providers.base import Provider
 from smbdirect.providers.iwarp.provider import IwarpProvider
 from smbdirect.providers.loopback import LoopbackProvider

@@ -36,7 +36,6 @@ from smb3server.security.descriptor import (
 )
 from smb3server.security.posix import IdMap
 from smb3server.settings import Settings
-from smb3server.status import NtStatus
 from smb3server.tree import Share
 from smb3server.wire import create, file_info, fsctl, lock, query_directory, read_write
 from smb3server.wire.close import CLOSE_REQUEST, CloseRequest
@@ -48,6 +47,7 @@ from smb3server.wire.header import Command
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.query_info import InfoType, SecurityInformation
 from smb3server.wire.set_info import SetInfoRequest, build_set_info_request
+from smb3server.wire.status import NtStatus
 from tests.security import rights_table
 from tests.security.rights_table import OBJECTS, TABLE, Right, Row
 from tests.server.wire_client import Client, Harness, ioctl_body, running

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.secret_files import MAX_SECRET, SecretFileError, read_secret
+from smb3server.process.secret_files import MAX_SECRET, SecretFileError, read_secret
 
 
 def made(path: Path, content: bytes = b"secret", mode: int = 0o600) -> Path:

@@ -18,10 +18,10 @@ from smb3server.client.files import READ_WRITE
 from smb3server.commands import rename
 from smb3server.rpc import lsarpc, pipes, samr, srvsvc
 from smb3server.security.descriptor import Sid
-from smb3server.status import NtStatus
 from smb3server.wire.create import CreateDisposition
 from smb3server.wire.create_contexts import APP_INSTANCE_ID, RawContext
 from smb3server.wire.ioctl import Fsctl
+from smb3server.wire.status import NtStatus
 from tests.server.test_service import configured, port_of, running
 
 FOLDER_TO_RENAME = 0x110080

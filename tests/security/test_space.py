@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.backends import capabilities
 from smb3server.backends.base import Disposition, Handle, OpenRequest, User
 from smb3server.backends.impersonate import OF_FILES, ActAs, SpaceOf
 from smb3server.backends.local import LocalBackend, LocalOptions
+from smb3server.process import capabilities
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="acting as other users needs root")
 ALICE = User(54321, 54321)

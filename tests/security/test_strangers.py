@@ -17,10 +17,10 @@ from smb3server.config import Config
 from smb3server.idle import IdleSweep
 from smb3server.service import Service
 from smb3server.settings import Settings
-from smb3server.status import NtStatus
 from smb3server.transports.listener import TcpListener
 from smb3server.transports.tcp import TcpTransport
 from smb3server.wire.header import Command
+from smb3server.wire.status import NtStatus
 from smbdirect.providers.iwarp.provider import IwarpProvider
 from smbdirect.strangers import Stranger, Strangers, source_of
 from tests.server.test_dispatcher import drive

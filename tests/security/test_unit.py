@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.backends.capabilities import names
 from smb3server.client.files import READ_WRITE
 from smb3server.config import Config
 from smb3server.ha.address import parse
 from smb3server.ha.service_owner import ServiceConfig
 from smb3server.privileges import needed
+from smb3server.process.capabilities import names
 from smb3server.wire.create import CreateDisposition
 from tests.security.served import ROOT, open_up, served
 

@@ -10,10 +10,10 @@ from unittest.mock import patch
 import pytest
 
 from smb3server.request import Request
-from smb3server.status import NtStatus, StatusError
 from smb3server.transports import listener, tcp
 from smb3server.tree import Share
 from smb3server.wire.header import Command, HeaderFlags
+from smb3server.wire.status import NtStatus, StatusError
 from tests.server.test_dispatcher import drive
 from tests.server.wire_client import Client, Harness
 

@@ -15,9 +15,9 @@ from smb3server.backends import release
 from smb3server.backends.local_handle import LocalHandle
 from smb3server.client import Client, ServerError, open_tcp
 from smb3server.client.files import READ_WRITE
-from smb3server.status import NtStatus
 from smb3server.wire.create import CreateDisposition
 from smb3server.wire.file_info import FileInfoClass
+from smb3server.wire.status import NtStatus
 from tests.server.test_service import configured, port_of, running
 
 LARGE = 3 * release.LARGE

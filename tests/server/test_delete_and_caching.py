@@ -10,10 +10,10 @@ import pytest
 from smb3server.client import ServerError
 from smb3server.client.files import READ_WRITE
 from smb3server.leases import HANDLE, READ
-from smb3server.status import NtStatus
 from smb3server.wire.create import CreateDisposition, CreateOptions
 from smb3server.wire.create_contexts import RawContext
 from smb3server.wire.oplock_break import LeaseBreakNotification, OplockLevel
+from smb3server.wire.status import NtStatus
 from tests.server.test_rdma_reasons import Scene, log_on, play
 
 KEY = b"k" * 16

@@ -11,10 +11,10 @@ import pytest
 from smb3server.backends.memory import MemoryBackend
 from smb3server.request import HANDLERS, Interim, Pending, Request, Response
 from smb3server.settings import Settings
-from smb3server.status import NtStatus
 from smb3server.transports.tcp import TcpTransport
 from smb3server.tree import Share
 from smb3server.wire.header import Command, HeaderFlags
+from smb3server.wire.status import NtStatus
 from tests.server.wire_client import ECHO, Client, Harness, Reply, create_body, ioctl_body, running, server_signature
 
 RELATED = int(HeaderFlags.RELATED_OPERATIONS)

@@ -9,10 +9,10 @@ import struct
 import pytest
 
 from smb3server.backends.memory import BLOCK, MemoryBackend, MemoryHandle
-from smb3server.status import NtStatus
 from smb3server.wire.fsctl import DUPLICATE_EXTENTS, DuplicateExtents
 from smb3server.wire.header import Command
 from smb3server.wire.ioctl import Fsctl
+from smb3server.wire.status import NtStatus
 from tests.server.test_file_commands import opened, read, run, write
 from tests.server.wire_client import Client, Harness, ioctl_body
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from smb3server.status import NtStatus
 from smb3server.wire import create, create_contexts, lock, oplock_break, read_write
 from smb3server.wire.close import CLOSE_REQUEST, CloseRequest, parse_response
 from smb3server.wire.create import Access, CreateOptions, CreateRequest
 from smb3server.wire.flush import FLUSH_REQUEST, FlushRequest
 from smb3server.wire.header import Command
 from smb3server.wire.oplock_break import OplockLevel
+from smb3server.wire.status import NtStatus
 from tests.server.test_dispatcher import drive
 from tests.server.wire_client import Client, Harness, Reply
 

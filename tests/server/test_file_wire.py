@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smb3server.status import StatusError
 from smb3server.wire import close, create, create_contexts, flush, lock, oplock_break, read_write
+from smb3server.wire.status import StatusError
 from smbdirect.codec import Codec
 from smbdirect.errors import DecodeError
 from smbdirect.message_transport import RemoteBuffer

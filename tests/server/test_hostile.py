@@ -19,10 +19,10 @@ from smb3server.connection import Connection
 from smb3server.expression import compile_expression
 from smb3server.session import Session
 from smb3server.settings import Settings
-from smb3server.status import NtStatus, StatusError
 from smb3server.transports.tcp import HIGH_WATER_UNTRUSTED
 from smb3server.wire.header import HEADER_SIZE, Command, HeaderFlags
 from smb3server.wire.ioctl import Fsctl
+from smb3server.wire.status import NtStatus, StatusError
 from tests.server.test_dispatcher import drive
 from tests.server.wire_client import (
     ECHO,

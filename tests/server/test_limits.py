@@ -5,10 +5,10 @@ from __future__ import annotations
 import struct
 
 from smb3server.settings import Settings
-from smb3server.status import NtStatus
 from smb3server.wire.create import CreateOptions
 from smb3server.wire.header import Command
 from smb3server.wire.lock import LockElement
+from smb3server.wire.status import NtStatus
 from tests.server.test_dispatcher import drive
 from tests.server.test_file_commands import FileId, close, lock_body, opened
 from tests.server.wire_client import Client, Harness

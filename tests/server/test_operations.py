@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from smb3server import output
 from smb3server.cli import main as cli_main
 from smb3server.config import ConfigError, parse_arguments
+from smb3server.process import output
+from smb3server.process.state_lock import StateLock
 from smb3server.service import Service
-from smb3server.state_lock import StateLock
 from smbdirect.errors import ProviderError
 from tests.server.test_service import configured, running
 from tools import own_user

@@ -8,8 +8,8 @@ import struct
 import pytest
 
 from smb3server.commands import read as read_command
-from smb3server.status import NtStatus
 from smb3server.wire.header import HEADER_SIZE, Command
+from smb3server.wire.status import NtStatus
 from tests.server.wire_client import Client, running
 
 POSITION = 14

@@ -24,13 +24,13 @@ from smb3server.fabrics import transport_settings
 from smb3server.report import collect
 from smb3server.server import Server
 from smb3server.settings import Settings
-from smb3server.status import NtStatus
 from smb3server.status_view import render
 from smb3server.tree import Share
 from smb3server.wire import read_write
 from smb3server.wire.create import CreateDisposition
 from smb3server.wire.header import Command
 from smb3server.wire.negotiate import Dialect
+from smb3server.wire.status import NtStatus
 from smbdirect.providers.loopback import LoopbackProvider
 from smbdirect.pump import SmbDirectTransport
 from smbdirect.settings import Settings as TransportSettings

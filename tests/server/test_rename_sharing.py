@@ -6,10 +6,10 @@ import struct
 
 import pytest
 
-from smb3server.status import NtStatus
 from smb3server.wire.create import Access, CreateOptions
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.header import Command
+from smb3server.wire.status import NtStatus
 from tests.server.test_file_commands import ALL, opened, run, second
 from tests.server.wire_client import Client, Harness
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import struct
 
-from smb3server.status import NtStatus
 from smb3server.wire import create, create_contexts
 from smb3server.wire.create_contexts import RawContext
 from smb3server.wire.header import Command
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.lock import LockElement
+from smb3server.wire.status import NtStatus
 from tests.server.test_file_commands import (
     FileId,
     close,

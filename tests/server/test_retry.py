@@ -15,9 +15,9 @@ from smb3server.connection import Connection
 from smb3server.leases import Caching
 from smb3server.long_work import LongWork
 from smb3server.request import CompoundState, Disconnect, Interim, Pending, Request, Response
-from smb3server.status import NtStatus, StatusError
 from smb3server.waiting import MustWait, retry
 from smb3server.wire.header import Command, Header
+from smb3server.wire.status import NtStatus, StatusError
 
 DONE = Response([b"done"])
 

@@ -21,10 +21,10 @@ from smb3server.client import Client, ClientSession, ServerError, open_rdma, ope
 from smb3server.client.files import READ_WRITE
 from smb3server.config import Config, ConfigError, parse_arguments
 from smb3server.service import Service
-from smb3server.status import NtStatus
 from smb3server.wire.create import CreateDisposition
 from smb3server.wire.header import Command
 from smb3server.wire.session import SESSION_SETUP_REQUEST, SessionSetupRequest
+from smb3server.wire.status import NtStatus
 from smbdirect.message_transport import MessageTransport
 from smbdirect.providers.iwarp import IwarpProvider
 from tools import own_user

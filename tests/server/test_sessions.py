@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from smb3server.settings import Settings
-from smb3server.status import NtStatus
 from smb3server.wire.header import Command, HeaderFlags
 from smb3server.wire.ioctl import Fsctl
+from smb3server.wire.status import NtStatus
 from tests.server.test_dispatcher import drive
 from tests.server.wire_client import ECHO, Client, Harness, context, contexts_for, ioctl_body, negotiate_body
 

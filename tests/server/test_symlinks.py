@@ -10,10 +10,10 @@ import pytest
 
 from smb3server.backends.local import LocalBackend
 from smb3server.backends.reparse import symlink_buffer
-from smb3server.status import NtStatus
 from smb3server.tree import Share
 from smb3server.wire.create import CreateOptions
 from smb3server.wire.header import Command
+from smb3server.wire.status import NtStatus
 from tests.server.test_dispatcher import compound, related
 from tests.server.test_file_commands import ALL, close, opened, request
 from tests.server.wire_client import Client, Reply, create_body, ioctl_body, running

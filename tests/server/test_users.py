@@ -16,10 +16,10 @@ from smb3server.backends.local import LocalBackend
 from smb3server.security.access import FILE_ALL_ACCESS, FILE_GENERIC_READ
 from smb3server.security.descriptor import EVERYONE, Acl, Control, SecurityDescriptor, allow
 from smb3server.security.posix import IdMap
-from smb3server.status import NtStatus
 from smb3server.tree import Share
 from smb3server.wire.create import Access
 from smb3server.wire.header import Command
+from smb3server.wire.status import NtStatus
 from tests.server.test_file_commands import FileId, opened, status_of
 from tests.server.wire_client import Client, running
 

@@ -26,12 +26,12 @@ from smb3server.open import Open
 from smb3server.opening import Opening
 from smb3server.request import HANDLERS, Request
 from smb3server.settings import Settings
-from smb3server.status import NtStatus
 from smb3server.tree import Share
 from smb3server.wire import lock, oplock_break, read_write
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.header import Command, HeaderFlags
 from smb3server.wire.oplock_break import OplockLevel
+from smb3server.wire.status import NtStatus
 from tests.server.test_dispatcher import drive
 from tests.server.test_file_commands import (
     ALL,

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from smb3server import output
+from smb3server.process import output
 from tools.access_differential import compare, servers
 from tools.access_differential.compare import FAILING, Difference, Explanation, Kind
 from tools.access_differential.generate import make_round

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from smb3server.status import NtStatus
+from smb3server.wire.status import NtStatus
 from tools.access_differential import steps
 from tools.access_differential.player import SUCCESS, Outcome, Player
 from tools.access_differential.steps import Do, Step

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 
-from smb3server import output
+from smb3server.process import output
 from tools.attacks import accounts, lab, rights, roce, strangers
 from tools.attacks.lab import CASES, Case
 

@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from smb3server import output
+from smb3server.process import output
 from tools.bench import interpreter, page
 from tools.bench.cases import CASES, Case
 from tools.bench.client import Client, Target, build

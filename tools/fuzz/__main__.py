@@ -19,8 +19,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from smb3server import output
-from smb3server.status import NtStatus
+from smb3server.process import output
+from smb3server.wire.status import NtStatus
 from tools.fuzz import pipes, roce, smb
 from tools.fuzz.watch import Failed, Watch, watched
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from smb3server.client.files import RemoteFile, Tree
 from smb3server.client.negotiation import Offer
-from smb3server.status import StatusError
+from smb3server.wire.status import StatusError
 from smbdirect.errors import ConnectionLost, DecodeError, ProtocolError
 from tools.fuzz.mutation import mutate
 from tools.fuzz.smb import Profile, Told, connect

@@ -12,7 +12,6 @@ from typing import Any
 
 from smb3server.client.connection import Break
 from smb3server.client.files import RemoteFile, Tree
-from smb3server.status import NtStatus, StatusError
 from smb3server.wire import create_contexts as contexts
 from smb3server.wire import read_write
 from smb3server.wire.create import CreateRequest, pack_request
@@ -22,6 +21,7 @@ from smb3server.wire.header import Command
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.lock import LockElement
 from smb3server.wire.oplock_break import LeaseBreakNotification
+from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.errors import ConnectionLost, DecodeError
 from smbdirect.message_transport import RemoteBuffer
 from tools.fuzz.client import FuzzClient

@@ -14,9 +14,9 @@ from smb3server.client.negotiation import Offer
 from smb3server.client.session import ClientSession
 from smb3server.fabrics import make_provider
 from smb3server.security.algorithms import Cipher, SigningAlgorithm
-from smb3server.status import StatusError
 from smb3server.wire import create_contexts as contexts
 from smb3server.wire.create_contexts import RawContext
+from smb3server.wire.status import StatusError
 from smbdirect.errors import ConnectionLost, DecodeError, ProtocolError
 from tools.fuzz.client import FuzzClient
 from tools.fuzz.sequences import Actor

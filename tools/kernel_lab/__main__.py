@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from smb3server import output
+from smb3server.process import output
 from tools.flaky.record import record
 from tools.kernel_lab import cluster, network
 from tools.kernel_lab.cases import CASES, Case, select

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from smb3server import output
+from smb3server.process import output
 from tools.pcap.capture import CaptureError
 from tools.pcap.rdma import Kind, RdmaMessage
 from tools.pcap.replay import replay

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 from crc32c import crc32c
 
 import smb3server.wire
-from smb3server.status import StatusError
 from smb3server.wire.header import HEADER, Command, Header, HeaderFlags
+from smb3server.wire.status import StatusError
 from smbdirect.codec import Codec
 from smbdirect.connection import Connection, Role
 from smbdirect.errors import DecodeError, ProtocolError

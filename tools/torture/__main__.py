@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from smb3server import output
+from smb3server.process import output
 from tools.torture import outcome, report
 from tools.torture import variant as variants
 from tools.torture.cluster import running_cluster

@@ -11,12 +11,12 @@ import pytest
 from smb3server.client import Client, ServerError
 from smb3server.client.files import READ, READ_WRITE
 from smb3server.client.negotiation import Offer
-from smb3server.status import NtStatus
 from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions
 from smb3server.wire.file_info import BASIC, STANDARD, FileInfoClass
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.oplock_break import OplockBreak, OplockLevel
+from smb3server.wire.status import NtStatus
 from tests.server.info.harness import DIALECTS, lab
 
 

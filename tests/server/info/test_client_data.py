@@ -16,10 +16,10 @@ from smb3server.buffers import BufferPool
 from smb3server.client import Client, ServerError, Tree, connection
 from smb3server.client.files import READ, READ_WRITE, RemoteFile
 from smb3server.settings import Settings
-from smb3server.status import NtStatus
 from smb3server.transports.tcp import TcpTransport
 from smb3server.wire.create import CreateDisposition
 from smb3server.wire.negotiate import Dialect
+from smb3server.wire.status import NtStatus
 from smbdirect.errors import ConnectionLost, ProtocolError
 from smbdirect.message_transport import RemoteBuffer
 from smbdirect.pump import SmbDirectTransport

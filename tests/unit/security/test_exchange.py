@@ -14,7 +14,7 @@ from spnego._spnego import NegState, NegTokenInit, NegTokenResp, unpack_token
 
 from smb3server.auth.acceptor import Acceptor
 from smb3server.auth.users import Account, UserDatabase, nt_hash
-from smb3server.status import NtStatus, StatusError
+from smb3server.wire.status import NtStatus, StatusError
 from tools.failover import logon
 
 NTLM = "1.3.6.1.4.1.311.2.2.10"

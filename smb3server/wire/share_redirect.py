@@ -6,7 +6,7 @@ import ipaddress
 import struct
 from collections.abc import Sequence
 
-from smb3server.status import NtStatus, StatusError
+from smb3server.wire.status import NtStatus, StatusError
 
 SHARE_REDIRECT = 0x72645253
 """SMB2_ERROR_ID_SHARE_REDIRECT (2.2.2.1)."""
