@@ -114,7 +114,7 @@ from typing import Any
 from smb3server.auth.principals import parse as parse_principal
 from smb3server.auth.users import Account, nt_hash, parse_hash
 from smb3server.backends.base import User
-from smb3server.backends.impersonate import may_act
+from smb3server.backends.local.impersonate import may_act
 from smb3server.config_checks import LOG_LEVELS, MESSAGE_OVERHEAD, ConfigError, check, check_share, once
 from smb3server.ha import store_access
 from smb3server.ha.address import parse as parse_virtual_address

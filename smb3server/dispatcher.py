@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from smb3server import checks, replay
-from smb3server.errors import as_status_error
+from smb3server.backends.errno_status import as_status_error
 from smb3server.reply import Reply, ReplyWriter
 from smb3server.request import (
     RELATED_FILE_ID,

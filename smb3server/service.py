@@ -17,7 +17,7 @@ from smb3server.admin import AdminSocket, Command, socket_path
 from smb3server.auth.acceptor import kerberos_available, keytab_realms
 from smb3server.auth.users import UserDatabase
 from smb3server.backends.base import User
-from smb3server.backends.local import LocalBackend, LocalOptions
+from smb3server.backends.local.backend import LocalBackend, LocalOptions
 from smb3server.config import Config, ConfigError, ShareConfig, WitnessConfig
 from smb3server.config_checks import check_address
 from smb3server.fabrics import Fabrics

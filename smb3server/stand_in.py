@@ -8,7 +8,7 @@ import pwd
 from pathlib import Path
 
 from smb3server.backends.base import User
-from smb3server.backends.impersonate import ActAs
+from smb3server.backends.local.impersonate import ActAs
 
 _NOBODY, _NOGROUP = "nobody", "nogroup"
 _OVERFLOW_ID = 65534

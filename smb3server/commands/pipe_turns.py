@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from smb3server.errors import as_status_error
+from smb3server.backends.errno_status import as_status_error
 from smb3server.long_work import Steps
 from smb3server.open import Open, Pipe
 from smb3server.request import Pending, Request, Response

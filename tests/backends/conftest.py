@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from smb3server.backends.base import Backend
-from smb3server.backends.local import LocalBackend, LocalOptions
-from smb3server.backends.memory import MemoryBackend
+from smb3server.backends.local.backend import LocalBackend, LocalOptions
+from smb3server.backends.memory.backend import MemoryBackend
 
 LOCAL = {
     "local": LocalOptions(),

@@ -11,7 +11,7 @@ import pytest
 
 from smb3server.backends.attributes import COMPRESSED
 from smb3server.backends.base import Disposition, OpenRequest
-from smb3server.backends.local import LocalBackend
+from smb3server.backends.local.backend import LocalBackend
 from tools.torture.volumes import volume
 
 

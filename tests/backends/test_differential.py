@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from smb3server.backends.base import Backend, Disposition, OpenRequest, Path
-from smb3server.backends.local import LocalBackend, LocalOptions
-from smb3server.backends.memory import MemoryBackend
+from smb3server.backends.local.backend import LocalBackend, LocalOptions
+from smb3server.backends.memory.backend import MemoryBackend
 
 components = st.sampled_from(["a", "A", "b", "B", "é", "É"])
 paths = st.lists(components, min_size=1, max_size=3).map(tuple)

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from smb3server.backends.base import Disposition, Kind, OpenRequest
-from smb3server.backends.local import LocalBackend, LocalOptions
+from smb3server.backends.local.backend import LocalBackend, LocalOptions
 from tests.backends.test_contract import get, listing, mkdir, opened, put, read
 
 Local = tuple[LocalBackend, Path]

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from smb3server.backends import own_changes
-from smb3server.backends import watch as watching
 from smb3server.backends.base import Backend, Change, OpenRequest
-from smb3server.backends.local import LocalBackend
-from smb3server.backends.watch import (
+from smb3server.backends.local import own_changes
+from smb3server.backends.local import watch as watching
+from smb3server.backends.local.backend import LocalBackend
+from smb3server.backends.local.watch import (
     ACTION_ADDED,
     ACTION_LOST,
     ACTION_MODIFIED,
@@ -227,7 +227,7 @@ def test_nothing_to_watch_with(backend: Backend) -> None:
 def test_a_name_that_comes_and_goes_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nobody watches nothing uses the expectations up: they must not pile up over the days."""
     clock = 1000.0
-    monkeypatch.setattr("smb3server.backends.own_changes.time.monotonic", lambda: clock)
+    monkeypatch.setattr("smb3server.backends.local.own_changes.time.monotonic", lambda: clock)
     changes = own_changes.OwnChanges()
     changes.watched = True
     directory = os.open(tmp_path, os.O_PATH)

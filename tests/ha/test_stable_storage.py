@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.backends import file_io
-from smb3server.backends.local_handle import LocalHandle
-from smb3server.backends.share_root import ShareRoot
+from smb3server.backends.local import file_io
+from smb3server.backends.local.handle import LocalHandle
+from smb3server.backends.local.share_root import ShareRoot
 from smb3server.client.connection import ServerError
 from smb3server.client.files import READ_WRITE, RemoteFile, Tree
 from smb3server.client.persistent import PersistentShare

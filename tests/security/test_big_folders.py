@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from smb3server.backends import case_cache, names
+from smb3server.backends import names
 from smb3server.backends.base import FolderNotRead
-from smb3server.backends.case_cache import CaseCache
-from smb3server.backends.folder_names import FolderNames
+from smb3server.backends.local import case_cache
+from smb3server.backends.local.case_cache import CaseCache
+from smb3server.backends.local.folder_names import FolderNames
 from smb3server.client import Client, ServerError, Tree, open_tcp
 from smb3server.client.files import READ_WRITE
 from smb3server.long_work import LongWork

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from smb3server.backends.base import Disposition, Handle, OpenRequest
-from smb3server.backends.local import LocalBackend
-from smb3server.backends.reparse import symlink_buffer
+from smb3server.backends.local.backend import LocalBackend
+from smb3server.backends.local.reparse import symlink_buffer
 from smb3server.security.access import FILE_ALL_ACCESS
 from smb3server.security.descriptor import EVERYONE, AceFlag, Acl, SecurityDescriptor, allow
 from smb3server.wire.create import Access

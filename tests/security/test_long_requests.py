@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
-from smb3server.backends import file_io, names, release, resolve, syscalls
-from smb3server.backends.local_handle import LocalHandle
-from smb3server.backends.metadata import MetadataStore
+from smb3server.backends import names
+from smb3server.backends.local import file_io, release, resolve, syscalls
+from smb3server.backends.local.handle import LocalHandle
+from smb3server.backends.local.metadata import MetadataStore
 from smb3server.client import Client, ServerError, Tree, open_tcp
 from smb3server.client.files import READ_WRITE, RemoteFile
 from smb3server.wire.create import CreateAction, CreateDisposition

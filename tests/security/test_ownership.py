@@ -12,9 +12,9 @@ import pytest
 
 from smb3server import security_info
 from smb3server.access.caller import Caller
-from smb3server.backends import file_io
 from smb3server.backends.base import Disposition, OpenRequest, User
-from smb3server.backends.local import LocalBackend
+from smb3server.backends.local import file_io
+from smb3server.backends.local.backend import LocalBackend
 from smb3server.security.access import FILE_ALL_ACCESS, Token
 from smb3server.security.descriptor import EVERYONE, Acl, SecurityDescriptor, Sid, allow, deny, unpack
 from smb3server.wire.create import Access

@@ -283,7 +283,7 @@ def test_acting_as_users_takes_capabilities_not_root() -> None:
         "kept = capabilities.get().permitted & ~Capability.SETUID\n"
         "capabilities.Change(Sets(kept, kept)).make()\n"
         "from smb3server.config import ConfigError, unix_user\n"
-        "from smb3server.backends.impersonate import may_act\n"
+        "from smb3server.backends.local.impersonate import may_act\n"
         "assert not may_act()\n"
         "name = 'daemon' if os.geteuid() != 1 else 'root'\n"
         "try:\n    unix_user('x', name)\nexcept ConfigError as error:\n    assert 'CAP_SETUID' in str(error)\n"
@@ -302,7 +302,7 @@ def test_namespaces_of_attributes_are_known(tmp_path: Path) -> None:
 ORDINARY = """
 import os, sys
 from smb3server.backends.base import Disposition, OpenRequest
-from smb3server.backends.local import LocalBackend
+from smb3server.backends.local.backend import LocalBackend
 from smb3server.config import Config
 from smb3server.privileges import Privileges, in_force
 os.setgroups([])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from smb3server.auth.users import Account, UserDatabase, nt_hash
-from smb3server.backends.local import LocalBackend
+from smb3server.backends.local.backend import LocalBackend
 from smb3server.client import Client, ServerError, open_rdma
 from smb3server.client.files import READ_WRITE
 from smb3server.server import Server

@@ -13,7 +13,7 @@ import pytest
 
 from smb3server.auth.users import Account, UserDatabase
 from smb3server.backends.base import User
-from smb3server.backends.local import LocalBackend
+from smb3server.backends.local.backend import LocalBackend
 from smb3server.ha.persistence import Domain, Persistence
 from smb3server.ha.records import key_of
 from smb3server.ha.restore import restore

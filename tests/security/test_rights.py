@@ -18,9 +18,9 @@ import pytest
 
 from smb3server.auth.users import Account, nt_hash
 from smb3server.backends.base import Backend, Disposition, Handle, Kind, OpenRequest, User
-from smb3server.backends.local import LocalBackend
-from smb3server.backends.memory import MemoryBackend
-from smb3server.backends.reparse import symlink_buffer
+from smb3server.backends.local.backend import LocalBackend
+from smb3server.backends.local.reparse import symlink_buffer
+from smb3server.backends.memory.backend import MemoryBackend
 from smb3server.security.access import FILE_ALL_ACCESS
 from smb3server.security.descriptor import (
     BUILTIN_GUESTS,

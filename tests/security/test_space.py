@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from smb3server.backends.base import Disposition, Handle, OpenRequest, User
-from smb3server.backends.impersonate import OF_FILES, ActAs, SpaceOf
-from smb3server.backends.local import LocalBackend, LocalOptions
+from smb3server.backends.local.backend import LocalBackend, LocalOptions
+from smb3server.backends.local.impersonate import OF_FILES, ActAs, SpaceOf
 from smb3server.process import capabilities
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="acting as other users needs root")

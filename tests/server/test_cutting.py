@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.backends import release
-from smb3server.backends.local_handle import LocalHandle
+from smb3server.backends.local import release
+from smb3server.backends.local.handle import LocalHandle
 from smb3server.client import Client, ServerError, open_tcp
 from smb3server.client.files import READ_WRITE
 from smb3server.wire.create import CreateDisposition

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.backends.local import LocalBackend
+from smb3server.backends.local.backend import LocalBackend
 from smb3server.settings import Settings
 from smb3server.tree import Share
 from smb3server.wire import create_contexts, oplock_break

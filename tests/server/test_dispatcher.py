@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from smb3server.backends.memory import MemoryBackend
+from smb3server.backends.memory.backend import MemoryBackend
 from smb3server.request import HANDLERS, Interim, Pending, Request, Response
 from smb3server.settings import Settings
 from smb3server.transports.tcp import TcpTransport

@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from smb3server.backends.memory import BLOCK, MemoryBackend, MemoryHandle
+from smb3server.backends.memory.backend import BLOCK, MemoryBackend, MemoryHandle
 from smb3server.wire.fsctl import DUPLICATE_EXTENTS, DuplicateExtents
 from smb3server.wire.header import Command
 from smb3server.wire.ioctl import Fsctl

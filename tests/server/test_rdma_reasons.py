@@ -15,7 +15,7 @@ import pytest
 import spnego
 
 from smb3server.auth.users import Account, nt_hash
-from smb3server.backends import syscalls
+from smb3server.backends.local import syscalls
 from smb3server.client import Client, ClientSession, open_rdma, open_tcp
 from smb3server.client.channels import BoundSession
 from smb3server.client.interfaces import query_interfaces

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from smb3server.backends.memory import MemoryHandle
+from smb3server.backends.memory.backend import MemoryHandle
 from smb3server.wire.create_contexts import DURABLE_RECONNECT_V2, DURABLE_REQUEST_V2
 from smb3server.wire.header import Command, HeaderFlags
 from smb3server.wire.status import NtStatus

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.backends.local import LocalBackend
-from smb3server.backends.reparse import symlink_buffer
+from smb3server.backends.local.backend import LocalBackend
+from smb3server.backends.local.reparse import symlink_buffer
 from smb3server.tree import Share
 from smb3server.wire.create import CreateOptions
 from smb3server.wire.header import Command

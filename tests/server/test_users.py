@@ -12,7 +12,7 @@ import pytest
 
 from smb3server.auth.users import Account, nt_hash
 from smb3server.backends.base import User
-from smb3server.backends.local import LocalBackend
+from smb3server.backends.local.backend import LocalBackend
 from smb3server.security.access import FILE_ALL_ACCESS, FILE_GENERIC_READ
 from smb3server.security.descriptor import EVERYONE, Acl, Control, SecurityDescriptor, allow
 from smb3server.security.posix import IdMap

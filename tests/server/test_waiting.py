@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 
 from smb3server import flushes, granting, host_locks, notify
-from smb3server.backends.local import LocalBackend
+from smb3server.backends.local.backend import LocalBackend
 from smb3server.commands import rename
 from smb3server.ha import persistence
 from smb3server.leases import READ

@@ -13,7 +13,7 @@ from typing import Any
 import spnego
 
 from smb3server.auth.users import Account, UserDatabase, nt_hash
-from smb3server.backends.memory import MemoryBackend
+from smb3server.backends.memory.backend import MemoryBackend
 from smb3server.security.encryption import TRANSFORM, SessionCipher, TransformHeader
 from smb3server.security.kdf import derive_session_keys
 from smb3server.security.signing import GmacSigner, Signer, make_signer

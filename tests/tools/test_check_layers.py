@@ -35,7 +35,7 @@ def test_project_has_no_violation() -> None:
             "smbdirect.connection.Connection",
         ),
         ("smbdirect.providers.iwarp.mpa", "import socket", "socket"),
-        ("smb3server.backends.local", "from smb3server.wire import header", "smb3server.wire.header"),
+        ("smb3server.backends.local.backend", "from smb3server.wire import header", "smb3server.wire.header"),
         ("smb3server.commands.read", "from smbdirect.providers.base import Read", "smbdirect.providers.base.Read"),
         ("smb3server.server", "import scapy.all", "scapy.all"),
         ("smbdirect.connection", "try:\n    import random\nexcept ImportError:\n    pass", "random"),
@@ -58,7 +58,7 @@ def test_relative_import_in_a_package_is_resolved_against_the_package() -> None:
         ("smbdirect.connection", "import timeit_like"),
         ("smbdirect.codec", "if TYPE_CHECKING:\n    import asyncio"),
         ("smbdirect.codec", "if typing.TYPE_CHECKING:\n    import asyncio"),
-        ("smb3server.backends.local", "import os"),
+        ("smb3server.backends.local.backend", "import os"),
         ("tools.pcap.reader", "import scapy"),
     ],
 )

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from smb3server.auth.users import Account, UserDatabase, nt_hash
-from smb3server.backends.local import LocalBackend
+from smb3server.backends.local.backend import LocalBackend
 from smb3server.client import Client, open_rdma, open_tcp
 from smb3server.process import output
 from smb3server.server import Server

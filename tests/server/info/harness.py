@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from smb3server.auth.users import Account, UserDatabase, nt_hash
-from smb3server.backends.local import LocalBackend
+from smb3server.backends.local.backend import LocalBackend
 from smb3server.client import Client, ClientSession, Tree, open_rdma, open_tcp
 from smb3server.server import Server
 from smb3server.settings import Settings

@@ -24,10 +24,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from smb3server.backends import attributes as attr
-from smb3server.backends import filetime, syscalls
+from smb3server.backends import filetime
 from smb3server.backends.base import FileInfo, FileKey, Kind
-from smb3server.backends.sidecar import SideCar
-from smb3server.backends.syscalls import Statx
+from smb3server.backends.local import syscalls
+from smb3server.backends.local.sidecar import SideCar
+from smb3server.backends.local.syscalls import Statx
 from smb3server.process import capabilities
 from smb3server.process.capabilities import Capability
 

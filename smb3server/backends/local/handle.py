@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from smb3server.backends import attributes as attr
-from smb3server.backends import file_io, filetime, names, release, reparse, scan, syscalls
+from smb3server.backends import filetime, names
 from smb3server.backends.base import (
     Buffer,
     DirectoryEntry,
@@ -24,12 +24,13 @@ from smb3server.backends.base import (
     StreamInfo,
     User,
 )
-from smb3server.backends.impersonate import ActAs, SpaceOf
-from smb3server.backends.metadata import Blob, Metadata, file_info
-from smb3server.backends.syscalls import Statx
+from smb3server.backends.local import file_io, release, reparse, scan, syscalls
+from smb3server.backends.local.impersonate import ActAs, SpaceOf
+from smb3server.backends.local.metadata import Blob, Metadata, file_info
+from smb3server.backends.local.syscalls import Statx
 
 if TYPE_CHECKING:
-    from smb3server.backends.local import LocalBackend
+    from smb3server.backends.local.backend import LocalBackend
 
     _Change = Callable[[Metadata], None]
 

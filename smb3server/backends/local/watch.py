@@ -15,10 +15,11 @@ import struct
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from smb3server.backends import names, syscalls
+from smb3server.backends import names
 from smb3server.backends.base import Change, FileKey
-from smb3server.backends.own_changes import OwnChanges
-from smb3server.backends.resolve import Resolver
+from smb3server.backends.local import syscalls
+from smb3server.backends.local.own_changes import OwnChanges
+from smb3server.backends.local.resolve import Resolver
 
 ACTION_LOST = 0
 ACTION_ADDED = 1

@@ -13,8 +13,8 @@ import os
 from types import TracebackType
 from typing import NamedTuple
 
-from smb3server.backends import syscalls
 from smb3server.backends.base import User
+from smb3server.backends.local import syscalls
 from smb3server.process import capabilities
 from smb3server.process.capabilities import Capability, Change, Sets
 

@@ -6,10 +6,11 @@ import os
 import stat as stat_module
 from collections.abc import Callable, Iterator
 
-from smb3server.backends import names, syscalls
+from smb3server.backends import names
 from smb3server.backends.base import DirectoryEntry, FileInfo
-from smb3server.backends.metadata import MetadataStore, file_info
-from smb3server.backends.resolve import Resolver
+from smb3server.backends.local import syscalls
+from smb3server.backends.local.metadata import MetadataStore, file_info
+from smb3server.backends.local.resolve import Resolver
 
 
 def scan(

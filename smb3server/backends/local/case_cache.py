@@ -14,9 +14,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from smb3server.backends import names, syscalls
+from smb3server.backends import names
 from smb3server.backends.base import FolderNotRead
-from smb3server.backends.folder_names import FolderNames
+from smb3server.backends.local import syscalls
+from smb3server.backends.local.folder_names import FolderNames
 
 MAX_BYTES = 96 << 20
 """Memory for names over all directories of a share. In a directory with more than that (about three million names) they

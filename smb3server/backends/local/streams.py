@@ -10,10 +10,10 @@ import errno
 import hashlib
 import os
 
-from smb3server.backends import syscalls
 from smb3server.backends.base import StreamInfo
+from smb3server.backends.local import syscalls
+from smb3server.backends.local.sidecar import SideCar
 from smb3server.backends.names import upcase
-from smb3server.backends.sidecar import SideCar
 
 MAX_STREAMS = 4096
 """Per file."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from collections import deque
 
-from smb3server.backends import syscalls
 from smb3server.backends.base import FileKey
+from smb3server.backends.local import syscalls
 
 SECONDS = 1.0
 """For so long a change of ours explains events."""

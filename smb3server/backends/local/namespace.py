@@ -9,14 +9,15 @@ import secrets
 import stat as stat_module
 from collections.abc import Iterator
 
-from smb3server.backends import names, release, syscalls
+from smb3server.backends import names
 from smb3server.backends.base import Kind, Path, User
-from smb3server.backends.impersonate import ActAs
-from smb3server.backends.metadata import MetadataStore, Reference
-from smb3server.backends.own_changes import OwnChanges
-from smb3server.backends.resolve import Resolver
-from smb3server.backends.syscalls import Statx
-from smb3server.backends.watch import CREATE, DELETE, MOVED_FROM, MOVED_TO
+from smb3server.backends.local import release, syscalls
+from smb3server.backends.local.impersonate import ActAs
+from smb3server.backends.local.metadata import MetadataStore, Reference
+from smb3server.backends.local.own_changes import OwnChanges
+from smb3server.backends.local.resolve import Resolver
+from smb3server.backends.local.syscalls import Statx
+from smb3server.backends.local.watch import CREATE, DELETE, MOVED_FROM, MOVED_TO
 
 
 def _exists(name: str) -> FileExistsError:

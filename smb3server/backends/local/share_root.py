@@ -7,7 +7,7 @@ import errno
 import logging
 import os
 
-from smb3server.backends import file_io, syscalls
+from smb3server.backends.local import file_io, syscalls
 
 log = logging.getLogger(__name__)
 

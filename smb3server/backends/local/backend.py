@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from smb3server.backends import filetime, names, syscalls
+from smb3server.backends import filetime, names
 from smb3server.backends.base import (
     Backend,
     Change,
@@ -24,18 +24,19 @@ from smb3server.backends.base import (
     User,
     VolumeInfo,
 )
-from smb3server.backends.file_ids import FileIds
-from smb3server.backends.impersonate import ActAs
-from smb3server.backends.local_handle import LocalHandle
-from smb3server.backends.metadata import Blob, Metadata, MetadataStore, file_info, kind_of, may_use_trusted
-from smb3server.backends.namespace import Namespace
-from smb3server.backends.own_changes import OwnChanges
-from smb3server.backends.resolve import Resolver
-from smb3server.backends.share_root import Found, ShareRoot
-from smb3server.backends.sidecar import SideCar
-from smb3server.backends.streams import StreamStore
-from smb3server.backends.syscalls import FileId, Statx
-from smb3server.backends.watch import CREATE, Watcher
+from smb3server.backends.local import syscalls
+from smb3server.backends.local.file_ids import FileIds
+from smb3server.backends.local.handle import LocalHandle
+from smb3server.backends.local.impersonate import ActAs
+from smb3server.backends.local.metadata import Blob, Metadata, MetadataStore, file_info, kind_of, may_use_trusted
+from smb3server.backends.local.namespace import Namespace
+from smb3server.backends.local.own_changes import OwnChanges
+from smb3server.backends.local.resolve import Resolver
+from smb3server.backends.local.share_root import Found, ShareRoot
+from smb3server.backends.local.sidecar import SideCar
+from smb3server.backends.local.streams import StreamStore
+from smb3server.backends.local.syscalls import FileId, Statx
+from smb3server.backends.local.watch import CREATE, Watcher
 
 _OPEN_FLAGS = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _TRIES = 16

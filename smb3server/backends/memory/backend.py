@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 
 from smb3server.backends import attributes as attr
-from smb3server.backends import file_io, filetime, names, reparse
+from smb3server.backends import filetime, names
 from smb3server.backends.base import (
     Backend,
     Buffer,
@@ -28,7 +28,8 @@ from smb3server.backends.base import (
     User,
     VolumeInfo,
 )
-from smb3server.backends.memory_nodes import BLOCK, VOLUME, Data, Entry, Node, checked_descriptor, now
+from smb3server.backends.local import file_io, reparse
+from smb3server.backends.memory.nodes import BLOCK, VOLUME, Data, Entry, Node, checked_descriptor, now
 
 _ZERO_BLOCK = bytes(BLOCK)
 

@@ -16,10 +16,11 @@ import stat as stat_module
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from smb3server.backends import names, syscalls
+from smb3server.backends import names
 from smb3server.backends.base import FolderNotRead, Path, PathNotFound
-from smb3server.backends.case_cache import CaseCache
-from smb3server.backends.syscalls import Statx
+from smb3server.backends.local import syscalls
+from smb3server.backends.local.case_cache import CaseCache
+from smb3server.backends.local.syscalls import Statx
 
 _PATH_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _STRICT = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_MAGICLINKS | syscalls.RESOLVE_NO_SYMLINKS

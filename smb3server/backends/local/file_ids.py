@@ -6,8 +6,8 @@ from __future__ import annotations
 import errno
 import os
 
-from smb3server.backends import syscalls
-from smb3server.backends.syscalls import FileId, Statx
+from smb3server.backends.local import syscalls
+from smb3server.backends.local.syscalls import FileId, Statx
 
 
 class FileIds:
