@@ -116,6 +116,7 @@ from smb3server.auth.users import Account, nt_hash, parse_hash
 from smb3server.backends.base import User
 from smb3server.backends.local.impersonate import may_act
 from smb3server.config_checks import LOG_LEVELS, MESSAGE_OVERHEAD, ConfigError, check, check_share, once
+from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.ha import store_access
 from smb3server.ha.address import parse as parse_virtual_address
 from smb3server.ha.cluster import ClusterConfig
@@ -124,7 +125,6 @@ from smb3server.ha.store_url import parse_url
 from smb3server.host_lists import EVERYBODY, HostLists, Network
 from smb3server.host_lists import parse as parse_hosts
 from smb3server.passwords import find_password, read_password, read_users
-from smb3server.security.algorithms import Cipher, SigningAlgorithm
 from smb3server.settings import Settings
 
 __all__ = ["Config", "ConfigError", "parse_arguments", "read_file"]

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from smb3server.accounts import rid
+from smb3server.auth.accounts import rid
 
 if TYPE_CHECKING:
     from smb3server.config import Config, ShareConfig

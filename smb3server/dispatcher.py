@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, cast
 
 from smb3server import checks, replay
 from smb3server.backends.errno_status import as_status_error
+from smb3server.crypto.encryption import ENCRYPTED, TRANSFORM, TRANSFORM_PROTOCOL_ID, TRANSFORM_SIZE
 from smb3server.reply import Reply, ReplyWriter
 from smb3server.request import (
     RELATED_FILE_ID,
@@ -30,7 +31,6 @@ from smb3server.request import (
     Request,
     Response,
 )
-from smb3server.security.encryption import ENCRYPTED, TRANSFORM, TRANSFORM_PROTOCOL_ID, TRANSFORM_SIZE
 from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, Command, Header, HeaderFlags
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.errors import DecodeError

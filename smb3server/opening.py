@@ -11,10 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from smb3server import notify, security_info, symlinks, tokens
-from smb3server.access import decide, masks
+from smb3server import notify, symlinks
+from smb3server.access import decide, masks, tokens
+from smb3server.access import of_handle as security_info
 from smb3server.access.caller import Caller, caller_of
 from smb3server.access.decide import Wanted
+from smb3server.access.descriptor import unpack
 from smb3server.backends.attributes import COMPRESSED
 from smb3server.backends.base import (
     Disposition,
@@ -33,7 +35,6 @@ from smb3server.leases import Lease
 from smb3server.long_work import Steps
 from smb3server.open import Open
 from smb3server.reserving import reserve
-from smb3server.security.descriptor import unpack
 from smb3server.waiting import MustWait
 from smb3server.wire import create_contexts as contexts
 from smb3server.wire.change_notify import Action, NotifyFilter

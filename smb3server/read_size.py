@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from smb3server.security.encryption import TRANSFORM_SIZE
+from smb3server.crypto.encryption import TRANSFORM_SIZE
 from smb3server.wire.header import HEADER_SIZE
 from smb3server.wire.read_write import READ_RESPONSE
 from smbdirect.message_transport import MessageTransport

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.rdma_reasons import Facts, Reason, why_inline, why_tcp
-from smb3server.security.algorithms import Cipher, SigningAlgorithm
 from smb3server.wire.negotiate import Capability
 from smbdirect.pump import SmbDirectTransport
 

@@ -18,8 +18,8 @@ from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
     from smb3server.connection import Connection
+    from smb3server.crypto.signing import Signer
     from smb3server.open import Open
-    from smb3server.security.signing import Signer
     from smb3server.session import Session
     from smb3server.tree import TreeConnect
 

@@ -12,8 +12,8 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from smb3server.accounts import Accounts
 from smb3server.auth.acceptor import Acceptor, hint_token
+from smb3server.auth.accounts import Accounts
 from smb3server.auth.guessing import Guesses
 from smb3server.auth.principals import Principals
 from smb3server.auth.users import UserDatabase

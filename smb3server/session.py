@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import asyncio
 
+    from smb3server.access.check import Token
     from smb3server.backends.base import User
     from smb3server.ceilings import Usage
     from smb3server.connection import Connection
+    from smb3server.crypto.encryption import SessionCipher
+    from smb3server.crypto.signing import Signer
     from smb3server.open import Open
-    from smb3server.security.access import Token
-    from smb3server.security.encryption import SessionCipher
-    from smb3server.security.signing import Signer
     from smb3server.server import Server
     from smb3server.tree import TreeConnect
 

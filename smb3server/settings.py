@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from smb3server.backends.base import User
+from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.host_lists import EVERYBODY, HostLists
-from smb3server.security.algorithms import Cipher, SigningAlgorithm
 
 
 @dataclass(slots=True)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from smb3server import tokens
-from smb3server.access import decide
+from smb3server.access import decide, tokens
+from smb3server.access.check import Token
 from smb3server.backends.base import Backend, FileInfo, Handle, Kind, OpenRequest, Path, User
-from smb3server.security.access import Token
 from smb3server.session import Session
 from smb3server.wire.create import Access
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from smb3server.access import masks
-from smb3server.security.access import Token
-from smb3server.security.descriptor import Sid
-from smb3server.security.posix import IdMap
+from smb3server.access.check import Token
+from smb3server.access.descriptor import Sid
+from smb3server.access.posix import IdMap
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions
 from smb3server.wire.status import NtStatus, StatusError
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from smb3server.client.session import ClientSession
-from smb3server.security import preauth
-from smb3server.security.kdf import derive_signing_key
-from smb3server.security.signing import make_signer
+from smb3server.crypto import preauth
+from smb3server.crypto.kdf import derive_signing_key
+from smb3server.crypto.signing import make_signer
 from smb3server.wire.header import HEADER_SIZE, Command, HeaderFlags
 from smb3server.wire.negotiate import SecurityMode
 from smb3server.wire.session import BINDING, SESSION_SETUP_REQUEST, SessionSetupRequest

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from smb3server.client import negotiation
 from smb3server.client.exposed import ExposedPool, check_segments
-from smb3server.security import preauth
-from smb3server.security.encryption import TAG_SIZE, TRANSFORM, TRANSFORM_PROTOCOL_ID, TRANSFORM_SIZE
+from smb3server.crypto import preauth
+from smb3server.crypto.encryption import TAG_SIZE, TRANSFORM, TRANSFORM_PROTOCOL_ID, TRANSFORM_SIZE
 from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, SIGNATURE_OFFSET, Command, Header, HeaderFlags
 from smb3server.wire.negotiate import Capability, Dialect
 from smb3server.wire.oplock_break import LeaseBreakNotification, OplockBreak, parse_notification

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from smb3server.security.algorithms import Cipher, SigningAlgorithm
+from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.wire.fields import fixed, tail
 from smb3server.wire.header import HEADER_SIZE
 from smb3server.wire.negotiate import (

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import spnego
 
 from smb3server.client.files import Tree
-from smb3server.security import preauth
-from smb3server.security.encryption import SessionCipher
-from smb3server.security.kdf import derive_session_keys
-from smb3server.security.signing import Signer, make_signer
+from smb3server.crypto import preauth
+from smb3server.crypto.encryption import SessionCipher
+from smb3server.crypto.kdf import derive_session_keys
+from smb3server.crypto.signing import Signer, make_signer
 from smb3server.wire.fields import fixed, tail
 from smb3server.wire.header import HEADER_SIZE, Command, HeaderFlags
 from smb3server.wire.negotiate import Dialect, SecurityMode

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from smb3server.crypto import preauth
+from smb3server.crypto.algorithms import PREAUTH_SHA_512, Cipher, SigningAlgorithm
 from smb3server.read_size import fits_message, inline_limit, read_offer, sealed_credits
 from smb3server.request import Buffer, Disconnect, Request, Response, handles
-from smb3server.security import preauth
-from smb3server.security.algorithms import PREAUTH_SHA_512, Cipher, SigningAlgorithm
 from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.negotiate import (
     NEGOTIATE_REQUEST,

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from smb3server import notify, write_times
 from smb3server.access import required
+from smb3server.access.of_handle import set_security
 from smb3server.commands.cutting import cut
 from smb3server.commands.file_levels import ATTRIBUTE_DIRECTORY, MODE_BITS, handle_of, store_all
 from smb3server.commands.rename import Link, Rename
@@ -14,7 +15,6 @@ from smb3server.long_work import run_steps
 from smb3server.open import Open, find_open
 from smb3server.request import Pending, Request, Response, handles
 from smb3server.reserving import reserve
-from smb3server.security_info import set_security
 from smb3server.stable_storage import after_flush
 from smb3server.wire import file_info as wire
 from smb3server.wire.change_notify import Action, NotifyFilter

@@ -7,11 +7,11 @@ from typing import Any
 from impacket.dcerpc.v5 import lsad, lsat
 from impacket.dcerpc.v5.dtypes import NULL, RPC_SID
 
-from smb3server.accounts import Accounts, Known, Use
+from smb3server.access.descriptor import Sid
+from smb3server.auth.accounts import Accounts, Known, Use
 from smb3server.rpc.dcerpc import Interface
 from smb3server.rpc.handles import NULL_HANDLE, Handles
 from smb3server.rpc.ndr import operation, wire_uuid
-from smb3server.security.descriptor import Sid
 from smb3server.server import Server
 from smb3server.session import Session
 from smb3server.wire.status import NtStatus

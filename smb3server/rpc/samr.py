@@ -8,12 +8,12 @@ from impacket.dcerpc.v5 import samr
 from impacket.dcerpc.v5.dtypes import NULL, RPC_UNICODE_STRING
 from impacket.dcerpc.v5.ndr import NDRCALL
 
-from smb3server.accounts import BUILTIN, WELL_KNOWN, Use
+from smb3server.access.descriptor import Sid
+from smb3server.auth.accounts import BUILTIN, WELL_KNOWN, Use
 from smb3server.rpc.dcerpc import Interface
 from smb3server.rpc.handles import NULL_HANDLE, Handles
 from smb3server.rpc.lsarpc import rpc_sid, sid_of, string_of
 from smb3server.rpc.ndr import operation, wire_uuid
-from smb3server.security.descriptor import Sid
 from smb3server.server import Server
 from smb3server.session import Session
 from smb3server.wire.status import NtStatus

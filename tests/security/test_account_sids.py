@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from smb3server.access.check import FILE_ALL_ACCESS, FILE_GENERIC_READ, granted_access
+from smb3server.access.descriptor import EVERYONE, Ace, Acl, Control, SecurityDescriptor, Sid, allow, deny, unpack
+from smb3server.access.tokens import token_of
 from smb3server.client import Tree
 from smb3server.client.connection import ServerError
-from smb3server.security.access import FILE_ALL_ACCESS, FILE_GENERIC_READ, granted_access
-from smb3server.security.descriptor import EVERYONE, Ace, Acl, Control, SecurityDescriptor, Sid, allow, deny, unpack
 from smb3server.service import Service
-from smb3server.tokens import token_of
 from smb3server.wire.create import CreateDisposition
 from smb3server.wire.query_info import InfoType, SecurityInformation
 from smb3server.wire.status import NtStatus

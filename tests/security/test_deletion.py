@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from smb3server.access.check import FILE_ALL_ACCESS
+from smb3server.access.descriptor import EVERYONE, AceFlag, Acl, SecurityDescriptor, allow
 from smb3server.backends.base import Disposition, Handle, OpenRequest
 from smb3server.backends.local.backend import LocalBackend
 from smb3server.backends.local.reparse import symlink_buffer
-from smb3server.security.access import FILE_ALL_ACCESS
-from smb3server.security.descriptor import EVERYONE, AceFlag, Acl, SecurityDescriptor, allow
 from smb3server.wire.create import Access
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.ioctl import Fsctl

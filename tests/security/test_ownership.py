@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from smb3server import security_info
+from smb3server.access import of_handle as security_info
 from smb3server.access.caller import Caller
+from smb3server.access.check import FILE_ALL_ACCESS, Token
+from smb3server.access.descriptor import EVERYONE, Acl, SecurityDescriptor, Sid, allow, deny, unpack
 from smb3server.backends.base import Disposition, OpenRequest, User
 from smb3server.backends.local import file_io
 from smb3server.backends.local.backend import LocalBackend
-from smb3server.security.access import FILE_ALL_ACCESS, Token
-from smb3server.security.descriptor import EVERYONE, Acl, SecurityDescriptor, Sid, allow, deny, unpack
 from smb3server.wire.create import Access
 from smb3server.wire.create_contexts import SD_BUFFER, RawContext
 from smb3server.wire.file_info import FileInfoClass

@@ -16,13 +16,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from smb3server.auth.users import Account, nt_hash
-from smb3server.backends.base import Backend, Disposition, Handle, Kind, OpenRequest, User
-from smb3server.backends.local.backend import LocalBackend
-from smb3server.backends.local.reparse import symlink_buffer
-from smb3server.backends.memory.backend import MemoryBackend
-from smb3server.security.access import FILE_ALL_ACCESS
-from smb3server.security.descriptor import (
+from smb3server.access.check import FILE_ALL_ACCESS
+from smb3server.access.descriptor import (
     BUILTIN_GUESTS,
     BUILTIN_USERS,
     EVERYONE,
@@ -34,7 +29,12 @@ from smb3server.security.descriptor import (
     Sid,
     allow,
 )
-from smb3server.security.posix import IdMap
+from smb3server.access.posix import IdMap
+from smb3server.auth.users import Account, nt_hash
+from smb3server.backends.base import Backend, Disposition, Handle, Kind, OpenRequest, User
+from smb3server.backends.local.backend import LocalBackend
+from smb3server.backends.local.reparse import symlink_buffer
+from smb3server.backends.memory.backend import MemoryBackend
 from smb3server.settings import Settings
 from smb3server.tree import Share
 from smb3server.wire import create, file_info, fsctl, lock, query_directory, read_write

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from smb3server.access.check import FILE_ALL_ACCESS, FILE_GENERIC_READ
+from smb3server.access.descriptor import EVERYONE, Acl, Control, SecurityDescriptor, allow
+from smb3server.access.posix import IdMap
 from smb3server.auth.users import Account, nt_hash
 from smb3server.backends.base import User
 from smb3server.backends.local.backend import LocalBackend
-from smb3server.security.access import FILE_ALL_ACCESS, FILE_GENERIC_READ
-from smb3server.security.descriptor import EVERYONE, Acl, Control, SecurityDescriptor, allow
-from smb3server.security.posix import IdMap
 from smb3server.tree import Share
 from smb3server.wire.create import Access
 from smb3server.wire.header import Command

@@ -14,9 +14,9 @@ import spnego
 
 from smb3server.auth.users import Account, UserDatabase, nt_hash
 from smb3server.backends.memory.backend import MemoryBackend
-from smb3server.security.encryption import TRANSFORM, SessionCipher, TransformHeader
-from smb3server.security.kdf import derive_session_keys
-from smb3server.security.signing import GmacSigner, Signer, make_signer
+from smb3server.crypto.encryption import TRANSFORM, SessionCipher, TransformHeader
+from smb3server.crypto.kdf import derive_session_keys
+from smb3server.crypto.signing import GmacSigner, Signer, make_signer
 from smb3server.server import Server
 from smb3server.settings import Settings
 from smb3server.transports.listener import TcpListener

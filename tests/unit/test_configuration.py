@@ -13,7 +13,7 @@ import pytest
 
 from smb3server import config
 from smb3server.config import LIMITS, Config, ConfigError, parse_arguments, read_file
-from smb3server.security.algorithms import Cipher, SigningAlgorithm
+from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.settings import Settings
 from tools.cluster.certificates import Authority
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from smb3server.client import Client
 from smb3server.client.connection import NO_MESSAGE_ID, Call, Reply
-from smb3server.security.encryption import TAG_SIZE, TRANSFORM_SIZE
+from smb3server.crypto.encryption import TAG_SIZE, TRANSFORM_SIZE
 from smb3server.wire.header import HEADER, SIGNATURE_OFFSET, Command, Header, HeaderFlags
 from smb3server.wire.status import NtStatus
 from tools.fuzz.mutation import mutate

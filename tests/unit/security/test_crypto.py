@@ -7,11 +7,11 @@ import os
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from smb3server.security.algorithms import Cipher, SigningAlgorithm
-from smb3server.security.encryption import IN_PLACE_FROM, SessionCipher
-from smb3server.security.kdf import derive_session_keys, derive_signing_key
-from smb3server.security.preauth import INITIAL_HASH, extend
-from smb3server.security.signing import CmacSigner, make_signer
+from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
+from smb3server.crypto.encryption import IN_PLACE_FROM, SessionCipher
+from smb3server.crypto.kdf import derive_session_keys, derive_signing_key
+from smb3server.crypto.preauth import INITIAL_HASH, extend
+from smb3server.crypto.signing import CmacSigner, make_signer
 from smb3server.wire.header import HEADER, Command, Header
 
 PREAUTH = bytes.fromhex(

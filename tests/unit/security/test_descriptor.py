@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from impacket.ldap import ldaptypes
 
-from smb3server.security import access, inheritance, posix
-from smb3server.security import descriptor as sd
-from smb3server.security.access import Access, AccessDenied, Privilege, PrivilegeNotHeld, Token
-from smb3server.security.descriptor import Ace, AceFlag, AceType, Acl, Control, SecurityDescriptor, Sid, allow, deny
+from smb3server.access import check as access
+from smb3server.access import descriptor as sd
+from smb3server.access import inheritance, posix
+from smb3server.access.check import Access, AccessDenied, Privilege, PrivilegeNotHeld, Token
+from smb3server.access.descriptor import Ace, AceFlag, AceType, Acl, Control, SecurityDescriptor, Sid, allow, deny
 
 OI, CI, NP, IO = (
     AceFlag.OBJECT_INHERIT,

@@ -2,9 +2,9 @@
 
 import struct
 
-from smb3server.security.access import FILE_ALL_ACCESS, FILE_GENERIC_READ
-from smb3server.security.descriptor import EVERYONE, Acl, Control, SecurityDescriptor, allow, deny
-from smb3server.security.posix import IdMap, default_descriptor, to_posix_acl
+from smb3server.access.check import FILE_ALL_ACCESS, FILE_GENERIC_READ
+from smb3server.access.descriptor import EVERYONE, Acl, Control, SecurityDescriptor, allow, deny
+from smb3server.access.posix import IdMap, default_descriptor, to_posix_acl
 
 IDS = IdMap()
 OWNER, GROUP, BOB, STAFF = IDS.user_sid(1), IDS.group_sid(1), IDS.user_sid(2), IDS.group_sid(3)

@@ -6,14 +6,7 @@ import enum
 import errno
 from typing import NamedTuple
 
-from smb3server.security.descriptor import (
-    OWNER_RIGHTS,
-    Ace,
-    AceFlag,
-    AceType,
-    SecurityDescriptor,
-    Sid,
-)
+from smb3server.access.descriptor import OWNER_RIGHTS, Ace, AceFlag, AceType, SecurityDescriptor, Sid
 
 
 class Access(enum.IntEnum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 from typing import NamedTuple
 
-from smb3server.security.algorithms import Cipher
+from smb3server.crypto.algorithms import Cipher
 
 DIALECT_3_0 = 0x0300
 DIALECT_3_1_1 = 0x0311

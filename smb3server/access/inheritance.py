@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from smb3server.security.access import Token, map_generic
-from smb3server.security.descriptor import (
+from smb3server.access.check import Token, map_generic
+from smb3server.access.descriptor import (
     CREATOR_GROUP,
     CREATOR_OWNER,
     Ace,

@@ -6,9 +6,8 @@ import functools
 import os
 from typing import TYPE_CHECKING
 
-from smb3server.backends.base import FileInfo, Handle, Kind, User
-from smb3server.security.access import FILE_ALL_ACCESS, Token, granted_access
-from smb3server.security.descriptor import (
+from smb3server.access.check import FILE_ALL_ACCESS, Token, granted_access
+from smb3server.access.descriptor import (
     AUTHENTICATED_USERS,
     BUILTIN_GUESTS,
     BUILTIN_USERS,
@@ -19,8 +18,9 @@ from smb3server.security.descriptor import (
     Sid,
     unpack,
 )
-from smb3server.security.inheritance import create_descriptor
-from smb3server.security.posix import OWNERS_ALONE, IdMap, default_descriptor
+from smb3server.access.inheritance import create_descriptor
+from smb3server.access.posix import OWNERS_ALONE, IdMap, default_descriptor
+from smb3server.backends.base import FileInfo, Handle, Kind, User
 from smb3server.session import Identity
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
-from smb3server.security.access import (
+from smb3server.access.check import (
     FILE_ALL_ACCESS,
     FILE_GENERIC_EXECUTE,
     FILE_GENERIC_READ,
@@ -36,17 +36,7 @@ from smb3server.security.access import (
     Token,
     granted_access,
 )
-from smb3server.security.descriptor import (
-    EVERYONE,
-    LOCAL_SYSTEM,
-    Ace,
-    Acl,
-    Control,
-    SecurityDescriptor,
-    Sid,
-    allow,
-    deny,
-)
+from smb3server.access.descriptor import EVERYONE, LOCAL_SYSTEM, Ace, Acl, Control, SecurityDescriptor, Sid, allow, deny
 
 _UNIX_AUTHORITY = 22
 _USER, _GROUP = 1, 2

@@ -19,8 +19,8 @@ import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from smb3server.access.descriptor import ANONYMOUS, Sid
 from smb3server.backends.base import User
-from smb3server.security.descriptor import ANONYMOUS, Sid
 
 if TYPE_CHECKING:
     from smb3server.auth.users import Account

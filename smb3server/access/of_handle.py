@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Protocol
 
-from smb3server import tokens
-from smb3server.access import decide
+from smb3server.access import decide, tokens
 from smb3server.access.caller import Caller, caller_of
+from smb3server.access.check import map_generic
+from smb3server.access.descriptor import AceFlag, AceType, Acl, Control, SecurityDescriptor, Sid, unpack
+from smb3server.access.posix import IdMap, to_mode, to_posix_acl
 from smb3server.backends.base import Kind, User
-from smb3server.security.access import map_generic
-from smb3server.security.descriptor import AceFlag, AceType, Acl, Control, SecurityDescriptor, Sid, unpack
-from smb3server.security.posix import IdMap, to_mode, to_posix_acl
 from smb3server.wire.query_info import SecurityInformation
 from smb3server.wire.status import NtStatus, StatusError
 
