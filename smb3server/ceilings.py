@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from smb3server.settings import Settings
+from smb3server.settings.server import Settings
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.message_transport import PooledBuffer
 

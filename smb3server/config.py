@@ -122,10 +122,10 @@ from smb3server.ha.address import parse as parse_virtual_address
 from smb3server.ha.cluster import ClusterConfig
 from smb3server.ha.service_owner import ServiceConfig
 from smb3server.ha.store_url import parse_url
-from smb3server.host_lists import EVERYBODY, HostLists, Network
-from smb3server.host_lists import parse as parse_hosts
+from smb3server.net.host_lists import EVERYBODY, HostLists, Network
+from smb3server.net.host_lists import parse as parse_hosts
 from smb3server.passwords import find_password, read_password, read_users
-from smb3server.settings import Settings
+from smb3server.settings.server import Settings
 
 __all__ = ["Config", "ConfigError", "parse_arguments", "read_file"]
 

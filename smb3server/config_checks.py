@@ -15,7 +15,7 @@ from smb3server.auth.accounts import rid
 
 if TYPE_CHECKING:
     from smb3server.config import Config, ShareConfig
-    from smb3server.settings import Settings
+    from smb3server.settings.server import Settings
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 _SERVER_NAME = re.compile(r'[^\x00-\x20"*+,/:;<=>?\[\\\]|]{1,15}')

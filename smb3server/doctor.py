@@ -18,15 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from smb3server.fabric_choice import (
-    FABRICS,
-    Choice,
-    Machine,
-    choose_automatically,
-    ports_needed,
-)
 from smb3server.fabrics import make_provider
-from smb3server.host import (
+from smb3server.net.fabric_choice import FABRICS, Choice, Machine, choose_automatically, ports_needed
+from smb3server.net.host import (
     CAP_NET_BIND_SERVICE,
     CAP_NET_RAW,
     ROOT,
@@ -40,7 +34,7 @@ from smb3server.host import (
     port_owners,
     rdma_devices,
 )
-from smb3server.multichannel import Interface, rdma_capable, read_interfaces
+from smb3server.net.interfaces import Interface, rdma_capable, read_interfaces
 from smb3server.own_servers import OwnServer, own_servers
 from smb3server.passwords import hide_arguments
 from smbdirect.errors import ProviderError

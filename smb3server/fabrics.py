@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from smb3server.fabric_choice import (
+from smb3server.net.fabric_choice import (
     FABRICS,
     Choice,
     Machine,
@@ -19,8 +19,8 @@ from smb3server.fabric_choice import (
     fatal,
     ports_needed,
 )
-from smb3server.host import ROOT, port_owners, rdma_devices
-from smb3server.settings import Settings
+from smb3server.net.host import ROOT, port_owners, rdma_devices
+from smb3server.settings.server import Settings
 from smbdirect.constants import MIN_FRAGMENTED_SIZE
 from smbdirect.errors import ProviderError
 from smbdirect.settings import Settings as TransportSettings

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from shlex import quote
 from urllib.parse import quote as url_quote
 
-from smb3server.host import SMB_DIRECT_PORT, SMB_PORT
+from smb3server.net.host import SMB_DIRECT_PORT, SMB_PORT
 
 _SOFTWARE_DEVICES = {"iwarp": ("siw", "siw0"), "roce": ("rdma_rxe", "rxe0")}
 """Kernel module and device that give a Linux client the fabric on any interface."""

@@ -18,7 +18,6 @@ from smb3server.auth.guessing import Guesses
 from smb3server.auth.principals import Principals
 from smb3server.auth.users import UserDatabase
 from smb3server.break_notifications import BreakNotifications
-from smb3server.buffers import BufferPool
 from smb3server.ceilings import Ceilings
 from smb3server.commands import load
 from smb3server.connection import Connection
@@ -28,20 +27,21 @@ from smb3server.flushes import Flushes
 from smb3server.host_changes import HostChanges
 from smb3server.idle import IdleSweep
 from smb3server.long_work import LongWork
-from smb3server.multichannel import InterfaceList
+from smb3server.net.buffers import BufferPool
+from smb3server.net.interfaces import InterfaceList
 from smb3server.process.turns import Turns
 from smb3server.replay import Replays
 from smb3server.session import Identity, Session, SessionState
-from smb3server.settings import Settings
+from smb3server.settings.server import Settings
 from smb3server.tree import IPC_SHARE_NAME, Share, ShareType
 from smb3server.watchdog import Watchdog
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.strangers import Strangers
 
 if TYPE_CHECKING:
-    from smb3server.fabric_choice import Choice
     from smb3server.ha.lease_keeper import Fence
     from smb3server.ha.persistence import Persistence
+    from smb3server.net.fabric_choice import Choice
     from smb3server.open import Open
     from smbdirect.message_transport import MessageTransport
 

@@ -25,13 +25,13 @@ from smb3server.ha.persistence import Domain, Persistence
 from smb3server.ha.restore import restore
 from smb3server.ha.sqlite_store import SqliteStore
 from smb3server.ha.store import Store, StoreError
-from smb3server.host import ROOT, machine_id, overlapping, port_owners
+from smb3server.net.host import ROOT, machine_id, overlapping, port_owners
+from smb3server.net.listener import TcpListener
 from smb3server.presentation import hider
 from smb3server.privileges import Privileges, in_force
 from smb3server.process.state_lock import StateLock
 from smb3server.report import collect
 from smb3server.server import Server
-from smb3server.transports.listener import TcpListener
 from smb3server.tree import Share, ShareCapabilities, ShareFlags, ShareType
 
 if TYPE_CHECKING:

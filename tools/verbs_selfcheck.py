@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from smb3server.host import RdmaDevice, rdma_devices
-from smb3server.multichannel import read_interfaces
+from smb3server.net.host import RdmaDevice, rdma_devices
+from smb3server.net.interfaces import read_interfaces
 from smb3server.process import output
 from smbdirect.errors import ConnectionLost, ProviderError
 from smbdirect.providers.base import ConnectionRequest, Endpoint

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from smb3server.buffers import BufferPool
-from smb3server.transports.tcp import TcpTransport
+from smb3server.net.buffers import BufferPool
+from smb3server.net.tcp import TcpTransport
 from smbdirect.message_transport import MessageTransport
 from smbdirect.providers.base import Provider
 from smbdirect.settings import Settings

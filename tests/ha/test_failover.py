@@ -15,7 +15,7 @@ import pytest
 from smb3server.client.connection import Client, ServerError
 from smb3server.client.persistent import PersistentShare
 from smb3server.client.transports import open_tcp
-from smb3server.multichannel import FAMILY_IPV4
+from smb3server.net.interfaces import FAMILY_IPV4
 from smb3server.wire import share_redirect as redirect
 from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.ioctl import Fsctl

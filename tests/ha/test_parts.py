@@ -24,7 +24,7 @@ from smb3server.ha.store import Change, Condition, ConditionFailed, Put, Store, 
 from smb3server.ha.view import MoveClientEvent, NodeChanged, NodeEvent, Question, ReportEvent, ServiceEvent, View
 from smb3server.ha.witness_source import WitnessSource
 from smb3server.server import Server
-from smb3server.settings import Settings
+from smb3server.settings.server import Settings
 from smb3server.tree import Share
 from smb3server.wire import share_redirect as redirect
 from witness import cluster as witness

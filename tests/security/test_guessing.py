@@ -12,7 +12,7 @@ from smb3server.auth import guessing
 from smb3server.auth.acceptor import Acceptor
 from smb3server.auth.guessing import FIRST_DELAY, HALF_LIFE, MAX_ENTRIES, MAX_STEPS, Guesses, LogonDelayed, LogonRefused
 from smb3server.auth.users import Account, UserDatabase, nt_hash
-from smb3server.settings import Settings
+from smb3server.settings.server import Settings
 from smb3server.wire.status import NtStatus, StatusError
 from tests.server.test_dispatcher import drive
 from tests.server.wire_client import Harness

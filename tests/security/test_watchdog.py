@@ -11,7 +11,7 @@ import pytest
 from smb3server import report
 from smb3server.request import HANDLERS, Request, Response
 from smb3server.server import Server
-from smb3server.settings import Settings
+from smb3server.settings.server import Settings
 from smb3server.watchdog import KEPT, LOGS_PER_MINUTE, Turn, Watchdog
 from smb3server.wire.header import Command
 from tests.server.wire_client import ECHO, running

@@ -19,7 +19,7 @@ from smb3server.admin import MAX_LINE, AdminSocket, ask
 from smb3server.cli import main as cli_main
 from smb3server.doctor import EXIT_RDMA, EXIT_UNKNOWN, Host, examine
 from smb3server.doctor_client import Answer, Result, Target, consult
-from smb3server.fabric_choice import Machine
+from smb3server.net.fabric_choice import Machine
 from smb3server.process.output import EXIT_CLOSED
 from smbdirect.errors import ProviderError
 from tests.server.test_rdma_reasons import Scene, log_on, play

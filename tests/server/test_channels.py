@@ -14,9 +14,9 @@ from smb3server.config import parse_arguments
 from smb3server.connection import Connection
 from smb3server.fabrics import make_provider
 from smb3server.leases import Holder
+from smb3server.net.tcp import PATIENCE, TcpTransport
 from smb3server.service import Service
 from smb3server.session import CHANNEL_SILENCE
-from smb3server.transports.tcp import PATIENCE, TcpTransport
 from smbdirect.constants import KEEPALIVE_INTERVAL, KEEPALIVE_RESPONSE_TIMEOUT
 from smbdirect.pump import SmbDirectTransport
 from tools import own_user

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from smb3server.backends.local.backend import LocalBackend
-from smb3server.settings import Settings
+from smb3server.settings.server import Settings
 from smb3server.tree import Share
 from smb3server.wire import create_contexts, oplock_break
 from smb3server.wire.close import CLOSE_REQUEST, CloseRequest

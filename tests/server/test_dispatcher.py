@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from smb3server.backends.memory.backend import MemoryBackend
+from smb3server.net.tcp import TcpTransport
 from smb3server.request import HANDLERS, Interim, Pending, Request, Response
-from smb3server.settings import Settings
-from smb3server.transports.tcp import TcpTransport
+from smb3server.settings.server import Settings
 from smb3server.tree import Share
 from smb3server.wire.header import Command, HeaderFlags
 from smb3server.wire.status import NtStatus

@@ -16,8 +16,8 @@ from smb3server.admin import AdminSocket, running
 from smb3server.cli import main as cli_main
 from smb3server.doctor import EXIT_NO_RDMA, EXIT_RDMA, EXIT_UNKNOWN, Host, Verdict, conclude, examine
 from smb3server.doctor_client import Answer, Result, Target, consult
-from smb3server.fabric_choice import Machine
-from smb3server.host import ROCE_UDP_PORT, SMB_DIRECT_PORT, SMB_PORT, PortOwner
+from smb3server.net.fabric_choice import Machine
+from smb3server.net.host import ROCE_UDP_PORT, SMB_DIRECT_PORT, SMB_PORT, PortOwner
 from smb3server.own_servers import OwnServer, own_servers
 from smbdirect.errors import ConnectionLost
 from smbdirect.providers.iwarp import IwarpProvider

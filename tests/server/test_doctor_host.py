@@ -11,8 +11,8 @@ import pytest
 
 from smb3server import doctor
 from smb3server.doctor import Finding, Host, Verdict, examine, gather
-from smb3server.fabric_choice import Machine
-from smb3server.host import (
+from smb3server.net.fabric_choice import Machine
+from smb3server.net.host import (
     CAP_NET_BIND_SERVICE,
     CAP_NET_RAW,
     ROCE_UDP_PORT,

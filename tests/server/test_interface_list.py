@@ -18,7 +18,7 @@ from smb3server.client import Client, open_rdma, open_tcp
 from smb3server.client.interfaces import ServerInterface, parse_interfaces, query_interfaces
 from smb3server.config import Config, ShareConfig
 from smb3server.fabrics import make_provider
-from smb3server.multichannel import Interface, pack_interfaces
+from smb3server.net.interfaces import Interface, pack_interfaces
 from smb3server.service import Service
 
 IN_TIME = 5.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from smb3server.settings import Settings
+from smb3server.settings.server import Settings
 from smb3server.wire.create import CreateOptions
 from smb3server.wire.header import Command
 from smb3server.wire.lock import LockElement

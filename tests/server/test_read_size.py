@@ -23,7 +23,7 @@ from smb3server.connection import Connection
 from smb3server.fabrics import transport_settings
 from smb3server.report import collect
 from smb3server.server import Server
-from smb3server.settings import Settings
+from smb3server.settings.server import Settings
 from smb3server.status_view import render
 from smb3server.tree import Share
 from smb3server.wire import read_write

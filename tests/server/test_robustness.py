@@ -28,9 +28,9 @@ import pytest
 
 from smb3server.client import Client, open_tcp
 from smb3server.config import Config, ShareConfig, parse_user
+from smb3server.net import tcp
 from smb3server.service import Service
-from smb3server.settings import Settings
-from smb3server.transports import tcp
+from smb3server.settings.server import Settings
 from smb3server.wire.create import CreateDisposition
 from smbdirect.providers.iwarp.endpoint import IwarpEndpoint
 from smbdirect.providers.iwarp.provider import IwarpProvider

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from smb3server.settings import Settings
+from smb3server.settings.server import Settings
 from smb3server.wire.header import Command, HeaderFlags
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.status import NtStatus

@@ -25,7 +25,7 @@ from smb3server.lookups import when_read
 from smb3server.open import Open
 from smb3server.opening import Opening
 from smb3server.request import HANDLERS, Request
-from smb3server.settings import Settings
+from smb3server.settings.server import Settings
 from smb3server.tree import Share
 from smb3server.wire import lock, oplock_break, read_write
 from smb3server.wire.file_info import FileInfoClass

@@ -17,9 +17,9 @@ from smb3server.backends.memory.backend import MemoryBackend
 from smb3server.crypto.encryption import TRANSFORM, SessionCipher, TransformHeader
 from smb3server.crypto.kdf import derive_session_keys
 from smb3server.crypto.signing import GmacSigner, Signer, make_signer
+from smb3server.net.listener import TcpListener
 from smb3server.server import Server
-from smb3server.settings import Settings
-from smb3server.transports.listener import TcpListener
+from smb3server.settings.server import Settings
 from smb3server.tree import Share
 from smb3server.wire.header import HEADER, HEADER_SIZE, Command, Header, HeaderFlags
 

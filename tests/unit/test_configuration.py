@@ -14,7 +14,7 @@ import pytest
 from smb3server import config
 from smb3server.config import LIMITS, Config, ConfigError, parse_arguments, read_file
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
-from smb3server.settings import Settings
+from smb3server.settings.server import Settings
 from tools.cluster.certificates import Authority
 
 DOCUMENT = (Path(__file__).parent.parent.parent / "docs" / "configuration.md").read_text()

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from smb3server.config import ConfigError, parse_rdma
-from smb3server.fabric_choice import Choice, Machine, choose_automatically, choose_named, explain, fatal
-from smb3server.host import (
+from smb3server.net.fabric_choice import Choice, Machine, choose_automatically, choose_named, explain, fatal
+from smb3server.net.host import (
     PortOwner,
     RdmaDevice,
     effective_capabilities,
@@ -22,7 +22,7 @@ from smb3server.host import (
     port_owners,
     rdma_devices,
 )
-from smb3server.multichannel import Interface
+from smb3server.net.interfaces import Interface
 from smbdirect.providers.verbs.device import PortState
 
 

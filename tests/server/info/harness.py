@@ -10,9 +10,9 @@ from pathlib import Path
 from smb3server.auth.users import Account, UserDatabase, nt_hash
 from smb3server.backends.local.backend import LocalBackend
 from smb3server.client import Client, ClientSession, Tree, open_rdma, open_tcp
+from smb3server.net.listener import TcpListener
 from smb3server.server import Server
-from smb3server.settings import Settings
-from smb3server.transports.listener import TcpListener
+from smb3server.settings.server import Settings
 from smb3server.tree import Share
 from smb3server.wire.negotiate import Dialect
 from smbdirect.message_transport import MessageTransport

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from smb3server.buffers import BufferPool
 from smb3server.client import Client, ServerError, Tree, connection
 from smb3server.client.files import READ, READ_WRITE, RemoteFile
-from smb3server.settings import Settings
-from smb3server.transports.tcp import TcpTransport
+from smb3server.net.buffers import BufferPool
+from smb3server.net.tcp import TcpTransport
+from smb3server.settings.server import Settings
 from smb3server.wire.create import CreateDisposition
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.status import NtStatus

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from smb3server.link_events import LinkEvents
+from smb3server.net.link_events import LinkEvents
 
 log = logging.getLogger(__name__)
 

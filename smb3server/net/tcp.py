@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from smb3server.buffers import BufferPool
+from smb3server.net.buffers import BufferPool
 from smbdirect import tcp_info
 from smbdirect.buffers import STRANGER_SIZE
 from smbdirect.codec import Buffer

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from smb3server.backends.base import User
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
-from smb3server.host_lists import EVERYBODY, HostLists
+from smb3server.net.host_lists import EVERYBODY, HostLists
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ import errno
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from smb3server.host import (
+from smb3server.net.host import (
     ROCE_UDP_PORT,
     SMB_DIRECT_PORT,
     SMB_PORT,
@@ -15,7 +15,7 @@ from smb3server.host import (
     kernel_owner,
     overlapping,
 )
-from smb3server.multichannel import Interface
+from smb3server.net.interfaces import Interface
 from smbdirect.errors import ProviderError
 
 FABRICS = ("verbs", "iwarp", "roce")

@@ -11,8 +11,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from smb3server.buffers import BufferPool
-from smb3server.transports.tcp import TcpTransport, tune
+from smb3server.net.buffers import BufferPool
+from smb3server.net.tcp import TcpTransport, tune
 from smbdirect.message_transport import OnTransport
 from smbdirect.strangers import Stranger, Strangers
 
