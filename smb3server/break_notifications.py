@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from smb3server.durable import close_if_disconnected, may_come_back
-from smb3server.leases import Holder, Lease, Oplock, Timer
+from smb3server.files.caching import Holder, Lease, Oplock, Timer
 from smb3server.process.turns import call_in_own_turn
 from smb3server.wire.oplock_break import (
     ACK_REQUIRED,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from smb3server import replay
 from smb3server.backends.deferred import DeferredHandle
-from smb3server.leases import HANDLE, Lease, Oplock, Timer
+from smb3server.files.caching import HANDLE, Lease, Oplock, Timer
 from smb3server.wire import create_contexts as contexts
 from smb3server.wire.header import HeaderFlags
 from smb3server.wire.negotiate import Capability
@@ -22,7 +22,7 @@ from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
-    from smb3server.files import File
+    from smb3server.files.file import File
     from smb3server.open import Open
     from smb3server.opening import Opening
     from smb3server.request import Request

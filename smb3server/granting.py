@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from smb3server.files import File
-from smb3server.leases import Lease
+from smb3server.files.caching import Lease
+from smb3server.files.file import File
 from smb3server.open import Open
 from smb3server.opening import Opening
 from smb3server.wire import create_contexts as contexts

@@ -11,14 +11,14 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from smb3server import directory_leases
 from smb3server.backends.base import OpenRequest
-from smb3server.notify import LOST, fold
+from smb3server.files import directory_leases
+from smb3server.files.notify import LOST, fold
 from smb3server.wire.change_notify import Action
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Backend, Change, FileKey, Handle, Path
-    from smb3server.files import File, FileTable
+    from smb3server.files.file import File, FileTable
     from smb3server.open import Open
 
 log = logging.getLogger(__name__)

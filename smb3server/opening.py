@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from smb3server import notify, symlinks
 from smb3server.access import decide, masks, tokens
 from smb3server.access import of_handle as security_info
 from smb3server.access.caller import Caller, caller_of
@@ -30,8 +29,9 @@ from smb3server.backends.base import (
     User,
 )
 from smb3server.durable import forget_ghosts, held_for_owner
-from smb3server.files import LEASE_STAT_ACCESS, STAT_ACCESS, File, FileTable
-from smb3server.leases import Lease
+from smb3server.files import notify, symlinks
+from smb3server.files.caching import Lease
+from smb3server.files.file import LEASE_STAT_ACCESS, STAT_ACCESS, File, FileTable
 from smb3server.long_work import Steps
 from smb3server.open import Open
 from smb3server.reserving import reserve

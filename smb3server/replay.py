@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from smb3server.leases import LEVEL_STATES, Lease
+from smb3server.files.caching import LEVEL_STATES, Lease
 from smb3server.wire import create_contexts as contexts
 from smb3server.wire.header import Command, HeaderFlags
 from smb3server.wire.oplock_break import OplockLevel

@@ -22,8 +22,8 @@ from smb3server.ceilings import Ceilings
 from smb3server.commands import load
 from smb3server.connection import Connection
 from smb3server.durable import HandleCounts
-from smb3server.files import FileTable
-from smb3server.flushes import Flushes
+from smb3server.files.file import FileTable
+from smb3server.files.flushes import Flushes
 from smb3server.host_changes import HostChanges
 from smb3server.idle import IdleSweep
 from smb3server.long_work import LongWork

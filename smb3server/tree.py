@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from smb3server.files.notify import NotifyHub
 from smb3server.net.host_lists import EVERYBODY, HostLists
-from smb3server.notify import NotifyHub
 
 if TYPE_CHECKING:
     import asyncio

@@ -85,7 +85,7 @@ RULES = (
         "decisions are below what asks for them",
     ),
     Rule(
-        ("smb3server.leases", "smb3server.locks"),
+        ("smb3server.files.caching", "smb3server.files.locks"),
         (*OUTSIDE_WORLD, "smb3server.process.turns", "smb3server.waiting"),
         "caching rights and locks are state machines: who waits is called by those who own the loop",
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smb3server.notify import Watcher, from_backend
+from smb3server.files.notify import Watcher, from_backend
 from smb3server.open import Open, find_open
 from smb3server.request import Interim, Pending, Request, handles
 from smb3server.wire.change_notify import WATCH_TREE, parse_change_notify_request

@@ -14,9 +14,9 @@ from smb3server.backends import names
 from smb3server.backends.attributes import REPARSE_POINT
 from smb3server.backends.base import FileInfo
 from smb3server.commands.cutting import one_step
-from smb3server.leases import Lease
+from smb3server.files.caching import Lease
+from smb3server.files.notify import fold
 from smb3server.long_work import Steps, on_worker
-from smb3server.notify import fold
 from smb3server.open import Open, client_guid_of
 from smb3server.opening import Opening
 from smb3server.request import Interim, Pending, Request, Response, handles

@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from smb3server import notify, share_modes
 from smb3server.access import decide
 from smb3server.access.caller import Caller, caller_of
 from smb3server.backends.names import split_path, upcase
 from smb3server.commands.file_levels import handle_of, store_all
+from smb3server.files import notify, share_modes
 from smb3server.waiting import MustWait, retry
 from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import Access, ShareAccess
@@ -23,7 +23,7 @@ from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Backend, FileInfo, FileKey, Path
-    from smb3server.files import File
+    from smb3server.files.file import File
     from smb3server.open import Open
     from smb3server.request import Pending, Request, Response
 

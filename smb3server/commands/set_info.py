@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from smb3server import notify, write_times
 from smb3server.access import required
 from smb3server.access.of_handle import set_security
 from smb3server.commands.cutting import cut
 from smb3server.commands.file_levels import ATTRIBUTE_DIRECTORY, MODE_BITS, handle_of, store_all
 from smb3server.commands.rename import Link, Rename
+from smb3server.files import notify, write_times
 from smb3server.long_work import run_steps
 from smb3server.open import Open, find_open
 from smb3server.request import Pending, Request, Response, handles

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 
-from smb3server import write_times
 from smb3server.access import required
 from smb3server.backends.errno_status import as_status_error
 from smb3server.channel import RemoteMemory, remote_buffers
 from smb3server.commands import pipe_turns
-from smb3server.notify import report_write
+from smb3server.files import write_times
+from smb3server.files.notify import report_write
 from smb3server.open import Open, find_open
 from smb3server.request import Interim, Pending, Request, Response, handles
 from smb3server.stable_storage import start_flush

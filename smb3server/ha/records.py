@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from smb3server.leases import Lease, Oplock
+from smb3server.files.caching import Lease, Oplock
 from smb3server.session import Identity
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from smb3server import notify
-from smb3server.notify import NotifyHub, Watcher
+from smb3server.files import notify
+from smb3server.files.notify import NotifyHub, Watcher
 from smb3server.wire.change_notify import Action, Notification, NotifyFilter
 
 NAME = int(NotifyFilter.FILE_NAME)

@@ -13,7 +13,7 @@ from smb3server.client.channels import BoundSession
 from smb3server.config import parse_arguments
 from smb3server.connection import Connection
 from smb3server.fabrics import make_provider
-from smb3server.leases import Holder
+from smb3server.files.caching import Holder
 from smb3server.net.tcp import PATIENCE, TcpTransport
 from smb3server.service import Service
 from smb3server.session import CHANNEL_SILENCE

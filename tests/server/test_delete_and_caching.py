@@ -9,7 +9,7 @@ import pytest
 
 from smb3server.client import ServerError
 from smb3server.client.files import READ_WRITE
-from smb3server.leases import HANDLE, READ
+from smb3server.files.caching import HANDLE, READ
 from smb3server.wire.create import CreateDisposition, CreateOptions
 from smb3server.wire.create_contexts import RawContext
 from smb3server.wire.oplock_break import LeaseBreakNotification, OplockLevel

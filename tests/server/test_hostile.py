@@ -16,7 +16,7 @@ import spnego
 
 from smb3server.commands import query_directory
 from smb3server.connection import Connection
-from smb3server.expression import compile_expression
+from smb3server.files.wildcards import compile_expression
 from smb3server.net.tcp import HIGH_WATER_UNTRUSTED
 from smb3server.session import Session
 from smb3server.settings.server import Settings

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from smb3server.leases import HANDLE, NONE, READ, WRITE, Caching, Holder, Lease, Oplock
+from smb3server.files.caching import HANDLE, NONE, READ, WRITE, Caching, Holder, Lease, Oplock
 from smb3server.wire.oplock_break import OplockLevel
 
 RH, RW, RWH = READ | HANDLE, READ | WRITE, READ | WRITE | HANDLE

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smb3server import range_index
-from smb3server.locks import MAX_OFFSET, Lock, LockTable, valid_range
-from smb3server.range_index import RangeIndex
+from smb3server.files import range_index
+from smb3server.files.locks import MAX_OFFSET, Lock, LockTable, valid_range
+from smb3server.files.range_index import RangeIndex
 
 A, B, C = object(), object(), object()
 offsets = st.one_of(st.integers(0, 12), st.integers(MAX_OFFSET - 12, MAX_OFFSET), st.integers(2**63 - 4, 2**63 + 4))

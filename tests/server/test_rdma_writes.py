@@ -8,7 +8,7 @@ from pathlib import Path
 
 from smb3server.client import RemoteFile, Tree
 from smb3server.client.files import READ_WRITE
-from smb3server.leases import Caching
+from smb3server.files.caching import Caching
 from smb3server.wire import oplock_break
 from smb3server.wire.create import CreateDisposition
 from tests.server.test_leases import Recorder

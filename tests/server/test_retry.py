@@ -12,7 +12,7 @@ from smb3server import waiting
 from smb3server.backends.base import FolderNotRead
 from smb3server.break_notifications import BreakNotifications
 from smb3server.connection import Connection
-from smb3server.leases import Caching
+from smb3server.files.caching import Caching
 from smb3server.long_work import LongWork
 from smb3server.request import CompoundState, Disconnect, Interim, Pending, Request, Response
 from smb3server.waiting import MustWait, retry

@@ -15,12 +15,13 @@ from typing import Any, cast
 
 import pytest
 
-from smb3server import flushes, granting, host_locks, notify
+from smb3server import granting
 from smb3server.backends.local.backend import LocalBackend
 from smb3server.commands import rename
+from smb3server.files import flushes, host_locks, notify
+from smb3server.files.caching import READ
+from smb3server.files.locks import LockTable, Waiter
 from smb3server.ha import persistence
-from smb3server.leases import READ
-from smb3server.locks import LockTable, Waiter
 from smb3server.lookups import when_read
 from smb3server.open import Open
 from smb3server.opening import Opening

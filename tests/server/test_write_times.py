@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from smb3server import write_times
-from smb3server.files import File
+from smb3server.files import write_times
+from smb3server.files.file import File
+from smb3server.files.write_times import FREEZE, THAW, WriteTime
 from smb3server.open import Open
-from smb3server.write_times import FREEZE, THAW, WriteTime
 
 
 class Store:

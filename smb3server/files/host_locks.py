@@ -12,7 +12,7 @@ import struct
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from smb3server.locks import LockTable
+    from smb3server.files.locks import LockTable
     from smb3server.open import Open
 
 _FLOCK = struct.Struct("hh4xqqi4x")

@@ -15,7 +15,7 @@ from smb3server.backends import filetime
 
 if TYPE_CHECKING:
     from smb3server.backends.base import FileInfo, Handle
-    from smb3server.files import File
+    from smb3server.files.file import File
     from smb3server.open import Open
 
 WRITE_TIME_DELAY = 2.0

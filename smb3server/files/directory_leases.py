@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smb3server.leases import NONE, Lease
+from smb3server.files.caching import NONE, Lease
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Path
-    from smb3server.files import File
+    from smb3server.files.file import File
     from smb3server.open import Open
 
 

@@ -9,17 +9,17 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from smb3server import notify, share_modes
-from smb3server.leases import Breaks, Caching, Holder, Lease, LeaseTables
-from smb3server.locks import LockTable
+from smb3server.files import notify, share_modes
+from smb3server.files.caching import Breaks, Caching, Holder, Lease, LeaseTables
+from smb3server.files.locks import LockTable
 from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import Access
 
 if TYPE_CHECKING:
     from smb3server.backends.base import FileKey, Handle
     from smb3server.ceilings import Usage
+    from smb3server.files.write_times import WriteTime
     from smb3server.open import Open
-    from smb3server.write_times import WriteTime
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from smb3server.range_index import RangeIndex
+from smb3server.files.range_index import RangeIndex
 
 MAX_OFFSET = (1 << 64) - 1
 _Exact = tuple[int, int, bool]
