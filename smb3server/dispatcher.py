@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-from smb3server import checks, replay
+from smb3server import checks
 from smb3server.backends.errno_status import as_status_error
 from smb3server.crypto.encryption import ENCRYPTED, TRANSFORM, TRANSFORM_PROTOCOL_ID, TRANSFORM_SIZE
 from smb3server.reply import Reply, ReplyWriter
@@ -31,15 +31,16 @@ from smb3server.request import (
     Request,
     Response,
 )
+from smb3server.state import replay
 from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, Command, Header, HeaderFlags
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.errors import DecodeError
 
 if TYPE_CHECKING:
-    from smb3server.connection import Connection
     from smb3server.ha.persistence import Persistence
     from smb3server.ha.store import StoreError
-    from smb3server.session import Session
+    from smb3server.state.connection import Connection
+    from smb3server.state.session import Session
     from smbdirect.message_transport import InboundMessage
 
 log = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
-from smb3server.connection import Connection
-from smb3server.session import Session, SessionState
+from smb3server.state.connection import Connection
+from smb3server.state.session import Session, SessionState
 
 log = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ from smb3server.wire.negotiate import Capability
 from smbdirect.pump import SmbDirectTransport
 
 if TYPE_CHECKING:
-    from smb3server.connection import Connection
     from smb3server.server import Server
-    from smb3server.session import Session
+    from smb3server.state.connection import Connection
+    from smb3server.state.session import Session
 
 Json = dict[str, Any]
 

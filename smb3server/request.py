@@ -17,11 +17,11 @@ from smb3server.wire.header import Command, Header
 from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
-    from smb3server.connection import Connection
     from smb3server.crypto.signing import Signer
-    from smb3server.open import Open
-    from smb3server.session import Session
-    from smb3server.tree import TreeConnect
+    from smb3server.state.connection import Connection
+    from smb3server.state.open import Open
+    from smb3server.state.session import Session
+    from smb3server.state.tree import TreeConnect
 
 Buffer = bytes | bytearray | memoryview
 FileId = tuple[int, int]

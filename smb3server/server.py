@@ -17,23 +17,23 @@ from smb3server.auth.accounts import Accounts
 from smb3server.auth.guessing import Guesses
 from smb3server.auth.principals import Principals
 from smb3server.auth.users import UserDatabase
-from smb3server.break_notifications import BreakNotifications
-from smb3server.ceilings import Ceilings
 from smb3server.commands import load
-from smb3server.connection import Connection
-from smb3server.durable import HandleCounts
 from smb3server.files.file import FileTable
 from smb3server.files.flushes import Flushes
-from smb3server.host_changes import HostChanges
 from smb3server.idle import IdleSweep
 from smb3server.long_work import LongWork
 from smb3server.net.buffers import BufferPool
 from smb3server.net.interfaces import InterfaceList
 from smb3server.process.turns import Turns
-from smb3server.replay import Replays
-from smb3server.session import Identity, Session, SessionState
 from smb3server.settings.server import Settings
-from smb3server.tree import IPC_SHARE_NAME, Share, ShareType
+from smb3server.state.break_notifications import BreakNotifications
+from smb3server.state.ceilings import Ceilings
+from smb3server.state.connection import Connection
+from smb3server.state.durable import HandleCounts
+from smb3server.state.host_changes import HostChanges
+from smb3server.state.replay import Replays
+from smb3server.state.session import Identity, Session, SessionState
+from smb3server.state.tree import IPC_SHARE_NAME, Share, ShareType
 from smb3server.watchdog import Watchdog
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.strangers import Strangers
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from smb3server.ha.lease_keeper import Fence
     from smb3server.ha.persistence import Persistence
     from smb3server.net.fabric_choice import Choice
-    from smb3server.open import Open
+    from smb3server.state.open import Open
     from smbdirect.message_transport import MessageTransport
 
 log = logging.getLogger(__name__)

@@ -32,7 +32,7 @@ from smb3server.privileges import Privileges, in_force
 from smb3server.process.state_lock import StateLock
 from smb3server.report import collect
 from smb3server.server import Server
-from smb3server.tree import Share, ShareCapabilities, ShareFlags, ShareType
+from smb3server.state.tree import Share, ShareCapabilities, ShareFlags, ShareType
 
 if TYPE_CHECKING:
     from smb3server.ha.cluster import Cluster

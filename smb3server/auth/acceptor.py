@@ -24,7 +24,7 @@ from smb3server.auth.ntlm_logon import LogonError, NtlmLogon
 from smb3server.auth.principals import Principals
 from smb3server.auth.spnego_tokens import KERBEROS, MS_KERBEROS, NTLM, gss_mechanism
 from smb3server.auth.users import UserDatabase
-from smb3server.session import Identity
+from smb3server.state.session import Identity
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.errors import DecodeError
 

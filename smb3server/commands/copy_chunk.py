@@ -24,8 +24,8 @@ from smbdirect.errors import DecodeError
 if TYPE_CHECKING:
     from smb3server.backends.base import Handle
     from smb3server.commands.ioctl import Control
-    from smb3server.open import Open
     from smb3server.request import Pending
+    from smb3server.state.open import Open
 
 MAX_CHUNKS = 256
 """ServerSideCopyMaxNumberofChunks (3.3.3)."""

@@ -34,7 +34,7 @@ from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.errors import DecodeError
 
 if TYPE_CHECKING:
-    from smb3server.connection import Connection
+    from smb3server.state.connection import Connection
 
 _FILETIME_EPOCH = 11644473600
 _SALT_SIZE = 32

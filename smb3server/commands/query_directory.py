@@ -12,10 +12,10 @@ from smb3server.backends.base import FolderNotRead, OpenRequest
 from smb3server.backends.names import has_wildcards, short_name
 from smb3server.files.wildcards import compile_expression
 from smb3server.lookups import folder_read
-from smb3server.open import Open, find_open
 from smb3server.presentation import Hides, hidden
 from smb3server.request import Pending, Request, Response, handles
-from smb3server.tree import ShareFlags
+from smb3server.state.open import Open, find_open
+from smb3server.state.tree import ShareFlags
 from smb3server.wire.create import Access
 from smb3server.wire.directory_info import LEVELS, Packer
 from smb3server.wire.file_info import FileInfoClass

@@ -8,12 +8,12 @@ import logging
 import os
 
 from smb3server.backends.errno_status import as_status_error
-from smb3server.ceilings import Lent, Usage
 from smb3server.channel import RemoteMemory, remote_buffers
 from smb3server.commands import pipe_turns
-from smb3server.open import Open, find_open
 from smb3server.read_size import fits_message
 from smb3server.request import Interim, Pending, Request, Response, handles
+from smb3server.state.ceilings import Lent, Usage
+from smb3server.state.open import Open, find_open
 from smb3server.wire.create import Access
 from smb3server.wire.header import Command
 from smb3server.wire.read_write import READ_DATA_OFFSET, READ_RESPONSE, ReadRequest, ReadResponse, parse_read_request

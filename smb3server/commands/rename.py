@@ -24,8 +24,8 @@ from smb3server.wire.status import NtStatus, StatusError
 if TYPE_CHECKING:
     from smb3server.backends.base import Backend, FileInfo, FileKey, Path
     from smb3server.files.file import File
-    from smb3server.open import Open
     from smb3server.request import Pending, Request, Response
+    from smb3server.state.open import Open
 
 OPENS_AT_ONCE = 128
 """Opens whose path is asked for before others get their turn."""

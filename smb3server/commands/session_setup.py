@@ -8,14 +8,14 @@ from functools import partial
 
 from smb3server.auth.acceptor import Acceptor
 from smb3server.auth.guessing import LogonDelayed
-from smb3server.connection import Connection
 from smb3server.crypto import preauth
 from smb3server.crypto.algorithms import SigningAlgorithm
 from smb3server.crypto.encryption import SessionCipher
 from smb3server.crypto.kdf import derive_session_keys, derive_signing_key
 from smb3server.crypto.signing import make_signer
 from smb3server.request import Buffer, Interim, Pending, Request, Response, handles
-from smb3server.session import Channel, Session, SessionState
+from smb3server.state.connection import Connection
+from smb3server.state.session import Channel, Session, SessionState
 from smb3server.wire.header import HEADER_SIZE, Command, HeaderFlags
 from smb3server.wire.negotiate import Dialect, SecurityMode
 from smb3server.wire.session import (

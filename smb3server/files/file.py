@@ -17,9 +17,9 @@ from smb3server.wire.create import Access
 
 if TYPE_CHECKING:
     from smb3server.backends.base import FileKey, Handle
-    from smb3server.ceilings import Usage
     from smb3server.files.write_times import WriteTime
-    from smb3server.open import Open
+    from smb3server.state.ceilings import Usage
+    from smb3server.state.open import Open
 
 log = logging.getLogger(__name__)
 

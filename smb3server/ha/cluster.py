@@ -38,8 +38,8 @@ from smb3server.ha.view import (
 )
 
 if TYPE_CHECKING:
-    from smb3server.connection import Connection
     from smb3server.server import Server
+    from smb3server.state.connection import Connection
 
 log = logging.getLogger(__name__)
 

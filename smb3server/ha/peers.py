@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from smb3server.ha.store import Condition, ConditionFailed, Delete, DeletePrefix, Operation, Put, Store, StoreError
 
 if TYPE_CHECKING:
-    from smb3server.connection import Connection
+    from smb3server.state.connection import Connection
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from smb3server.ha.store import MAX_BATCH, Condition, ConditionFailed, Delete, O
 from smb3server.process.turns import call_apart
 
 if TYPE_CHECKING:
-    from smb3server.open import Open
+    from smb3server.state.open import Open
 
 log = logging.getLogger(__name__)
 

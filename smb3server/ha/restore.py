@@ -21,25 +21,25 @@ from smb3server.access import masks
 from smb3server.access.caller import caller_of
 from smb3server.backends.base import Disposition, Handle, Kind, OpenRequest
 from smb3server.backends.deferred import DeferredHandle
-from smb3server.durable import Durability
 from smb3server.files import host_locks
 from smb3server.files.caching import Lease, Oplock
 from smb3server.files.locks import Lock
 from smb3server.ha.records import CachingRecord, OpenRecord, opens_prefix, parse
 from smb3server.ha.store import Delete, Entry, StoreError
-from smb3server.open import Open
 from smb3server.process import garbage as collector
-from smb3server.session import Identity, Session, SessionState
-from smb3server.tree import TreeConnect
+from smb3server.state.durable import Durability
+from smb3server.state.open import Open
+from smb3server.state.session import Identity, Session, SessionState
+from smb3server.state.tree import TreeConnect
 from smb3server.wire.create import Access, CreateAction, CreateOptions
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Backend
-    from smb3server.connection import Connection
     from smb3server.files.file import File
     from smb3server.ha.persistence import Domain
     from smb3server.server import Server
-    from smb3server.tree import Share
+    from smb3server.state.connection import Connection
+    from smb3server.state.tree import Share
 
 log = logging.getLogger(__name__)
 

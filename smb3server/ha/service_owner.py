@@ -31,10 +31,10 @@ from smb3server.wire.share_redirect import share_redirect
 from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
-    from smb3server.connection import Connection
     from smb3server.request import Request
     from smb3server.server import Server
-    from smb3server.tree import Share
+    from smb3server.state.connection import Connection
+    from smb3server.state.tree import Share
 
 log = logging.getLogger(__name__)
 

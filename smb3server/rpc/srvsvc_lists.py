@@ -13,9 +13,9 @@ from smb3server.rpc.ndr import ERROR_ACCESS_DENIED, ERROR_INVALID_LEVEL, text
 from smb3server.wire.create import Access
 
 if TYPE_CHECKING:
-    from smb3server.open import Open
     from smb3server.server import Server
-    from smb3server.session import Session
+    from smb3server.state.open import Open
+    from smb3server.state.session import Session
 
 _SESSION_INFO = {
     0: srvs.SESSION_INFO_0,

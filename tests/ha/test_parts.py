@@ -25,13 +25,13 @@ from smb3server.ha.view import MoveClientEvent, NodeChanged, NodeEvent, Question
 from smb3server.ha.witness_source import WitnessSource
 from smb3server.server import Server
 from smb3server.settings.server import Settings
-from smb3server.tree import Share
+from smb3server.state.tree import Share
 from smb3server.wire import share_redirect as redirect
 from witness import cluster as witness
 from witness.ndr import AddressInfo, InterfaceState
 
 if TYPE_CHECKING:
-    from smb3server.open import Open
+    from smb3server.state.open import Open
 
 MAC = bytes.fromhex("020000000001")
 

@@ -24,7 +24,7 @@ from smb3server.ha.store import MAX_BATCH, Condition, Operation, Put, Store, Sto
 from smb3server.ha.tickle import PER_TURN, Tickler, end_connections, packet
 
 if TYPE_CHECKING:
-    from smb3server.connection import Connection
+    from smb3server.state.connection import Connection
 
 PORTS = st.integers(0, 0xFFFF)
 NUMBERS = st.integers(0, 0xFFFFFFFF)

@@ -19,9 +19,9 @@ from smb3server.ha.records import key_of
 from smb3server.ha.restore import restore
 from smb3server.ha.sqlite_store import SqliteStore
 from smb3server.ha.store import Put
-from smb3server.open import Open
 from smb3server.server import Server
-from smb3server.tree import Share
+from smb3server.state.open import Open
+from smb3server.state.tree import Share
 from smb3server.wire.create import CreateAction
 
 pytestmark = [

@@ -7,16 +7,16 @@ import socket
 from pathlib import Path
 from typing import Any, cast
 
-from smb3server.break_notifications import BreakNotifications, live_connection
 from smb3server.client import Client, open_rdma, open_tcp
 from smb3server.client.channels import BoundSession
 from smb3server.config import parse_arguments
-from smb3server.connection import Connection
 from smb3server.fabrics import make_provider
 from smb3server.files.caching import Holder
 from smb3server.net.tcp import PATIENCE, TcpTransport
 from smb3server.service import Service
-from smb3server.session import CHANNEL_SILENCE
+from smb3server.state.break_notifications import BreakNotifications, live_connection
+from smb3server.state.connection import Connection
+from smb3server.state.session import CHANNEL_SILENCE
 from smbdirect.constants import KEEPALIVE_INTERVAL, KEEPALIVE_RESPONSE_TIMEOUT
 from smbdirect.pump import SmbDirectTransport
 from tools import own_user

@@ -23,11 +23,11 @@ from smb3server.files.caching import READ
 from smb3server.files.locks import LockTable, Waiter
 from smb3server.ha import persistence
 from smb3server.lookups import when_read
-from smb3server.open import Open
 from smb3server.opening import Opening
 from smb3server.request import HANDLERS, Request
 from smb3server.settings.server import Settings
-from smb3server.tree import Share
+from smb3server.state.open import Open
+from smb3server.state.tree import Share
 from smb3server.wire import lock, oplock_break, read_write
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.header import Command, HeaderFlags

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smb3server.sequence import CommandSequenceWindow
+from smb3server.state.message_window import CommandSequenceWindow
 
 
 def test_first_message_id_is_zero_and_only_that() -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from smb3server.backends.base import Backend, User
     from smb3server.ha.persistence import Domain
     from smb3server.request import Request
-    from smb3server.session import Identity, Session
+    from smb3server.state.session import Identity, Session
 
 IPC_SHARE_NAME = "IPC$"
 

@@ -12,15 +12,15 @@ from smb3server import waiting
 from smb3server.dispatcher import Dispatcher
 from smb3server.process.turns import call_apart
 from smb3server.request import HANDLERS, Buffer, Handler, Interim, Pending, Request, Response
-from smb3server.sequence import CommandSequenceWindow
+from smb3server.state.message_window import CommandSequenceWindow
 from smb3server.wire.header import Command
 from smb3server.wire.status import StatusError
 
 if TYPE_CHECKING:
     from smb3server.auth.acceptor import Acceptor
-    from smb3server.ceilings import Usage
     from smb3server.server import Server
-    from smb3server.session import Session
+    from smb3server.state.ceilings import Usage
+    from smb3server.state.session import Session
     from smbdirect.message_transport import MessageTransport
     from smbdirect.strangers import Stranger
 

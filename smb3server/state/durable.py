@@ -12,9 +12,9 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from smb3server import replay
 from smb3server.backends.deferred import DeferredHandle
 from smb3server.files.caching import HANDLE, Lease, Oplock, Timer
+from smb3server.state import replay
 from smb3server.wire import create_contexts as contexts
 from smb3server.wire.header import HeaderFlags
 from smb3server.wire.negotiate import Capability
@@ -23,11 +23,11 @@ from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
     from smb3server.files.file import File
-    from smb3server.open import Open
     from smb3server.opening import Opening
     from smb3server.request import Request
-    from smb3server.session import Session
-    from smb3server.tree import TreeConnect
+    from smb3server.state.open import Open
+    from smb3server.state.session import Session
+    from smb3server.state.tree import TreeConnect
 
 log = logging.getLogger(__name__)
 

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Protocol
 from smb3server.backends.deferred import DeferredHandle
 from smb3server.files import write_times
 from smb3server.files.caching import Lease, Oplock
-from smb3server.replay import Replayable, check_sequence
 from smb3server.request import RELATED_FILE_ID, FileId, Request
+from smb3server.state.replay import Replayable, check_sequence
 from smb3server.wire.header import HeaderFlags
 from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Handle, Path
-    from smb3server.ceilings import Usage
     from smb3server.commands.query_directory import Enumeration
-    from smb3server.durable import Durability
     from smb3server.files.file import File
     from smb3server.files.notify import Watcher
-    from smb3server.session import Session
-    from smb3server.tree import TreeConnect
+    from smb3server.state.ceilings import Usage
+    from smb3server.state.durable import Durability
+    from smb3server.state.session import Session
+    from smb3server.state.tree import TreeConnect
 
 log = logging.getLogger(__name__)
 

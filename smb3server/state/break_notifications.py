@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from smb3server.durable import close_if_disconnected, may_come_back
 from smb3server.files.caching import Holder, Lease, Oplock, Timer
 from smb3server.process.turns import call_in_own_turn
+from smb3server.state.durable import close_if_disconnected, may_come_back
 from smb3server.wire.oplock_break import (
     ACK_REQUIRED,
     LEASE_BREAK_NOTIFICATION,
@@ -19,9 +19,9 @@ from smb3server.wire.oplock_break import (
 )
 
 if TYPE_CHECKING:
-    from smb3server.connection import Connection
-    from smb3server.open import Open
-    from smb3server.session import Session
+    from smb3server.state.connection import Connection
+    from smb3server.state.open import Open
+    from smb3server.state.session import Session
 
 
 RETRY_DELAY = 1.0

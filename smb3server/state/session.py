@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
     from smb3server.access.check import Token
     from smb3server.backends.base import User
-    from smb3server.ceilings import Usage
-    from smb3server.connection import Connection
     from smb3server.crypto.encryption import SessionCipher
     from smb3server.crypto.signing import Signer
-    from smb3server.open import Open
     from smb3server.server import Server
-    from smb3server.tree import TreeConnect
+    from smb3server.state.ceilings import Usage
+    from smb3server.state.connection import Connection
+    from smb3server.state.open import Open
+    from smb3server.state.tree import TreeConnect
 
 
 class SessionState(enum.Enum):
