@@ -28,14 +28,14 @@ from smb3server.backends.base import (
     PathNotFound,
     User,
 )
+from smb3server.dispatch.long_work import Steps
+from smb3server.dispatch.reserving import reserve
+from smb3server.dispatch.waiting import MustWait
 from smb3server.files import notify, symlinks
 from smb3server.files.caching import Lease
 from smb3server.files.file import LEASE_STAT_ACCESS, STAT_ACCESS, File, FileTable
-from smb3server.long_work import Steps
-from smb3server.reserving import reserve
 from smb3server.state.durable import forget_ghosts, held_for_owner
 from smb3server.state.open import Open
-from smb3server.waiting import MustWait
 from smb3server.wire import create_contexts as contexts
 from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import Access, CreateAction, CreateDisposition, CreateOptions, CreateRequest
@@ -46,7 +46,7 @@ from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Backend
-    from smb3server.request import Request
+    from smb3server.dispatch.request import Request
 
 ARCHIVE = 0x20
 SETTABLE = 0x00003127

@@ -18,10 +18,11 @@ from smb3server.auth.guessing import Guesses
 from smb3server.auth.principals import Principals
 from smb3server.auth.users import UserDatabase
 from smb3server.commands import load
+from smb3server.dispatch.long_work import LongWork
+from smb3server.dispatch.watchdog import Watchdog
 from smb3server.files.file import FileTable
 from smb3server.files.flushes import Flushes
 from smb3server.idle import IdleSweep
-from smb3server.long_work import LongWork
 from smb3server.net.buffers import BufferPool
 from smb3server.net.interfaces import InterfaceList
 from smb3server.process.turns import Turns
@@ -34,7 +35,6 @@ from smb3server.state.host_changes import HostChanges
 from smb3server.state.replay import Replays
 from smb3server.state.session import Identity, Session, SessionState
 from smb3server.state.tree import IPC_SHARE_NAME, Share, ShareType
-from smb3server.watchdog import Watchdog
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.strangers import Strangers
 

@@ -59,7 +59,11 @@ OUTSIDE_WORLD = ("asyncio", "socket", "select", "selectors", "threading", "time"
 RULES = (
     Rule(("smbdirect",), ("smb3server", "witness", "tools"), "the transport knows nothing of what it carries"),
     Rule(("smb3server", "witness"), ("tools",), "tools are not installed"),
-    Rule(("witness",), ("smb3server.commands", "smb3server.dispatcher", "smb3server.server"), "witness stands alone"),
+    Rule(
+        ("witness",),
+        ("smb3server.commands", "smb3server.dispatch.dispatcher", "smb3server.server"),
+        "witness stands alone",
+    ),
     Rule(CORE, OUTSIDE_WORLD, "the core has no I/O, clock or randomness"),
     Rule(CORE, ("smbdirect.providers", "smbdirect.pump", "smbdirect.transport"), "the core knows no provider"),
     Rule(IWARP_CODECS, OUTSIDE_WORLD, "protocol layers of a provider are sans-I/O"),
@@ -75,7 +79,11 @@ RULES = (
         tuple(f"smb3server.{name}" for name in ("commands", "dispatcher", "backends", "server", "session", "open")),
         "codecs know no server",
     ),
-    Rule(("smb3server.backends",), ("smb3server.wire", "smb3server.commands", "smb3server.dispatcher"), "no SMB types"),
+    Rule(
+        ("smb3server.backends",),
+        ("smb3server.wire", "smb3server.commands", "smb3server.dispatch.dispatcher"),
+        "no SMB types",
+    ),
     Rule(("smb3server.backends",), ("smbdirect.providers", "smbdirect.connection"), "backends know no transport"),
     Rule(
         ("smb3server.access",),
@@ -86,7 +94,7 @@ RULES = (
     ),
     Rule(
         ("smb3server.files.caching", "smb3server.files.locks"),
-        (*OUTSIDE_WORLD, "smb3server.process.turns", "smb3server.waiting"),
+        (*OUTSIDE_WORLD, "smb3server.process.turns", "smb3server.dispatch.waiting"),
         "caching rights and locks are state machines: who waits is called by those who own the loop",
     ),
     Rule(("smb3server.commands",), ("smbdirect.providers", "smbdirect.connection"), "commands know no provider"),

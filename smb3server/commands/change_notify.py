@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from smb3server.dispatch.request import Interim, Pending, Request, handles
 from smb3server.files.notify import Watcher, from_backend
-from smb3server.request import Interim, Pending, Request, handles
 from smb3server.state.open import Open, find_open
 from smb3server.wire.change_notify import WATCH_TREE, parse_change_notify_request
 from smb3server.wire.create import Access

@@ -12,8 +12,8 @@ from smb3server.access import required
 from smb3server.backends.errno_status import as_status_error
 from smb3server.commands.file_levels import handle_of
 from smb3server.commands.set_info import report
-from smb3server.request import Request, Response
-from smb3server.stable_storage import after_flush, flushed
+from smb3server.dispatch.request import Request, Response
+from smb3server.dispatch.stable_storage import after_flush, flushed
 from smb3server.wire import fsctl as wire
 from smb3server.wire.change_notify import NotifyFilter
 from smb3server.wire.create import Access
@@ -24,7 +24,7 @@ from smbdirect.errors import DecodeError
 if TYPE_CHECKING:
     from smb3server.backends.base import Handle
     from smb3server.commands.ioctl import Control
-    from smb3server.request import Pending
+    from smb3server.dispatch.request import Pending
     from smb3server.state.open import Open
 
 MAX_CHUNKS = 256

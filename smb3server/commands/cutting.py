@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from smb3server.long_work import Steps, run_steps
-from smb3server.request import Pending, Request, Response
+from smb3server.dispatch.long_work import Steps, run_steps
+from smb3server.dispatch.request import Pending, Request, Response
 from smb3server.state.open import Open
 
 

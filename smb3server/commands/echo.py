@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from smb3server.request import Request, Response, handles
+from smb3server.dispatch.request import Request, Response, handles
 from smb3server.wire.header import Command
 from smb3server.wire.session import EMPTY, Empty
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from smb3server.backends.errno_status import as_status_error
+from smb3server.dispatch.request import Interim, Pending, Request, Response, handles
+from smb3server.dispatch.stable_storage import start_flush
 from smb3server.files import write_times
-from smb3server.request import Interim, Pending, Request, Response, handles
-from smb3server.stable_storage import start_flush
 from smb3server.state.open import find_open
 from smb3server.wire.create import Access
 from smb3server.wire.flush import FLUSH_RESPONSE, FlushResponse, parse_request

@@ -12,9 +12,9 @@ from smb3server.commands.file_levels import handle_of
 from smb3server.commands.fs_levels import volume_object_id
 from smb3server.commands.ioctl import Control, fsctl
 from smb3server.commands.set_info import report
-from smb3server.long_work import Steps, run_steps
-from smb3server.request import Pending, Response
-from smb3server.stable_storage import after_flush
+from smb3server.dispatch.long_work import Steps, run_steps
+from smb3server.dispatch.request import Pending, Response
+from smb3server.dispatch.stable_storage import after_flush
 from smb3server.state.open import Open
 from smb3server.wire import fsctl as wire
 from smb3server.wire.change_notify import NotifyFilter

@@ -7,8 +7,8 @@ import struct
 
 from smb3server.commands.ioctl import NO_FILE, Control, fsctl
 from smb3server.commands.negotiate import select_dialect
+from smb3server.dispatch.request import Buffer, Disconnect, Response
 from smb3server.net.interfaces import pack_interfaces, rdma_capable
-from smb3server.request import Buffer, Disconnect, Response
 from smb3server.state import durable
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.negotiate import Dialect

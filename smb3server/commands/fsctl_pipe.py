@@ -6,7 +6,7 @@ import struct
 
 from smb3server.commands import pipe_turns
 from smb3server.commands.ioctl import NO_FILE, Control, fsctl
-from smb3server.request import Buffer, Pending, Response
+from smb3server.dispatch.request import Buffer, Pending, Response
 from smb3server.rpc.pipes import PIPES, RpcPipe, normalize
 from smb3server.state.open import Open, Pipe
 from smb3server.state.tree import ShareType

@@ -7,7 +7,7 @@ import struct
 
 from smb3server.commands.ioctl import Control, fsctl
 from smb3server.commands.read import read
-from smb3server.request import Interim, Pending, Request, Response
+from smb3server.dispatch.request import Interim, Pending, Request, Response
 from smb3server.wire.header import Command
 from smb3server.wire.ioctl import IOCTL_RESPONSE
 from smb3server.wire.status import NtStatus, StatusError

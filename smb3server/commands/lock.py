@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from smb3server.dispatch.request import Interim, Pending, Request, Response, handles
+from smb3server.dispatch.waiting import answer
 from smb3server.files import host_locks
 from smb3server.files.file import File
 from smb3server.files.locks import Lock, Waiter, valid_range
-from smb3server.request import Interim, Pending, Request, Response, handles
 from smb3server.state.open import Open, find_open
-from smb3server.waiting import answer
 from smb3server.wire.create import Access
 from smb3server.wire.header import Command
 from smb3server.wire.lock import LOCK_RESPONSE, LockElement, LockFlags, LockRequest, LockResponse, parse_request

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from smb3server.crypto import preauth
 from smb3server.crypto.algorithms import PREAUTH_SHA_512, Cipher, SigningAlgorithm
-from smb3server.read_size import fits_message, inline_limit, read_offer, sealed_credits
-from smb3server.request import Buffer, Disconnect, Request, Response, handles
+from smb3server.dispatch.read_size import fits_message, inline_limit, read_offer, sealed_credits
+from smb3server.dispatch.request import Buffer, Disconnect, Request, Response, handles
 from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.negotiate import (
     NEGOTIATE_REQUEST,

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from smb3server.dispatch.request import Interim, Pending, Request, Response, handles
+from smb3server.dispatch.waiting import answer
 from smb3server.files.caching import LEVEL_STATES, Caching, Lease, Oplock
-from smb3server.request import Interim, Pending, Request, Response, handles
 from smb3server.state.open import Open, find_open
-from smb3server.waiting import answer
 from smb3server.wire.header import Command
 from smb3server.wire.oplock_break import (
     LEASE_BREAK,

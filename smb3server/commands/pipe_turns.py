@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Callable
 
 from smb3server.backends.errno_status import as_status_error
-from smb3server.long_work import Steps
-from smb3server.request import Pending, Request, Response
+from smb3server.dispatch.long_work import Steps
+from smb3server.dispatch.request import Pending, Request, Response
 from smb3server.state.open import Open, Pipe
 from smb3server.wire.status import NtStatus, StatusError
 

@@ -8,10 +8,10 @@ import logging
 import os
 
 from smb3server.backends.errno_status import as_status_error
-from smb3server.channel import RemoteMemory, remote_buffers
 from smb3server.commands import pipe_turns
-from smb3server.read_size import fits_message
-from smb3server.request import Interim, Pending, Request, Response, handles
+from smb3server.dispatch.data_channel import RemoteMemory, remote_buffers
+from smb3server.dispatch.read_size import fits_message
+from smb3server.dispatch.request import Interim, Pending, Request, Response, handles
 from smb3server.state.ceilings import Lent, Usage
 from smb3server.state.open import Open, find_open
 from smb3server.wire.create import Access

@@ -14,8 +14,8 @@ from smb3server.access import decide
 from smb3server.access.caller import Caller, caller_of
 from smb3server.backends.names import split_path, upcase
 from smb3server.commands.file_levels import handle_of, store_all
+from smb3server.dispatch.waiting import MustWait, retry
 from smb3server.files import notify, share_modes
-from smb3server.waiting import MustWait, retry
 from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import Access, ShareAccess
 from smb3server.wire.file_info import RenameFlags, RenameInformation
@@ -23,8 +23,8 @@ from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Backend, FileInfo, FileKey, Path
+    from smb3server.dispatch.request import Pending, Request, Response
     from smb3server.files.file import File
-    from smb3server.request import Pending, Request, Response
     from smb3server.state.open import Open
 
 OPENS_AT_ONCE = 128

@@ -10,11 +10,11 @@ from smb3server.access.of_handle import set_security
 from smb3server.commands.cutting import cut
 from smb3server.commands.file_levels import ATTRIBUTE_DIRECTORY, MODE_BITS, handle_of, store_all
 from smb3server.commands.rename import Link, Rename
+from smb3server.dispatch.long_work import run_steps
+from smb3server.dispatch.request import Pending, Request, Response, handles
+from smb3server.dispatch.reserving import reserve
+from smb3server.dispatch.stable_storage import after_flush
 from smb3server.files import notify, write_times
-from smb3server.long_work import run_steps
-from smb3server.request import Pending, Request, Response, handles
-from smb3server.reserving import reserve
-from smb3server.stable_storage import after_flush
 from smb3server.state.open import Open, find_open
 from smb3server.wire import file_info as wire
 from smb3server.wire.change_notify import Action, NotifyFilter

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from smb3server.request import Disconnect, Interim, Pending, Request, Response, handles
+from smb3server.dispatch.request import Disconnect, Interim, Pending, Request, Response, handles
 from smb3server.state.session import SessionState
 from smb3server.state.tree import Share, ShareFlags, ShareType, TreeConnect
 from smb3server.wire.header import HEADER_SIZE, Command

@@ -6,12 +6,12 @@ import logging
 
 from smb3server.access import required
 from smb3server.backends.errno_status import as_status_error
-from smb3server.channel import RemoteMemory, remote_buffers
 from smb3server.commands import pipe_turns
+from smb3server.dispatch.data_channel import RemoteMemory, remote_buffers
+from smb3server.dispatch.request import Interim, Pending, Request, Response, handles
+from smb3server.dispatch.stable_storage import start_flush
 from smb3server.files import write_times
 from smb3server.files.notify import report_write
-from smb3server.request import Interim, Pending, Request, Response, handles
-from smb3server.stable_storage import start_flush
 from smb3server.state.open import Open, find_open
 from smb3server.wire.create import Access, CreateOptions
 from smb3server.wire.fields import tail

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import GCM
 
 from smb3server.crypto.algorithms import Cipher
-from smb3server.request import Buffer
+from smb3server.dispatch.request import Buffer
 from smbdirect.codec import Codec
 
 TRANSFORM_PROTOCOL_ID = b"\xfdSMB"

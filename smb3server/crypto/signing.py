@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.cmac import CMAC
 
 from smb3server.crypto.algorithms import SigningAlgorithm
-from smb3server.request import Buffer
+from smb3server.dispatch.request import Buffer
 from smb3server.wire.header import SIGNATURE_OFFSET, Command
 
 _MESSAGE_ID = struct.Struct("<Q")

@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from smb3server.dispatch.request import Pending, Response
 from smb3server.files import directory_leases
 from smb3server.files.echo_filter import EchoFilter
 from smb3server.process.turns import call_apart
-from smb3server.request import Pending, Response
 from smb3server.wire.change_notify import (
     Action,
     Notification,

@@ -31,7 +31,7 @@ from smb3server.wire.share_redirect import share_redirect
 from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
-    from smb3server.request import Request
+    from smb3server.dispatch.request import Request
     from smb3server.server import Server
     from smb3server.state.connection import Connection
     from smb3server.state.tree import Share

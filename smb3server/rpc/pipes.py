@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from smb3server.request import Request
+from smb3server.dispatch.request import Request
 from smb3server.rpc.association import Association, AssociationGroups
 from smb3server.rpc.dcerpc import Interface, RpcEndpoint
 from smb3server.server import Server

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from smb3server.backends.deferred import DeferredHandle
+from smb3server.dispatch.request import RELATED_FILE_ID, FileId, Request
 from smb3server.files import write_times
 from smb3server.files.caching import Lease, Oplock
-from smb3server.request import RELATED_FILE_ID, FileId, Request
 from smb3server.state.replay import Replayable, check_sequence
 from smb3server.wire.header import HeaderFlags
 from smb3server.wire.status import NtStatus, StatusError

@@ -11,7 +11,7 @@ from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
-    from smb3server.request import Pending, Request
+    from smb3server.dispatch.request import Pending, Request
     from smb3server.state.open import Open
     from smb3server.state.session import Session
     from smb3server.wire.create import CreateResponse

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import asyncio
 
     from smb3server.backends.base import Backend, User
+    from smb3server.dispatch.request import Request
     from smb3server.ha.persistence import Domain
-    from smb3server.request import Request
     from smb3server.state.session import Identity, Session
 
 IPC_SHARE_NAME = "IPC$"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from smb3server import dispatcher
 from smb3server.client import Client, open_tcp
+from smb3server.dispatch import dispatcher
+from smb3server.dispatch.request import HANDLERS, Request, Response
 from smb3server.process.turns import Turns
-from smb3server.request import HANDLERS, Request, Response
 from smb3server.wire.header import HEADER, HEADER_SIZE, Command, Header
 from tests.server.test_service import configured, port_of, running
 

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from smb3server import dispatcher
+from smb3server.dispatch import dispatcher
 from tools.decoder_cost import CASES, Case, calls, seconds
 
 LINEAR = 2.3

@@ -9,10 +9,10 @@ import time
 import pytest
 
 from smb3server import report
-from smb3server.request import HANDLERS, Request, Response
+from smb3server.dispatch.request import HANDLERS, Request, Response
+from smb3server.dispatch.watchdog import KEPT, LOGS_PER_MINUTE, Turn, Watchdog
 from smb3server.server import Server
 from smb3server.settings.server import Settings
-from smb3server.watchdog import KEPT, LOGS_PER_MINUTE, Turn, Watchdog
 from smb3server.wire.header import Command
 from tests.server.wire_client import ECHO, running
 
@@ -51,9 +51,9 @@ def test_a_slow_command_is_named(
             assert found["count"] == watchdog.count
             assert found["worst"]["seconds"] == max(entry.seconds for entry in slow_turns)
 
-    with caplog.at_level(logging.WARNING, "smb3server.watchdog"):
+    with caplog.at_level(logging.WARNING, "smb3server.dispatch.watchdog"):
         asyncio.run(test())
-    lines = [entry.getMessage() for entry in caplog.records if entry.name == "smb3server.watchdog"]
+    lines = [entry.getMessage() for entry in caplog.records if entry.name == "smb3server.dispatch.watchdog"]
     assert 1 <= len(lines) <= LOGS_PER_MINUTE
     assert any(line.startswith("ECHO of 127.0.0.1 held everybody up for ") for line in lines)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from smb3server.watchdog import Turn
+from smb3server.dispatch.watchdog import Turn
 from tests.watching import watched
 
 

@@ -9,8 +9,8 @@ from unittest.mock import patch
 
 import pytest
 
+from smb3server.dispatch.request import Request
 from smb3server.net import listener, tcp
-from smb3server.request import Request
 from smb3server.state.tree import Share
 from smb3server.wire.header import Command, HeaderFlags
 from smb3server.wire.status import NtStatus, StatusError

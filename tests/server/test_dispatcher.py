@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from smb3server.backends.memory.backend import MemoryBackend
+from smb3server.dispatch.request import HANDLERS, Interim, Pending, Request, Response
 from smb3server.net.tcp import TcpTransport
-from smb3server.request import HANDLERS, Interim, Pending, Request, Response
 from smb3server.settings.server import Settings
 from smb3server.state.tree import Share
 from smb3server.wire.header import Command, HeaderFlags

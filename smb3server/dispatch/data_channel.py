@@ -9,7 +9,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from smb3server.request import Request, Response
+from smb3server.dispatch.request import Request, Response
 from smb3server.wire.read_write import Channel, ReadRequest, WriteRequest, descriptors
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.message_transport import RdmaOperations, RemoteBuffer

@@ -13,7 +13,7 @@ from smb3server.process.turns import call_in_own_turn
 from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
-    from smb3server.request import Request
+    from smb3server.dispatch.request import Request
 
 
 def when_read(

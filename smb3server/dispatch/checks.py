@@ -11,7 +11,7 @@ from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
-    from smb3server.request import Request
+    from smb3server.dispatch.request import Request
     from smb3server.state.session import Session
 
 FILE_ID = struct.Struct("<QQ")
