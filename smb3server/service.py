@@ -18,6 +18,7 @@ from smb3server.auth.acceptor import kerberos_available, keytab_realms
 from smb3server.auth.users import UserDatabase
 from smb3server.backends.base import User
 from smb3server.backends.local.backend import LocalBackend, LocalOptions
+from smb3server.commands.info.presentation import hider
 from smb3server.config import Config, ConfigError, ShareConfig, WitnessConfig
 from smb3server.config_checks import check_address
 from smb3server.fabrics import Fabrics
@@ -27,7 +28,6 @@ from smb3server.ha.sqlite_store import SqliteStore
 from smb3server.ha.store import Store, StoreError
 from smb3server.net.host import ROOT, machine_id, overlapping, port_owners
 from smb3server.net.listener import TcpListener
-from smb3server.presentation import hider
 from smb3server.privileges import Privileges, in_force
 from smb3server.process.state_lock import StateLock
 from smb3server.report import collect

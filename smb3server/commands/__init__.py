@@ -7,6 +7,6 @@ import pkgutil
 
 
 def load() -> None:
-    """Import every module here, which registers every handler."""
-    for module in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{module.name}")
+    """Import every module here and in the folders below, which registers every handler."""
+    for module in pkgutil.walk_packages(__path__, f"{__name__}."):
+        importlib.import_module(module.name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from smb3server import presentation
+from smb3server.commands.info import presentation
 from smb3server.dispatch.request import Request, Response, handles
 from smb3server.state.open import find_open
 from smb3server.wire.close import CLOSE_RESPONSE, POSTQUERY_ATTRIB, CloseResponse, parse_request

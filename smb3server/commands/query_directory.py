@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from smb3server.access import tokens
 from smb3server.backends.base import FolderNotRead, OpenRequest
 from smb3server.backends.names import has_wildcards, short_name
+from smb3server.commands.info.presentation import Hides, hidden
 from smb3server.dispatch.lookups import folder_read
 from smb3server.dispatch.request import Pending, Request, Response, handles
 from smb3server.files.wildcards import compile_expression
-from smb3server.presentation import Hides, hidden
 from smb3server.state.open import Open, find_open
 from smb3server.state.tree import ShareFlags
 from smb3server.wire.create import Access

@@ -22,9 +22,9 @@ from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
+    from smb3server.commands.create.opening import Opening
     from smb3server.dispatch.request import Request
     from smb3server.files.file import File
-    from smb3server.opening import Opening
     from smb3server.state.open import Open
     from smb3server.state.session import Session
     from smb3server.state.tree import TreeConnect

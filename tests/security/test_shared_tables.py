@@ -16,7 +16,7 @@ from smb3server.access.descriptor import Sid
 from smb3server.auth.accounts import Accounts, Known
 from smb3server.client import Client, ServerError, Tree, open_tcp
 from smb3server.client.files import READ_WRITE
-from smb3server.commands import rename
+from smb3server.commands.info import rename
 from smb3server.rpc import lsarpc, pipes, samr, srvsvc
 from smb3server.wire.create import CreateDisposition
 from smb3server.wire.create_contexts import APP_INSTANCE_ID, RawContext

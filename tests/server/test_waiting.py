@@ -15,16 +15,16 @@ from typing import Any, cast
 
 import pytest
 
-from smb3server import granting
 from smb3server.backends.local.backend import LocalBackend
-from smb3server.commands import rename
+from smb3server.commands.create import granting
+from smb3server.commands.create.opening import Opening
+from smb3server.commands.info import rename
 from smb3server.dispatch.lookups import when_read
 from smb3server.dispatch.request import HANDLERS, Request
 from smb3server.files import flushes, host_locks, notify
 from smb3server.files.caching import READ
 from smb3server.files.locks import LockTable, Waiter
 from smb3server.ha import persistence
-from smb3server.opening import Opening
 from smb3server.settings.server import Settings
 from smb3server.state.open import Open
 from smb3server.state.tree import Share

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import struct
 
-from smb3server.commands import pipe_turns
-from smb3server.commands.ioctl import NO_FILE, Control, fsctl
+from smb3server.commands.fsctl import pipe_turns
+from smb3server.commands.fsctl.ioctl import NO_FILE, Control, fsctl
 from smb3server.dispatch.request import Buffer, Pending, Response
 from smb3server.rpc.pipes import PIPES, RpcPipe, normalize
 from smb3server.state.open import Open, Pipe

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from smb3server import presentation
 from smb3server.backends.attributes import COMPRESSED
 from smb3server.backends.names import short_name
+from smb3server.commands.info import presentation
 from smb3server.wire import file_info as wire
 from smb3server.wire.create import Access, CreateOptions
 from smb3server.wire.file_info import FileInfoClass

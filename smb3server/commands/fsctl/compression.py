@@ -6,9 +6,9 @@ import struct
 
 from smb3server.access import required
 from smb3server.backends.attributes import COMPRESSED
-from smb3server.commands.file_levels import handle_of
-from smb3server.commands.ioctl import Control, fsctl
-from smb3server.commands.set_info import report
+from smb3server.commands.fsctl.ioctl import Control, fsctl
+from smb3server.commands.info.file_levels import handle_of
+from smb3server.commands.info.set_info import report
 from smb3server.wire.change_notify import NotifyFilter
 from smb3server.wire.fsctl import CompressionFormat
 from smb3server.wire.ioctl import Fsctl

@@ -8,18 +8,19 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from smb3server import granting, presentation
 from smb3server.access import decide, masks
 from smb3server.backends import names
 from smb3server.backends.attributes import REPARSE_POINT
 from smb3server.backends.base import FileInfo
-from smb3server.commands.cutting import one_step
+from smb3server.commands.create import granting
+from smb3server.commands.create.opening import Opening
+from smb3server.commands.info import presentation
+from smb3server.commands.info.truncate import one_step
 from smb3server.dispatch.long_work import Steps, on_worker
 from smb3server.dispatch.request import Interim, Pending, Request, Response, handles
 from smb3server.dispatch.waiting import retry
 from smb3server.files.caching import Lease
 from smb3server.files.notify import fold
-from smb3server.opening import Opening
 from smb3server.state import durable, replay
 from smb3server.state.open import Open, client_guid_of
 from smb3server.state.tree import ShareType

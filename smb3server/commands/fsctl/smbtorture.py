@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 
-from smb3server.commands.ioctl import Control, fsctl
+from smb3server.commands.fsctl.ioctl import Control, fsctl
 from smb3server.commands.read import read
 from smb3server.dispatch.request import Interim, Pending, Request, Response
 from smb3server.wire.header import Command

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import struct
 
-from smb3server.commands.ioctl import NO_FILE, Control, fsctl
+from smb3server.commands.fsctl.ioctl import NO_FILE, Control, fsctl
 from smb3server.commands.negotiate import select_dialect
 from smb3server.dispatch.request import Buffer, Disconnect, Response
 from smb3server.net.interfaces import pack_interfaces, rdma_capable

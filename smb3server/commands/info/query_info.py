@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from smb3server.access import required
 from smb3server.access.of_handle import query_security
-from smb3server.commands.file_levels import FILE_LEVELS, PIPE_LEVELS
-from smb3server.commands.fs_levels import FS_LEVELS
+from smb3server.commands.info.file_levels import FILE_LEVELS, PIPE_LEVELS
+from smb3server.commands.info.fs_levels import FS_LEVELS
 from smb3server.dispatch.request import Request, Response, handles
 from smb3server.state.open import Open, find_open
 from smb3server.wire.create import Access

@@ -7,11 +7,11 @@ import struct
 from typing import TYPE_CHECKING
 
 from smb3server.access import required
-from smb3server.commands.copy_chunk import copy_chunk, duplicate_extents, request_resume_key
-from smb3server.commands.file_levels import handle_of
-from smb3server.commands.fs_levels import volume_object_id
-from smb3server.commands.ioctl import Control, fsctl
-from smb3server.commands.set_info import report
+from smb3server.commands.fsctl.copy_chunk import copy_chunk, duplicate_extents, request_resume_key
+from smb3server.commands.fsctl.ioctl import Control, fsctl
+from smb3server.commands.info.file_levels import handle_of
+from smb3server.commands.info.fs_levels import volume_object_id
+from smb3server.commands.info.set_info import report
 from smb3server.dispatch.long_work import Steps, run_steps
 from smb3server.dispatch.request import Pending, Response
 from smb3server.dispatch.stable_storage import after_flush

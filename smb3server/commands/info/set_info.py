@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from smb3server.access import required
 from smb3server.access.of_handle import set_security
-from smb3server.commands.cutting import cut
-from smb3server.commands.file_levels import ATTRIBUTE_DIRECTORY, MODE_BITS, handle_of, store_all
-from smb3server.commands.rename import Link, Rename
+from smb3server.commands.info.file_levels import ATTRIBUTE_DIRECTORY, MODE_BITS, handle_of, store_all
+from smb3server.commands.info.rename import Link, Rename
+from smb3server.commands.info.truncate import cut
 from smb3server.dispatch.long_work import run_steps
 from smb3server.dispatch.request import Pending, Request, Response, handles
 from smb3server.dispatch.reserving import reserve
