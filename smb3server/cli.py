@@ -9,13 +9,13 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from smb3server import mount_commands
 from smb3server.config import Config, ConfigError, parse_arguments
 from smb3server.passwords import hide_arguments, read_text
 from smb3server.privileges import Privileges
 from smb3server.process import garbage as collector
 from smb3server.process import log_lines, output
 from smb3server.service import Service
+from smb3server.status import mount_commands
 from smbdirect.errors import ProviderError
 
 _COMMANDS = {

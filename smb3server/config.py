@@ -117,14 +117,14 @@ from smb3server.backends.base import User
 from smb3server.backends.local.impersonate import may_act
 from smb3server.config_checks import LOG_LEVELS, MESSAGE_OVERHEAD, ConfigError, check, check_share, once
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
-from smb3server.ha import store_access
 from smb3server.ha.address import parse as parse_virtual_address
 from smb3server.ha.cluster import ClusterConfig
 from smb3server.ha.service_owner import ServiceConfig
-from smb3server.ha.store_url import parse_url
 from smb3server.net.host_lists import EVERYBODY, HostLists, Network
 from smb3server.net.host_lists import parse as parse_hosts
 from smb3server.passwords import find_password, read_password, read_users
+from smb3server.persistence import store_access
+from smb3server.persistence.store_url import parse_url
 from smb3server.settings.server import Settings
 
 __all__ = ["Config", "ConfigError", "parse_arguments", "read_file"]

@@ -35,8 +35,8 @@ from smb3server.net.host import (
     rdma_devices,
 )
 from smb3server.net.interfaces import Interface, rdma_capable, read_interfaces
-from smb3server.own_servers import OwnServer, own_servers
 from smb3server.passwords import hide_arguments
+from smb3server.status.own_servers import OwnServer, own_servers
 from smbdirect.errors import ProviderError
 
 EXIT_RDMA, EXIT_NO_RDMA, EXIT_UNKNOWN = 0, 1, 2

@@ -19,7 +19,7 @@ from smb3server.doctor import Finding, Verdict
 from smb3server.doctor_transfer import Garbled, Moved, move
 from smb3server.fabrics import make_provider
 from smb3server.net.host import SMB_DIRECT_PORT, SMB_PORT
-from smb3server.report import dialect_name
+from smb3server.status.report import dialect_name
 from smb3server.wire.negotiate import Capability, Dialect
 from smb3server.wire.session import SessionFlags
 from smb3server.wire.status import NtStatus, StatusError

@@ -26,7 +26,7 @@ from smbdirect.errors import ProviderError
 from smbdirect.settings import Settings as TransportSettings
 
 if TYPE_CHECKING:
-    from smb3server.server import Server
+    from smb3server.server.server import Server
     from smbdirect.buffers import BufferPool
     from smbdirect.providers.base import Provider
     from smbdirect.transport import SmbDirectListener

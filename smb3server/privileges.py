@@ -19,11 +19,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from smb3server.admin import ROOTS_RUNTIME_DIRECTORY, RUNTIME_VARIABLE
 from smb3server.backends.local import impersonate
 from smb3server.config import Config, ConfigError
 from smb3server.process import capabilities, sandbox
 from smb3server.process.capabilities import NO_CAPABILITY, Capability, Sets
+from smb3server.status.admin_socket import ROOTS_RUNTIME_DIRECTORY, RUNTIME_VARIABLE
 from smbdirect.providers.verbs import thread as verbs_thread
 
 log = logging.getLogger(__name__)

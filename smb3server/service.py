@@ -13,7 +13,6 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from smb3server import stand_in
-from smb3server.admin import AdminSocket, Command, socket_path
 from smb3server.auth.acceptor import kerberos_available, keytab_realms
 from smb3server.auth.users import UserDatabase
 from smb3server.backends.base import User
@@ -22,17 +21,18 @@ from smb3server.commands.info.presentation import hider
 from smb3server.config import Config, ConfigError, ShareConfig, WitnessConfig
 from smb3server.config_checks import check_address
 from smb3server.fabrics import Fabrics
-from smb3server.ha.persistence import Domain, Persistence
-from smb3server.ha.restore import restore
-from smb3server.ha.sqlite_store import SqliteStore
-from smb3server.ha.store import Store, StoreError
 from smb3server.net.host import ROOT, machine_id, overlapping, port_owners
 from smb3server.net.listener import TcpListener
+from smb3server.persistence.journal import Domain, Persistence
+from smb3server.persistence.restore import restore
+from smb3server.persistence.sqlite import SqliteStore
+from smb3server.persistence.store import Store, StoreError
 from smb3server.privileges import Privileges, in_force
 from smb3server.process.state_lock import StateLock
-from smb3server.report import collect
-from smb3server.server import Server
+from smb3server.server.server import Server
 from smb3server.state.tree import Share, ShareCapabilities, ShareFlags, ShareType
+from smb3server.status.admin_socket import AdminSocket, Command, socket_path
+from smb3server.status.report import collect
 
 if TYPE_CHECKING:
     from smb3server.ha.cluster import Cluster
@@ -318,12 +318,13 @@ class Service:
         if not config.url:
             return
         try:
-            from smb3server.ha.open_store import open_store
+            from smb3server.persistence.open_store import open_store
         except ImportError as error:
             raise ConfigError(f"--cluster needs {error.name}: install smb3server[cluster]") from error
-        from smb3server.ha import store_access, tickle
+        from smb3server.ha import tickle
         from smb3server.ha.cluster import Cluster
         from smb3server.ha.witness_source import WitnessSource
+        from smb3server.persistence import store_access
 
         self._cannot_tickle = tickle.why_not()
         if self._cannot_tickle and any(service.addresses for service in config.services):

@@ -15,8 +15,8 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from smb3server.admin import SOCKET_NAME, ask, running
 from smb3server.process.log_lines import printable_tree
+from smb3server.status.admin_socket import SOCKET_NAME, ask, running
 
 EXIT_OK, EXIT_NO_SERVER, EXIT_USAGE = 0, 1, 2
 REFRESH_SECONDS = 2.0

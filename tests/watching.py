@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from smb3server.dispatch.watchdog import Turn, Watchdog
-from smb3server.server import Server
+from smb3server.server.server import Server
 
 
 def watched(monkeypatch: pytest.MonkeyPatch, limit: float) -> Iterator[list[Turn]]:

@@ -41,10 +41,10 @@ from typing import Any
 
 from smb3server.ha.admin import make_secret
 from smb3server.ha.cluster import DEFAULT_NAME
-from smb3server.ha.open_store import open_store
-from smb3server.ha.records import key_of
-from smb3server.ha.store import Put, StoreError
-from smb3server.ha.store_access import StoreAccess
+from smb3server.persistence.open_store import open_store
+from smb3server.persistence.records import key_of
+from smb3server.persistence.store import Put, StoreError
+from smb3server.persistence.store_access import StoreAccess
 from smb3server.process import output
 from tools import own_user
 from tools.failover.client import Step, percentiles

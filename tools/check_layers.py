@@ -61,7 +61,7 @@ RULES = (
     Rule(("smb3server", "witness"), ("tools",), "tools are not installed"),
     Rule(
         ("witness",),
-        ("smb3server.commands", "smb3server.dispatch.dispatcher", "smb3server.server"),
+        ("smb3server.commands", "smb3server.dispatch.dispatcher", "smb3server.server.server"),
         "witness stands alone",
     ),
     Rule(CORE, OUTSIDE_WORLD, "the core has no I/O, clock or randomness"),
@@ -98,7 +98,7 @@ RULES = (
         "caching rights and locks are state machines: who waits is called by those who own the loop",
     ),
     Rule(("smb3server.commands",), ("smbdirect.providers", "smbdirect.connection"), "commands know no provider"),
-    Rule(("smb3server.commands",), ("smb3server.server", "smb3server.cli"), "commands are below the server"),
+    Rule(("smb3server.commands",), ("smb3server.server.server", "smb3server.cli"), "commands are below the server"),
     Rule(
         ("smbdirect", "smb3server", "witness"),
         ("scapy",),

@@ -26,7 +26,7 @@ from smb3server.rpc import endpoint_mapper
 from smb3server.rpc.association import Association, AssociationGroups
 from smb3server.rpc.dcerpc import NDR
 from smb3server.rpc.tcp import MAX_UNKNOWN_STUB
-from smb3server.server import Server
+from smb3server.server.server import Server
 from smb3server.wire.status import StatusError
 from smbdirect.buffers import BufferPool
 from smbdirect.codec import Buffer

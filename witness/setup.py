@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from smb3server.admin import Command
 from smb3server.auth.acceptor import Acceptor
 from smb3server.config import WitnessConfig
+from smb3server.status.admin_socket import Command
 from smbdirect.strangers import Strangers
 from witness.cluster import ClusterEvents, ManualCluster, Node
 from witness.ndr import Address

@@ -24,7 +24,7 @@ from smb3server.backends.base import User
 
 if TYPE_CHECKING:
     from smb3server.auth.users import Account
-    from smb3server.server import Server
+    from smb3server.server.server import Server
     from smb3server.state.session import Identity, Session
 
 UNIX_USER, UNIX_GROUP = "Unix User", "Unix Group"

@@ -37,8 +37,8 @@ from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.errors import DecodeError
 
 if TYPE_CHECKING:
-    from smb3server.ha.persistence import Persistence
-    from smb3server.ha.store import StoreError
+    from smb3server.persistence.journal import Persistence
+    from smb3server.persistence.store import StoreError
     from smb3server.state.connection import Connection
     from smb3server.state.session import Session
     from smbdirect.message_transport import InboundMessage

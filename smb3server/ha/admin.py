@@ -19,11 +19,11 @@ from typing import Any
 from smb3server.ha.cluster import DEFAULT_NAME
 from smb3server.ha.cluster_status import describe, show
 from smb3server.ha.freshness import stamped
-from smb3server.ha.seal import new_secret
-from smb3server.ha.sealed_store import SealedStore
-from smb3server.ha.store import Condition, ConditionFailed, Delete, LeaseLost, Put, StoreError
-from smb3server.ha.store_access import StoreAccess
 from smb3server.ha.view import View, answers_prefix, coordination_prefix, read_view
+from smb3server.persistence.seal import new_secret
+from smb3server.persistence.sealed_store import SealedStore
+from smb3server.persistence.store import Condition, ConditionFailed, Delete, LeaseLost, Put, StoreError
+from smb3server.persistence.store_access import StoreAccess
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
 _EVENT_LIFE = 30.0
@@ -245,7 +245,7 @@ class Admin:
 
 
 async def _run(options: argparse.Namespace, url: str, name: str, access: StoreAccess) -> None:
-    from smb3server.ha.open_store import open_store
+    from smb3server.persistence.open_store import open_store
 
     store = open_store(url, name, access)
     admin = Admin(store, name)

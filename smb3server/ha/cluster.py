@@ -19,10 +19,7 @@ from typing import TYPE_CHECKING, Any
 from smb3server.ha.freshness import INTERVAL, Freshness, stamped
 from smb3server.ha.lease_keeper import boottime
 from smb3server.ha.membership import DEFAULT_TTL, Membership
-from smb3server.ha.persistence import Persistence
 from smb3server.ha.service_owner import ServiceConfig, ServiceOwner
-from smb3server.ha.store import Change, Put, Store, StoreError, ignore_outcome
-from smb3server.ha.store_access import StoreAccess
 from smb3server.ha.view import (
     Event,
     MoveClientEvent,
@@ -36,9 +33,12 @@ from smb3server.ha.view import (
     decode,
     read_view,
 )
+from smb3server.persistence.journal import Persistence
+from smb3server.persistence.store import Change, Put, Store, StoreError, ignore_outcome
+from smb3server.persistence.store_access import StoreAccess
 
 if TYPE_CHECKING:
-    from smb3server.server import Server
+    from smb3server.server.server import Server
     from smb3server.state.connection import Connection
 
 log = logging.getLogger(__name__)

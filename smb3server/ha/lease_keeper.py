@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from smb3server.ha.store import LeaseLost, Renewer, StoreError
+from smb3server.persistence.store import LeaseLost, Renewer, StoreError
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from smb3server.ha.lease_keeper import STALLS_PER_TTL, Fence, LeaseKeeper, boottime, margin_of
-from smb3server.ha.store import ABSENT, Condition, ConditionFailed, Put, Store, StoreError, ignore_outcome
+from smb3server.persistence.store import ABSENT, Condition, ConditionFailed, Put, Store, StoreError, ignore_outcome
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,16 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from smb3server.ha.store import Condition, ConditionFailed, Delete, DeletePrefix, Operation, Put, Store, StoreError
+from smb3server.persistence.store import (
+    Condition,
+    ConditionFailed,
+    Delete,
+    DeletePrefix,
+    Operation,
+    Put,
+    Store,
+    StoreError,
+)
 
 if TYPE_CHECKING:
     from smb3server.state.connection import Connection

@@ -22,17 +22,17 @@ from smb3server.ha.address import VirtualAddress
 from smb3server.ha.lease_keeper import boottime
 from smb3server.ha.membership import Membership
 from smb3server.ha.peers import PeerRecord, peer_of
-from smb3server.ha.persistence import Domain
-from smb3server.ha.restore import restore
-from smb3server.ha.store import ABSENT, Condition, ConditionFailed, Delete, Put, Store, StoreError
 from smb3server.ha.tickle import end_connections
 from smb3server.ha.view import decode
+from smb3server.persistence.journal import Domain
+from smb3server.persistence.restore import restore
+from smb3server.persistence.store import ABSENT, Condition, ConditionFailed, Delete, Put, Store, StoreError
 from smb3server.wire.share_redirect import share_redirect
 from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
     from smb3server.dispatch.request import Request
-    from smb3server.server import Server
+    from smb3server.server.server import Server
     from smb3server.state.connection import Connection
     from smb3server.state.tree import Share
 

@@ -20,7 +20,7 @@ import struct
 from collections.abc import Callable, Collection, Sequence
 
 from smb3server.ha.peers import Address, Peer, PeerRecord
-from smb3server.ha.store import StoreError
+from smb3server.persistence.store import StoreError
 
 log = logging.getLogger(__name__)
 

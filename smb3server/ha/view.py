@@ -12,7 +12,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from smb3server.ha.store import Change, Store
+from smb3server.persistence.store import Change, Store
 
 
 @dataclass(frozen=True, slots=True)

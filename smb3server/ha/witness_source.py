@@ -12,7 +12,7 @@ from witness import cluster as witness
 from witness.ndr import V2, Address, AddressInfo, InterfaceInfo, InterfaceState
 
 if TYPE_CHECKING:
-    from smb3server.server import Server
+    from smb3server.server.server import Server
 
 
 class WitnessSource:

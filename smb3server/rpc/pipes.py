@@ -8,7 +8,7 @@ from collections.abc import Callable
 from smb3server.dispatch.request import Request
 from smb3server.rpc.association import Association, AssociationGroups
 from smb3server.rpc.dcerpc import Interface, RpcEndpoint
-from smb3server.server import Server
+from smb3server.server.server import Server
 from smb3server.state.session import Session
 from smb3server.wire.status import NtStatus, StatusError
 

@@ -17,7 +17,7 @@ from smb3server.rpc.ndr import (
     wire_uuid,
 )
 from smb3server.rpc.srvsvc_lists import Lists
-from smb3server.server import Server
+from smb3server.server.server import Server
 from smb3server.state.session import Session
 from smb3server.state.tree import Share, ShareType
 

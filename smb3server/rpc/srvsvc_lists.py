@@ -13,7 +13,7 @@ from smb3server.rpc.ndr import ERROR_ACCESS_DENIED, ERROR_INVALID_LEVEL, text
 from smb3server.wire.create import Access
 
 if TYPE_CHECKING:
-    from smb3server.server import Server
+    from smb3server.server.server import Server
     from smb3server.state.open import Open
     from smb3server.state.session import Session
 

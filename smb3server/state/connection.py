@@ -18,7 +18,7 @@ from smb3server.wire.status import StatusError
 
 if TYPE_CHECKING:
     from smb3server.auth.acceptor import Acceptor
-    from smb3server.server import Server
+    from smb3server.server.server import Server
     from smb3server.state.ceilings import Usage
     from smb3server.state.session import Session
     from smbdirect.message_transport import MessageTransport

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from smb3server.backends.base import User
     from smb3server.crypto.encryption import SessionCipher
     from smb3server.crypto.signing import Signer
-    from smb3server.server import Server
+    from smb3server.server.server import Server
     from smb3server.state.ceilings import Usage
     from smb3server.state.connection import Connection
     from smb3server.state.open import Open

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from smb3server.backends.base import Backend, User
     from smb3server.dispatch.request import Request
-    from smb3server.ha.persistence import Domain
+    from smb3server.persistence.journal import Domain
     from smb3server.state.session import Identity, Session
 
 IPC_SHARE_NAME = "IPC$"

@@ -16,9 +16,9 @@ from smb3server.client.connection import Client, ServerError
 from smb3server.client.files import READ_WRITE
 from smb3server.client.persistent import PersistentShare
 from smb3server.ha.cluster import DEFAULT_NAME, coordination_prefix
-from smb3server.ha.etcd_store import EtcdStore
-from smb3server.ha.store import Delete, Operation, Put
-from smb3server.ha.store_url import parse_url
+from smb3server.persistence.etcd import EtcdStore
+from smb3server.persistence.store import Delete, Operation, Put
+from smb3server.persistence.store_url import parse_url
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions, ShareAccess
 from smb3server.wire.oplock_break import LeaseState
 from smb3server.wire.status import NtStatus

@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.ha import etcd_store, lease_keeper, membership
-from smb3server.ha.etcd_members import Members
-from smb3server.ha.etcd_renewer import EtcdRenewer
-from smb3server.ha.etcd_store import EtcdStore
+from smb3server.ha import lease_keeper, membership
 from smb3server.ha.lease_keeper import Fence, LeaseKeeper
 from smb3server.ha.membership import Membership
-from smb3server.ha.sqlite_store import SqliteStore
-from smb3server.ha.store import LeaseLost, Put, Renewer, StoreError
-from smb3server.ha.store_url import parse_url
+from smb3server.persistence import etcd as etcd_store
+from smb3server.persistence.etcd import EtcdStore
+from smb3server.persistence.etcd_members import Members
+from smb3server.persistence.etcd_renewer import EtcdRenewer
+from smb3server.persistence.sqlite import SqliteStore
+from smb3server.persistence.store import LeaseLost, Put, Renewer, StoreError
+from smb3server.persistence.store_url import parse_url
 from tests.ha.etcd import Etcd
 
 TTL, MAX_STALL = 4.0, 12.0

@@ -15,15 +15,16 @@ from hypothesis import strategies as st
 from scapy.layers.inet6 import ICMPv6ND_NA
 from scapy.layers.l2 import ARP, Ether
 
-from smb3server.ha import address, persistence
+from smb3server.ha import address
 from smb3server.ha import cluster as cluster_module
 from smb3server.ha.cluster import STARTUP_GRACE, SUCCESSION_DELAY, Cluster, ClusterConfig
-from smb3server.ha.records import parse
 from smb3server.ha.service_owner import ServiceConfig
-from smb3server.ha.store import Change, Condition, ConditionFailed, Put, Store, StoreError
 from smb3server.ha.view import MoveClientEvent, NodeChanged, NodeEvent, Question, ReportEvent, ServiceEvent, View
 from smb3server.ha.witness_source import WitnessSource
-from smb3server.server import Server
+from smb3server.persistence import journal as persistence
+from smb3server.persistence.records import parse
+from smb3server.persistence.store import Change, Condition, ConditionFailed, Put, Store, StoreError
+from smb3server.server.server import Server
 from smb3server.settings.server import Settings
 from smb3server.state.tree import Share
 from smb3server.wire import share_redirect as redirect

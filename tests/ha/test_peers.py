@@ -19,9 +19,9 @@ from scapy.layers.inet6 import IPv6
 from smb3server.ha import peers as module
 from smb3server.ha import tickle
 from smb3server.ha.peers import GROUP, GROUPS_PER_WRITE, Peer, PeerRecord, pack, parse, peer_of
-from smb3server.ha.sqlite_store import SqliteStore
-from smb3server.ha.store import MAX_BATCH, Condition, Operation, Put, Store, StoreError
 from smb3server.ha.tickle import PER_TURN, Tickler, end_connections, packet
+from smb3server.persistence.sqlite import SqliteStore
+from smb3server.persistence.store import MAX_BATCH, Condition, Operation, Put, Store, StoreError
 
 if TYPE_CHECKING:
     from smb3server.state.connection import Connection

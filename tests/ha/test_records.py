@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from smb3server.ha.records import parse
+from smb3server.persistence.records import parse
 
 GOOD: dict[str, Any] = {
     "format": 2, "id": 5, "share": "data", "path": ["d", "f"], "stream": "", "inode": 77, "directory": False,

@@ -12,10 +12,10 @@ import pytest
 
 from smb3server.ha.admin import main
 from smb3server.ha.peers import pack
-from smb3server.ha.seal import VERSION, Seal, SealError, load_secret
-from smb3server.ha.sealed_store import MAX_REFUSED, SealedStore
-from smb3server.ha.sqlite_store import SqliteStore
-from smb3server.ha.store import ABSENT, Condition, ConditionFailed, Delete, Put, Store
+from smb3server.persistence.seal import VERSION, Seal, SealError, load_secret
+from smb3server.persistence.sealed_store import MAX_REFUSED, SealedStore
+from smb3server.persistence.sqlite import SqliteStore
+from smb3server.persistence.store import ABSENT, Condition, ConditionFailed, Delete, Put, Store
 from smb3server.process.secret_files import SecretFileError
 
 SECRET = b"0123456789abcdef"

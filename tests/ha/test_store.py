@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.ha.etcd_store import EtcdStore
-from smb3server.ha.sqlite_store import SqliteStore
-from smb3server.ha.store import (
+from smb3server.persistence.etcd import EtcdStore
+from smb3server.persistence.sqlite import SqliteStore
+from smb3server.persistence.store import (
     ABSENT,
     MAX_BATCH,
     Change,
@@ -23,7 +23,7 @@ from smb3server.ha.store import (
     Store,
     StoreError,
 )
-from smb3server.ha.store_url import parse_url
+from smb3server.persistence.store_url import parse_url
 
 Test = Callable[[Store], Awaitable[None]]
 Run = Callable[[Test], None]

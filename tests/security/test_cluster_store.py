@@ -16,10 +16,10 @@ import pytest
 
 from smb3server.client.connection import Client, ServerError
 from smb3server.client.transports import open_tcp
-from smb3server.ha.etcd_store import EtcdStore
-from smb3server.ha.seal import Seal
-from smb3server.ha.store_access import etcd_access
-from smb3server.ha.store_url import parse_url
+from smb3server.persistence.etcd import EtcdStore
+from smb3server.persistence.seal import Seal
+from smb3server.persistence.store_access import etcd_access
+from smb3server.persistence.store_url import parse_url
 from smb3server.wire.create import ShareAccess
 from smb3server.wire.create_contexts import (
     DURABLE_RECONNECT_V2,

@@ -14,12 +14,12 @@ import pytest
 from smb3server.auth.users import Account, UserDatabase
 from smb3server.backends.base import User
 from smb3server.backends.local.backend import LocalBackend
-from smb3server.ha.persistence import Domain, Persistence
-from smb3server.ha.records import key_of
-from smb3server.ha.restore import restore
-from smb3server.ha.sqlite_store import SqliteStore
-from smb3server.ha.store import Put
-from smb3server.server import Server
+from smb3server.persistence.journal import Domain, Persistence
+from smb3server.persistence.records import key_of
+from smb3server.persistence.restore import restore
+from smb3server.persistence.sqlite import SqliteStore
+from smb3server.persistence.store import Put
+from smb3server.server.server import Server
 from smb3server.state.open import Open
 from smb3server.state.tree import Share
 from smb3server.wire.create import CreateAction

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from smb3server import admin
-from smb3server.admin import AdminSocket, running
 from smb3server.auth.users import nt_hash
 from smb3server.cli import main as cli_main
 from smb3server.config import Config, ConfigError, parse_arguments, read_file
 from smb3server.passwords import read_users
+from smb3server.status import admin_socket as admin
+from smb3server.status.admin_socket import AdminSocket, running
 from tests.security.served import ROOT, run, served
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="files of others need root")

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from smb3server import doctor, status_view
-from smb3server.admin import MAX_LINE, AdminSocket, ask
 from smb3server.cli import main as cli_main
 from smb3server.doctor import EXIT_RDMA, EXIT_UNKNOWN, Host, examine
 from smb3server.doctor_client import Answer, Result, Target, consult
 from smb3server.net.fabric_choice import Machine
 from smb3server.process.output import EXIT_CLOSED
+from smb3server.status.admin_socket import MAX_LINE, AdminSocket, ask
 from smbdirect.errors import ProviderError
 from tests.server.test_rdma_reasons import Scene, log_on, play
 from tests.server.test_rdma_reasons import ask as ask_interfaces

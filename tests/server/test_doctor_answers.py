@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from smb3server import doctor
-from smb3server.admin import AdminSocket, running
 from smb3server.cli import main as cli_main
 from smb3server.doctor import EXIT_NO_RDMA, EXIT_RDMA, EXIT_UNKNOWN, Host, Verdict, conclude, examine
 from smb3server.doctor_client import Answer, Result, Target, consult
 from smb3server.net.fabric_choice import Machine
 from smb3server.net.host import ROCE_UDP_PORT, SMB_DIRECT_PORT, SMB_PORT, PortOwner
-from smb3server.own_servers import OwnServer, own_servers
+from smb3server.status.admin_socket import AdminSocket, running
+from smb3server.status.own_servers import OwnServer, own_servers
 from smbdirect.errors import ConnectionLost
 from smbdirect.providers.iwarp import IwarpProvider
 from tests.server.test_admin import examined
@@ -83,7 +83,7 @@ def test_ports_of_another_user_leave_the_question_open(tmp_path: Path) -> None:
 def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A runtime directory of the test's own."""
     directory = tmp_path / "run"
-    monkeypatch.setattr("smb3server.admin.runtime_directory", lambda: directory)
+    monkeypatch.setattr("smb3server.status.admin_socket.runtime_directory", lambda: directory)
     return directory
 
 

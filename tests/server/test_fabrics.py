@@ -13,10 +13,10 @@ from smb3server.client import Client, open_rdma
 from smb3server.client.interfaces import query_interfaces
 from smb3server.fabrics import Fabrics
 from smb3server.net.host import ROCE_UDP_PORT
-from smb3server.rdma_reasons import Code
-from smb3server.report import collect
-from smb3server.server import Server
+from smb3server.server.server import Server
 from smb3server.settings.server import Settings
+from smb3server.status.rdma_reasons import Code
+from smb3server.status.report import collect
 from smbdirect.errors import ConnectionLost, ProviderError
 from smbdirect.providers.iwarp import mpa
 from smbdirect.providers.loopback import LoopbackProvider

@@ -22,10 +22,10 @@ from smb3server.client.interfaces import query_interfaces
 from smb3server.client.negotiation import Offer
 from smb3server.config import Config, ShareConfig
 from smb3server.net.host import ROCE_UDP_PORT
-from smb3server.rdma_reasons import _TEXTS, Code
-from smb3server.report import collect
 from smb3server.service import Service
 from smb3server.settings.server import Settings
+from smb3server.status.rdma_reasons import _TEXTS, Code
+from smb3server.status.report import collect
 from smb3server.wire.negotiate import Capability
 from smbdirect.providers.base import Provider
 from smbdirect.providers.iwarp import IwarpProvider

@@ -24,7 +24,7 @@ from smb3server.dispatch.request import HANDLERS, Request
 from smb3server.files import flushes, host_locks, notify
 from smb3server.files.caching import READ
 from smb3server.files.locks import LockTable, Waiter
-from smb3server.ha import persistence
+from smb3server.persistence import journal as persistence
 from smb3server.settings.server import Settings
 from smb3server.state.open import Open
 from smb3server.state.tree import Share

@@ -22,7 +22,7 @@ def test_project_has_no_violation() -> None:
 @pytest.mark.parametrize(
     ("module", "source", "imported"),
     [
-        ("smbdirect.transport", "import smb3server.server", "smb3server.server"),
+        ("smbdirect.transport", "import smb3server.server.server", "smb3server.server.server"),
         ("smbdirect.transport", "from witness import x", "witness.x"),
         ("smbdirect.connection", "import asyncio", "asyncio"),
         ("smbdirect.credits", "import time", "time"),
@@ -37,7 +37,7 @@ def test_project_has_no_violation() -> None:
         ("smbdirect.providers.iwarp.mpa", "import socket", "socket"),
         ("smb3server.backends.local.backend", "from smb3server.wire import header", "smb3server.wire.header"),
         ("smb3server.commands.read", "from smbdirect.providers.base import Read", "smbdirect.providers.base.Read"),
-        ("smb3server.server", "import scapy.all", "scapy.all"),
+        ("smb3server.server.server", "import scapy.all", "scapy.all"),
         ("smbdirect.connection", "try:\n    import random\nexcept ImportError:\n    pass", "random"),
         ("smbdirect.codec", "if TYPE_CHECKING:\n    pass\nelse:\n    import time", "time"),
     ],

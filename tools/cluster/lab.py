@@ -13,9 +13,9 @@ from typing import TypeVar
 
 from smb3server.ha.admin import Admin
 from smb3server.ha.cluster import DEFAULT_NAME
-from smb3server.ha.open_store import open_store
-from smb3server.ha.store import StoreError
-from smb3server.ha.store_access import StoreAccess
+from smb3server.persistence.open_store import open_store
+from smb3server.persistence.store import StoreError
+from smb3server.persistence.store_access import StoreAccess
 from tools import own_user
 from tools.cluster import etcd, network
 from tools.cluster.etcd import Etcd, member_at

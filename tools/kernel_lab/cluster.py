@@ -27,8 +27,8 @@ from pathlib import Path
 
 from pyroute2 import netns
 
-from smb3server.ha.etcd_store import EtcdStore
-from smb3server.ha.store import DeletePrefix
+from smb3server.persistence.etcd import EtcdStore
+from smb3server.persistence.store import DeletePrefix
 from tools import own_user
 from tools.kernel_lab.network import NetworkError
 from tools.kernel_lab.persist import Failing, Node

@@ -20,7 +20,7 @@ from smb3server.backends.local.backend import LocalBackend
 from smb3server.client import Client, open_rdma, open_tcp
 from smb3server.net.listener import TcpListener
 from smb3server.process import output
-from smb3server.server import Server
+from smb3server.server.server import Server
 from smb3server.settings.server import Settings
 from smb3server.state.tree import Share
 from smbdirect.providers.iwarp.provider import IwarpProvider

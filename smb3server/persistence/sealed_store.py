@@ -14,8 +14,18 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Sequence
 
-from smb3server.ha.seal import Seal, SealError
-from smb3server.ha.store import Change, Condition, ConditionFailed, Delete, Entry, Operation, Put, Renewer, Store
+from smb3server.persistence.seal import Seal, SealError
+from smb3server.persistence.store import (
+    Change,
+    Condition,
+    ConditionFailed,
+    Delete,
+    Entry,
+    Operation,
+    Put,
+    Renewer,
+    Store,
+)
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from smb3server.ha.store import (
+from smb3server.persistence.store import (
     Change,
     Condition,
     ConditionFailed,

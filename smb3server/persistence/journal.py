@@ -14,8 +14,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from smb3server.ha.records import key_of, snapshot
-from smb3server.ha.store import MAX_BATCH, Condition, ConditionFailed, Delete, Operation, Put, Store, StoreError
+from smb3server.persistence.records import key_of, snapshot
+from smb3server.persistence.store import (
+    MAX_BATCH,
+    Condition,
+    ConditionFailed,
+    Delete,
+    Operation,
+    Put,
+    Store,
+    StoreError,
+)
 from smb3server.process.turns import call_apart
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
-from smb3server.rdma_reasons import Facts, Reason, why_inline, why_tcp
+from smb3server.status.rdma_reasons import Facts, Reason, why_inline, why_tcp
 from smb3server.wire.negotiate import Capability
 from smbdirect.pump import SmbDirectTransport
 
 if TYPE_CHECKING:
-    from smb3server.server import Server
+    from smb3server.server.server import Server
     from smb3server.state.connection import Connection
     from smb3server.state.session import Session
 

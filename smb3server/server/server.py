@@ -22,10 +22,10 @@ from smb3server.dispatch.long_work import LongWork
 from smb3server.dispatch.watchdog import Watchdog
 from smb3server.files.file import FileTable
 from smb3server.files.flushes import Flushes
-from smb3server.idle import IdleSweep
 from smb3server.net.buffers import BufferPool
 from smb3server.net.interfaces import InterfaceList
 from smb3server.process.turns import Turns
+from smb3server.server.idle import IdleSweep
 from smb3server.settings.server import Settings
 from smb3server.state.break_notifications import BreakNotifications
 from smb3server.state.ceilings import Ceilings
@@ -40,8 +40,8 @@ from smbdirect.strangers import Strangers
 
 if TYPE_CHECKING:
     from smb3server.ha.lease_keeper import Fence
-    from smb3server.ha.persistence import Persistence
     from smb3server.net.fabric_choice import Choice
+    from smb3server.persistence.journal import Persistence
     from smb3server.state.open import Open
     from smbdirect.message_transport import MessageTransport
 

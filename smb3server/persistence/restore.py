@@ -24,8 +24,8 @@ from smb3server.backends.deferred import DeferredHandle
 from smb3server.files import host_locks
 from smb3server.files.caching import Lease, Oplock
 from smb3server.files.locks import Lock
-from smb3server.ha.records import CachingRecord, OpenRecord, opens_prefix, parse
-from smb3server.ha.store import Delete, Entry, StoreError
+from smb3server.persistence.records import CachingRecord, OpenRecord, opens_prefix, parse
+from smb3server.persistence.store import Delete, Entry, StoreError
 from smb3server.process import garbage as collector
 from smb3server.state.durable import Durability
 from smb3server.state.open import Open
@@ -36,8 +36,8 @@ from smb3server.wire.create import Access, CreateAction, CreateOptions
 if TYPE_CHECKING:
     from smb3server.backends.base import Backend
     from smb3server.files.file import File
-    from smb3server.ha.persistence import Domain
-    from smb3server.server import Server
+    from smb3server.persistence.journal import Domain
+    from smb3server.server.server import Server
     from smb3server.state.connection import Connection
     from smb3server.state.tree import Share
 

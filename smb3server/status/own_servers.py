@@ -6,7 +6,7 @@ import ipaddress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from smb3server.admin import ask, running
+from smb3server.status.admin_socket import ask, running
 
 ANSWER_TIMEOUT = 5.0
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from smb3server.ha.etcd_access import (
+from smb3server.persistence.etcd_access import (
     AUTHENTICATE,
     EtcdAccess,
     Login,
@@ -18,8 +18,8 @@ from smb3server.ha.etcd_access import (
     parse_answer,
     raise_error,
 )
-from smb3server.ha.etcd_members import Members
-from smb3server.ha.store import LeaseLost, Renewer, StoreError
+from smb3server.persistence.etcd_members import Members
+from smb3server.persistence.store import LeaseLost, Renewer, StoreError
 
 _LONGEST_ANSWER = 1 << 16
 

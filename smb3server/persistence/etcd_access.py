@@ -13,7 +13,7 @@ from typing import Any
 
 from cryptography import x509
 
-from smb3server.ha.store import LeaseLost, StoreError, StoreFull
+from smb3server.persistence.store import LeaseLost, StoreError, StoreFull
 from smb3server.process.secret_files import SecretFileError, read_secret
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import aiohttp
 
-from smb3server.ha.etcd_access import (
+from smb3server.persistence.etcd_access import (
     AUTHENTICATE,
     AccessRefused,
     EtcdAccess,
@@ -29,9 +29,9 @@ from smb3server.ha.etcd_access import (
     parse_answer,
     raise_error,
 )
-from smb3server.ha.etcd_members import Members
-from smb3server.ha.etcd_renewer import EtcdRenewer
-from smb3server.ha.store import (
+from smb3server.persistence.etcd_members import Members
+from smb3server.persistence.etcd_renewer import EtcdRenewer
+from smb3server.persistence.store import (
     MAX_BATCH,
     Change,
     Condition,
