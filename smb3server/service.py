@@ -35,7 +35,7 @@ from smb3server.status.admin_socket import AdminSocket, Command, socket_path
 from smb3server.status.report import collect
 
 if TYPE_CHECKING:
-    from smb3server.ha.cluster import Cluster
+    from smb3server.cluster.cluster import Cluster
     from witness.cluster import ClusterEvents
     from witness.setup import Witness
 
@@ -321,9 +321,9 @@ class Service:
             from smb3server.persistence.open_store import open_store
         except ImportError as error:
             raise ConfigError(f"--cluster needs {error.name}: install smb3server[cluster]") from error
-        from smb3server.ha import tickle
-        from smb3server.ha.cluster import Cluster
-        from smb3server.ha.witness_source import WitnessSource
+        from smb3server.cluster import tickle
+        from smb3server.cluster.cluster import Cluster
+        from smb3server.cluster.witness_source import WitnessSource
         from smb3server.persistence import store_access
 
         self._cannot_tickle = tickle.why_not()

@@ -16,10 +16,10 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from smb3server.ha.cluster import DEFAULT_NAME
+from smb3server.cluster.cluster import DEFAULT_NAME
+from smb3server.cluster.freshness import stamped
+from smb3server.cluster.view import View, answers_prefix, coordination_prefix, read_view
 from smb3server.ha.cluster_status import describe, show
-from smb3server.ha.freshness import stamped
-from smb3server.ha.view import View, answers_prefix, coordination_prefix, read_view
 from smb3server.persistence.seal import new_secret
 from smb3server.persistence.sealed_store import SealedStore
 from smb3server.persistence.store import Condition, ConditionFailed, Delete, LeaseLost, Put, StoreError

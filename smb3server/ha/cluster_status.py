@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from smb3server.ha.view import View
+from smb3server.cluster.view import View
 from smb3server.status_view import duration
 
 

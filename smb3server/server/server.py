@@ -39,7 +39,7 @@ from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.strangers import Strangers
 
 if TYPE_CHECKING:
-    from smb3server.ha.lease_keeper import Fence
+    from smb3server.cluster.lease_keeper import Fence
     from smb3server.net.fabric_choice import Choice
     from smb3server.persistence.journal import Persistence
     from smb3server.state.open import Open

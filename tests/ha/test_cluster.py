@@ -15,7 +15,7 @@ import pytest
 from smb3server.client.connection import Client, ServerError
 from smb3server.client.files import READ_WRITE
 from smb3server.client.persistent import PersistentShare
-from smb3server.ha.cluster import DEFAULT_NAME, coordination_prefix
+from smb3server.cluster.cluster import DEFAULT_NAME, coordination_prefix
 from smb3server.persistence.etcd import EtcdStore
 from smb3server.persistence.store import Delete, Operation, Put
 from smb3server.persistence.store_url import parse_url

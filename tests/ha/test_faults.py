@@ -22,7 +22,7 @@ from smb3server.client.connection import Client, ServerError
 from smb3server.client.files import Tree
 from smb3server.client.persistent import PersistentFile, PersistentShare
 from smb3server.client.transports import open_tcp
-from smb3server.ha.cluster import STARTUP_GRACE
+from smb3server.cluster.cluster import STARTUP_GRACE
 from smb3server.wire.create import CreateDisposition, ShareAccess
 from smb3server.wire.oplock_break import LeaseState
 from smb3server.wire.status import NtStatus

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.ha import lease_keeper, membership
-from smb3server.ha.lease_keeper import Fence, LeaseKeeper
-from smb3server.ha.membership import Membership
+from smb3server.cluster import lease_keeper, membership
+from smb3server.cluster.lease_keeper import Fence, LeaseKeeper
+from smb3server.cluster.membership import Membership
 from smb3server.persistence import etcd as etcd_store
 from smb3server.persistence.etcd import EtcdStore
 from smb3server.persistence.etcd_members import Members

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from scapy.layers.inet6 import ICMPv6ND_NA
 from scapy.layers.l2 import ARP, Ether
 
-from smb3server.ha import address
-from smb3server.ha import cluster as cluster_module
-from smb3server.ha.cluster import STARTUP_GRACE, SUCCESSION_DELAY, Cluster, ClusterConfig
-from smb3server.ha.service_owner import ServiceConfig
-from smb3server.ha.view import MoveClientEvent, NodeChanged, NodeEvent, Question, ReportEvent, ServiceEvent, View
-from smb3server.ha.witness_source import WitnessSource
+from smb3server.cluster import address
+from smb3server.cluster import cluster as cluster_module
+from smb3server.cluster.cluster import STARTUP_GRACE, SUCCESSION_DELAY, Cluster, ClusterConfig
+from smb3server.cluster.service_owner import ServiceConfig
+from smb3server.cluster.view import MoveClientEvent, NodeChanged, NodeEvent, Question, ReportEvent, ServiceEvent, View
+from smb3server.cluster.witness_source import WitnessSource
 from smb3server.persistence import journal as persistence
 from smb3server.persistence.records import parse
 from smb3server.persistence.store import Change, Condition, ConditionFailed, Put, Store, StoreError

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from scapy.layers.inet import IP, TCP
 from scapy.layers.inet6 import IPv6
 
-from smb3server.ha import peers as module
-from smb3server.ha import tickle
-from smb3server.ha.peers import GROUP, GROUPS_PER_WRITE, Peer, PeerRecord, pack, parse, peer_of
-from smb3server.ha.tickle import PER_TURN, Tickler, end_connections, packet
+from smb3server.cluster import peers as module
+from smb3server.cluster import tickle
+from smb3server.cluster.peers import GROUP, GROUPS_PER_WRITE, Peer, PeerRecord, pack, parse, peer_of
+from smb3server.cluster.tickle import PER_TURN, Tickler, end_connections, packet
 from smb3server.persistence.sqlite import SqliteStore
 from smb3server.persistence.store import MAX_BATCH, Condition, Operation, Put, Store, StoreError
 

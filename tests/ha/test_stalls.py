@@ -13,7 +13,7 @@ import pytest
 
 from smb3server.client.persistent import PersistentShare
 from smb3server.client.transports import open_tcp
-from smb3server.ha.lease_keeper import boottime
+from smb3server.cluster.lease_keeper import boottime
 from smb3server.persistence.etcd import EtcdStore
 from smb3server.persistence.store import Entry
 from smb3server.persistence.store_url import parse_url

@@ -21,7 +21,7 @@ from scapy.utils import rdpcap
 
 from smb3server.client.connection import Client
 from smb3server.client.transports import open_rdma
-from smb3server.ha.peers import Peer, parse
+from smb3server.cluster.peers import Peer, parse
 from smb3server.persistence.etcd import EtcdStore
 from smb3server.persistence.store_url import parse_url
 from smbdirect.providers.iwarp.provider import IwarpProvider

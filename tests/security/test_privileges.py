@@ -15,9 +15,9 @@ import pytest
 
 from smb3server.client import ServerError, Tree
 from smb3server.client.files import READ_WRITE
+from smb3server.cluster.address import parse
+from smb3server.cluster.service_owner import ServiceConfig
 from smb3server.config import Config, ConfigError, read_file
-from smb3server.ha.address import parse
-from smb3server.ha.service_owner import ServiceConfig
 from smb3server.privileges import needed, start_only
 from smb3server.process.capabilities import Capability, names
 from smb3server.wire.create import CreateDisposition

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from smb3server.client.files import READ_WRITE
+from smb3server.cluster.address import parse
+from smb3server.cluster.service_owner import ServiceConfig
 from smb3server.config import Config
-from smb3server.ha.address import parse
-from smb3server.ha.service_owner import ServiceConfig
 from smb3server.privileges import needed
 from smb3server.process.capabilities import names
 from smb3server.wire.create import CreateDisposition

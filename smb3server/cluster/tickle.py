@@ -19,7 +19,7 @@ import socket
 import struct
 from collections.abc import Callable, Collection, Sequence
 
-from smb3server.ha.peers import Address, Peer, PeerRecord
+from smb3server.cluster.peers import Address, Peer, PeerRecord
 from smb3server.persistence.store import StoreError
 
 log = logging.getLogger(__name__)

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from smb3server.ha.freshness import INTERVAL, Freshness, stamped
-from smb3server.ha.lease_keeper import boottime
-from smb3server.ha.membership import DEFAULT_TTL, Membership
-from smb3server.ha.service_owner import ServiceConfig, ServiceOwner
-from smb3server.ha.view import (
+from smb3server.cluster.freshness import INTERVAL, Freshness, stamped
+from smb3server.cluster.lease_keeper import boottime
+from smb3server.cluster.membership import DEFAULT_TTL, Membership
+from smb3server.cluster.service_owner import ServiceConfig, ServiceOwner
+from smb3server.cluster.view import (
     Event,
     MoveClientEvent,
     NodeEvent,

@@ -6,8 +6,8 @@ import ipaddress
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from smb3server.ha.cluster import Cluster
-from smb3server.ha.view import Event, MoveClientEvent, MoveEvent, NodeChanged, NodeEvent, ServiceEvent
+from smb3server.cluster.cluster import Cluster
+from smb3server.cluster.view import Event, MoveClientEvent, MoveEvent, NodeChanged, NodeEvent, ServiceEvent
 from witness import cluster as witness
 from witness.ndr import V2, Address, AddressInfo, InterfaceInfo, InterfaceState
 

@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from smb3server.ha import address as addresses
-from smb3server.ha.address import VirtualAddress
-from smb3server.ha.lease_keeper import boottime
-from smb3server.ha.membership import Membership
-from smb3server.ha.peers import PeerRecord, peer_of
-from smb3server.ha.tickle import end_connections
-from smb3server.ha.view import decode
+from smb3server.cluster import address as addresses
+from smb3server.cluster.address import VirtualAddress
+from smb3server.cluster.lease_keeper import boottime
+from smb3server.cluster.membership import Membership
+from smb3server.cluster.peers import PeerRecord, peer_of
+from smb3server.cluster.tickle import end_connections
+from smb3server.cluster.view import decode
 from smb3server.persistence.journal import Domain
 from smb3server.persistence.restore import restore
 from smb3server.persistence.store import ABSENT, Condition, ConditionFailed, Delete, Put, Store, StoreError

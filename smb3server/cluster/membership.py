@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from smb3server.ha.lease_keeper import STALLS_PER_TTL, Fence, LeaseKeeper, boottime, margin_of
+from smb3server.cluster.lease_keeper import STALLS_PER_TTL, Fence, LeaseKeeper, boottime, margin_of
 from smb3server.persistence.store import ABSENT, Condition, ConditionFailed, Put, Store, StoreError, ignore_outcome
 
 log = logging.getLogger(__name__)
