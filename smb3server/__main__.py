@@ -2,6 +2,6 @@
 
 import sys
 
-from smb3server.cli import main
+from smb3server.cli.main import main
 
 sys.exit(main())

@@ -39,8 +39,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from smb3server.cli.cluster import make_secret
 from smb3server.cluster.cluster import DEFAULT_NAME
-from smb3server.ha.admin import make_secret
 from smb3server.persistence.open_store import open_store
 from smb3server.persistence.records import key_of
 from smb3server.persistence.store import Put, StoreError

@@ -98,7 +98,9 @@ RULES = (
         "caching rights and locks are state machines: who waits is called by those who own the loop",
     ),
     Rule(("smb3server.commands",), ("smbdirect.providers", "smbdirect.connection"), "commands know no provider"),
-    Rule(("smb3server.commands",), ("smb3server.server.server", "smb3server.cli"), "commands are below the server"),
+    Rule(
+        ("smb3server.commands",), ("smb3server.server.server", "smb3server.cli.main"), "commands are below the server"
+    ),
     Rule(
         ("smbdirect", "smb3server", "witness"),
         ("scapy",),

@@ -26,13 +26,13 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from smb3server.client import open_tcp
-from smb3server.config import ConfigError, parse_arguments
-from smb3server.fabrics import make_provider
+from smb3server.config.reader import ConfigError, parse_arguments
 from smb3server.net.buffers import BufferPool as TcpBufferPool
 from smb3server.net.listener import TcpListener
 from smb3server.net.tcp import MAX_MESSAGE
 from smb3server.process import output
-from smb3server.service import Service
+from smb3server.service.listeners import make_provider
+from smb3server.service.service import Service
 from smbdirect.buffers import BufferPool
 from smbdirect.errors import ConnectionLost, ProtocolError, ProviderError
 from smbdirect.message_transport import InboundMessage, MessageTransport

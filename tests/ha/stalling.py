@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from smb3server.cli import main
+from smb3server.cli.main import main
 
 COMPUTING = 0.2
 """Seconds at a time without a system call that would let other threads run."""

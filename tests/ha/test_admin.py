@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.ha.admin import main
+from smb3server.cli.cluster import main
 from smb3server.wire.create import ShareAccess
 from tests.ha.etcd import Etcd
 from tests.ha.nodes import Node, admin, client

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from smb3server.cli.cluster import main
 from smb3server.cluster.peers import pack
-from smb3server.ha.admin import main
 from smb3server.persistence.seal import VERSION, Seal, SealError, load_secret
 from smb3server.persistence.sealed_store import MAX_REFUSED, SealedStore
 from smb3server.persistence.sqlite import SqliteStore

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from smb3server.client import Client, open_tcp
-from smb3server.config import parse_arguments
-from smb3server.fabrics import make_provider
-from smb3server.service import Service
+from smb3server.config.reader import parse_arguments
+from smb3server.service.listeners import make_provider
+from smb3server.service.service import Service
 from smb3server.state import session as session_module
 from smb3server.status.report import collect
 from smb3server.wire.status import NtStatus

@@ -16,7 +16,7 @@ import pytest
 
 from smb3server.client import Client, RemoteFile, ServerError, Tree, open_rdma, open_tcp
 from smb3server.client.files import READ_WRITE
-from smb3server.fabrics import make_provider
+from smb3server.service.listeners import make_provider
 from smb3server.wire import read_write
 from smb3server.wire.create import CreateDisposition, CreateOptions
 from smbdirect.errors import ConnectionLost, ProtocolError

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.fabrics import make_provider
+from smb3server.service.listeners import make_provider
 from smbdirect.providers.base import Provider
 from smbdirect.providers.loopback import LoopbackProvider
 from smbdirect.transport import listen

@@ -11,8 +11,8 @@ import pytest
 
 from smb3server.client import Client, ClientSession, Tree, open_tcp
 from smb3server.client.connection import ServerError
-from smb3server.config import parse_arguments
-from smb3server.service import Service
+from smb3server.config.reader import parse_arguments
+from smb3server.service.service import Service
 from smb3server.wire.create import CreateDisposition, CreateOptions
 
 READ, WRITE, ALL = 0x00120089, 0x00120116, 0x001F01FF

@@ -16,7 +16,7 @@ from smb3server.access.descriptor import EVERYONE, Ace, Acl, Control, SecurityDe
 from smb3server.access.tokens import token_of
 from smb3server.client import Tree
 from smb3server.client.connection import ServerError
-from smb3server.service import Service
+from smb3server.service.service import Service
 from smb3server.wire.create import CreateDisposition
 from smb3server.wire.query_info import InfoType, SecurityInformation
 from smb3server.wire.status import NtStatus

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from smb3server import stand_in
-from smb3server.config import ConfigError, parse_share
+from smb3server.config.reader import ConfigError, parse_share
+from smb3server.service import stand_in
 from smb3server.wire.status import NtStatus
 from tests.security.serving import (
     READ,

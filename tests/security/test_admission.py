@@ -13,9 +13,9 @@ import pytest
 
 from smb3server.client import Client, open_rdma, open_tcp
 from smb3server.client.connection import ServerError
-from smb3server.config import ConfigError, parse_arguments
+from smb3server.config.reader import ConfigError, parse_arguments
 from smb3server.net.host_lists import HostLists, parse
-from smb3server.service import Service
+from smb3server.service.service import Service
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions
 from smb3server.wire.file_info import FileInfoClass, RenameInformation, encode_rename
 from smb3server.wire.status import NtStatus

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from smb3server.auth.users import nt_hash
-from smb3server.cli import main as cli_main
-from smb3server.config import Config, ConfigError, parse_arguments, read_file
-from smb3server.passwords import read_users
+from smb3server.cli.main import main as cli_main
+from smb3server.config.passwords import read_users
+from smb3server.config.reader import Config, ConfigError, parse_arguments, read_file
 from smb3server.status import admin_socket as admin
 from smb3server.status.admin_socket import AdminSocket, running
 from tests.security.served import ROOT, run, served
@@ -143,7 +143,7 @@ def test_passwords_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_password_is_asked_for(tmp_path: Path) -> None:
     """On the terminal, which does not show it."""
     script = (
-        "import sys\nfrom smb3server.auth.users import nt_hash\nfrom smb3server.config import parse_arguments\n"
+        "import sys\nfrom smb3server.auth.users import nt_hash\nfrom smb3server.config.reader import parse_arguments\n"
         f"config = parse_arguments(['--share', 'd={tmp_path}', '--user', 'u'])\n"
         f"sys.exit(0 if config.accounts[0].nt_hash == nt_hash({PASSWORD!r}) else 3)\n"
     )
@@ -204,8 +204,8 @@ print(Path("/proc/self/cmdline").read_bytes().replace(b"\\0", b" ").decode(), sy
 @pytest.mark.parametrize(
     ("importing", "arguments"),
     [
-        ("from smb3server.doctor import main", ("//127.0.0.1:9/x", "--fabrics=iwarp")),
-        ("from witness.cli import main", ("list", "//127.0.0.1", "--port=9")),
+        ("from smb3server.cli.doctor import main", ("//127.0.0.1:9/x", "--fabrics=iwarp")),
+        ("from smb3server.cli.witness import main", ("list", "//127.0.0.1", "--port=9")),
     ],
 )
 def test_commands_do_not_keep_one_either(importing: str, arguments: tuple[str, ...]) -> None:

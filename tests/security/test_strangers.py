@@ -12,12 +12,12 @@ from functools import partial
 
 import pytest
 
-from smb3server.config import Config
+from smb3server.config.reader import Config
 from smb3server.net.buffers import BufferPool
 from smb3server.net.listener import TcpListener
 from smb3server.net.tcp import TcpTransport
 from smb3server.server.idle import IdleSweep
-from smb3server.service import Service
+from smb3server.service.service import Service
 from smb3server.settings.server import Settings
 from smb3server.wire.header import Command
 from smb3server.wire.status import NtStatus

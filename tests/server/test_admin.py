@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from smb3server import doctor, status_view
-from smb3server.cli import main as cli_main
-from smb3server.doctor import EXIT_RDMA, EXIT_UNKNOWN, Host, examine
-from smb3server.doctor_client import Answer, Result, Target, consult
+from smb3server.cli import doctor
+from smb3server.cli import status as status_view
+from smb3server.cli.doctor import EXIT_RDMA, EXIT_UNKNOWN, Host, examine
+from smb3server.cli.doctor_share import Answer, Result, Target, consult
+from smb3server.cli.main import main as cli_main
 from smb3server.net.fabric_choice import Machine
 from smb3server.process.output import EXIT_CLOSED
 from smb3server.status.admin_socket import MAX_LINE, AdminSocket, ask
@@ -317,7 +318,7 @@ def test_doctor_without_the_fabric(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         raise ProviderError("no RDMA device")
 
     async def scene(acted: Scene) -> None:
-        monkeypatch.setattr("smb3server.doctor_client.make_provider", refuse)
+        monkeypatch.setattr("smb3server.cli.doctor_share.make_provider", refuse)
         result = await examined(acted)
         assert (result.reached, result.rdma) == (True, False)
         assert "note     iwarp: cannot be tried from here: no RDMA device" in [f.line() for f in result.findings]

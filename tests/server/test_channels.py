@@ -9,11 +9,11 @@ from typing import Any, cast
 
 from smb3server.client import Client, open_rdma, open_tcp
 from smb3server.client.channels import BoundSession
-from smb3server.config import parse_arguments
-from smb3server.fabrics import make_provider
+from smb3server.config.reader import parse_arguments
 from smb3server.files.caching import Holder
 from smb3server.net.tcp import PATIENCE, TcpTransport
-from smb3server.service import Service
+from smb3server.service.listeners import make_provider
+from smb3server.service.service import Service
 from smb3server.state.break_notifications import BreakNotifications, live_connection
 from smb3server.state.connection import Connection
 from smb3server.state.session import CHANNEL_SILENCE

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from smb3server import doctor
-from smb3server.cli import main as cli_main
-from smb3server.doctor import EXIT_NO_RDMA, EXIT_RDMA, EXIT_UNKNOWN, Host, Verdict, conclude, examine
-from smb3server.doctor_client import Answer, Result, Target, consult
+from smb3server.cli import doctor
+from smb3server.cli.doctor import EXIT_NO_RDMA, EXIT_RDMA, EXIT_UNKNOWN, Host, Verdict, conclude, examine
+from smb3server.cli.doctor_share import Answer, Result, Target, consult
+from smb3server.cli.main import main as cli_main
 from smb3server.net.fabric_choice import Machine
 from smb3server.net.host import ROCE_UDP_PORT, SMB_DIRECT_PORT, SMB_PORT, PortOwner
 from smb3server.status.admin_socket import AdminSocket, running
@@ -94,7 +94,7 @@ def test_the_doctor_finds_a_running_server(
 
     async def scene(acted: Scene) -> None:
         (port,) = [listener.address[1] for _, listener in acted.service.fabrics.listeners]
-        monkeypatch.setattr("smb3server.doctor.ports_needed", lambda _: [("tcp", port)])
+        monkeypatch.setattr("smb3server.cli.doctor.ports_needed", lambda _: [("tcp", port)])
         (found,) = await asyncio.to_thread(own_servers)
         assert (found.pid, found.rdma, found.served) == (os.getpid(), "iwarp", (("iwarp", "127.0.0.1", (port,)),))
         status = await asyncio.to_thread(cli_main, ["doctor", "--json"])

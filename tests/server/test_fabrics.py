@@ -11,9 +11,9 @@ import pytest
 
 from smb3server.client import Client, open_rdma
 from smb3server.client.interfaces import query_interfaces
-from smb3server.fabrics import Fabrics
 from smb3server.net.host import ROCE_UDP_PORT
 from smb3server.server.server import Server
+from smb3server.service.listeners import Fabrics
 from smb3server.settings.server import Settings
 from smb3server.status.rdma_reasons import Code
 from smb3server.status.report import collect
@@ -73,7 +73,7 @@ def test_named_fabric_without_its_device_is_an_error(tmp_path: Path) -> None:
 def test_a_port_that_goes_down_is_withdrawn_until_it_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its connections end with the reason, clients are no longer told of it, and the report says why."""
     provider = LoopbackProvider()
-    monkeypatch.setattr("smb3server.fabrics.make_provider", lambda name: provider)
+    monkeypatch.setattr("smb3server.service.listeners.make_provider", lambda name: provider)
 
     async def scene(acted: Scene) -> None:
         server, fabrics = acted.service.server, acted.service.fabrics

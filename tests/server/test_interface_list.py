@@ -16,10 +16,10 @@ import pytest
 from smb3server.auth.users import Account, nt_hash
 from smb3server.client import Client, open_rdma, open_tcp
 from smb3server.client.interfaces import ServerInterface, parse_interfaces, query_interfaces
-from smb3server.config import Config, ShareConfig
-from smb3server.fabrics import make_provider
+from smb3server.config.reader import Config, ShareConfig
 from smb3server.net.interfaces import Interface, pack_interfaces
-from smb3server.service import Service
+from smb3server.service.listeners import make_provider
+from smb3server.service.service import Service
 
 IN_TIME = 5.0
 """Seconds; half of the interval at which the list is read without an event."""

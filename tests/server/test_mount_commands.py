@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.cli import commands as commands_of
+from smb3server.cli.main import commands as commands_of
 from smb3server.status.mount_commands import Reach, choose_host, commands
 from tests.server.test_service import configured, running
 from tests.unit.test_fabric_choice import interface

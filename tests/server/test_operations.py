@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.cli import main as cli_main
-from smb3server.config import ConfigError, parse_arguments
+from smb3server.cli.main import main as cli_main
+from smb3server.config.reader import ConfigError, parse_arguments
 from smb3server.process import output
 from smb3server.process.state_lock import StateLock
-from smb3server.service import Service
+from smb3server.service.service import Service
 from smbdirect.errors import ProviderError
 from tests.server.test_service import configured, running
 from tools import own_user
@@ -121,7 +121,7 @@ def test_debug_logs_are_the_servers_own(tmp_path: Path) -> None:
 
 def test_warnings_of_libraries_are_logged_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     code = (
-        "import logging; from smb3server.cli import _set_up_logging; _set_up_logging('debug');"
+        "import logging; from smb3server.cli.main import _set_up_logging; _set_up_logging('debug');"
         "import pyroute2; logging.getLogger('pyroute2.x').warning('kept'); logging.getLogger('pyroute2.x').info('not');"
         "logging.getLogger('smb3server.x').debug('own')"
     )
@@ -223,7 +223,7 @@ def test_documents_for_operators_name_no_source_for_settings() -> None:
     for path in (ROOT / "docs").glob("*.md"):
         text = path.read_text()
         assert "smb3server/settings/server.py" not in text, path
-        assert "smb3server/config.py" not in text, path
+        assert "smb3server/config/reader.py" not in text, path
     text = (ROOT / "docs" / "configuration.md").read_text()
     for section in text.split("\n## "):
         keys = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)

@@ -20,9 +20,9 @@ from smb3server.client import Client, ClientSession, open_rdma, open_tcp
 from smb3server.client.channels import BoundSession
 from smb3server.client.interfaces import query_interfaces
 from smb3server.client.negotiation import Offer
-from smb3server.config import Config, ShareConfig
+from smb3server.config.reader import Config, ShareConfig
 from smb3server.net.host import ROCE_UDP_PORT
-from smb3server.service import Service
+from smb3server.service.service import Service
 from smb3server.settings.server import Settings
 from smb3server.status.rdma_reasons import _TEXTS, Code
 from smb3server.status.report import collect
@@ -342,7 +342,7 @@ def fabric(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> F
     reason = provider.available()
     if reason is not None:
         pytest.skip(f"{request.param}: {reason}")
-    monkeypatch.setattr("smb3server.fabrics.make_provider", lambda name: provider)
+    monkeypatch.setattr("smb3server.service.listeners.make_provider", lambda name: provider)
     return chosen._replace(make=lambda: provider)
 
 

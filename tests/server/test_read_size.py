@@ -14,18 +14,18 @@ from rich.console import Console
 
 from smb3server.auth.users import Account, UserDatabase, nt_hash
 from smb3server.backends.local.backend import LocalBackend
+from smb3server.cli.status import render
 from smb3server.client import Client, ClientSession, ServerError, Tree, open_rdma
 from smb3server.client.channels import BoundSession
 from smb3server.client.files import READ_WRITE
 from smb3server.client.negotiation import Offer
-from smb3server.config import ConfigError, parse_arguments
-from smb3server.fabrics import transport_settings
+from smb3server.config.reader import ConfigError, parse_arguments
 from smb3server.server.server import Server
+from smb3server.service.listeners import transport_settings
 from smb3server.settings.server import Settings
 from smb3server.state.connection import Connection
 from smb3server.state.tree import Share
 from smb3server.status.report import collect
-from smb3server.status_view import render
 from smb3server.wire import read_write
 from smb3server.wire.create import CreateDisposition
 from smb3server.wire.header import Command

@@ -27,9 +27,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from smb3server.client import Client, open_tcp
-from smb3server.config import Config, ShareConfig, parse_user
+from smb3server.config.reader import Config, ShareConfig, parse_user
 from smb3server.net import tcp
-from smb3server.service import Service
+from smb3server.service.service import Service
 from smb3server.settings.server import Settings
 from smb3server.wire.create import CreateDisposition
 from smbdirect.providers.iwarp.endpoint import IwarpEndpoint
@@ -313,7 +313,7 @@ def test_network_cut_for_good(
     namespace, interface, address = other_machine
     monkeypatch.setattr(tcp, "PATIENCE", 2.0)
     monkeypatch.setattr(
-        "smb3server.fabrics.TransportSettings",
+        "smb3server.service.listeners.TransportSettings",
         lambda **given: SmbDirectSettings(**given, keepalive_interval=1.0, keepalive_response_timeout=1.0),
     )
 

@@ -19,8 +19,8 @@ import spnego
 
 from smb3server.client import Client, ClientSession, ServerError, open_rdma, open_tcp
 from smb3server.client.files import READ_WRITE
-from smb3server.config import Config, ConfigError, parse_arguments
-from smb3server.service import Service
+from smb3server.config.reader import Config, ConfigError, parse_arguments
+from smb3server.service.service import Service
 from smb3server.wire.create import CreateDisposition
 from smb3server.wire.header import Command
 from smb3server.wire.session import SESSION_SETUP_REQUEST, SessionSetupRequest

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from smb3server import config
-from smb3server.config import LIMITS, Config, ConfigError, parse_arguments, read_file
+from smb3server.config import reader as config
+from smb3server.config.reader import LIMITS, Config, ConfigError, parse_arguments, read_file
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.settings.server import Settings
 from tools.cluster.certificates import Authority

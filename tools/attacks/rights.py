@@ -8,7 +8,7 @@ from typing import Any
 from smb3server.client import open_rdma
 from smb3server.client.connection import ServerError
 from smb3server.client.files import Tree
-from smb3server.fabrics import make_provider
+from smb3server.service.listeners import make_provider
 from smb3server.wire import read_write
 from smb3server.wire.file_info import FileInfoClass, RenameInformation, encode_rename
 from tools.access_differential import descriptor

@@ -9,7 +9,7 @@ import struct
 import time
 
 from smb3server.client import open_rdma
-from smb3server.fabrics import make_provider
+from smb3server.service.listeners import make_provider
 from smbdirect.errors import ConnectionLost, ProtocolError
 from tools.attacks import raw
 from tools.attacks.lab import Target, case, password

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
+from smb3server.cli.cluster import Admin
 from smb3server.cluster.cluster import DEFAULT_NAME
-from smb3server.ha.admin import Admin
 from smb3server.persistence.open_store import open_store
 from smb3server.persistence.store import StoreError
 from smb3server.persistence.store_access import StoreAccess

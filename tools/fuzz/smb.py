@@ -13,7 +13,7 @@ from smb3server.client.files import Tree
 from smb3server.client.negotiation import Offer
 from smb3server.client.session import ClientSession
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
-from smb3server.fabrics import make_provider
+from smb3server.service.listeners import make_provider
 from smb3server.wire import create_contexts as contexts
 from smb3server.wire.create_contexts import RawContext
 from smb3server.wire.status import StatusError

@@ -171,7 +171,12 @@ class Node(Server):
         path = folder / f"{name}.toml"
         path.touch(0o600)
         path.write_text(configuration)
-        self._command = [*prefix, sys.executable, "-c", "import sys; from smb3server.cli import main; sys.exit(main())"]
+        self._command = [
+            *prefix,
+            sys.executable,
+            "-c",
+            "import sys; from smb3server.cli.main import main; sys.exit(main())",
+        ]
         self._command += ["--config", str(path), "--state", str(self.state)]
         self._started = False
 

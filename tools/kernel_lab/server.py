@@ -106,7 +106,7 @@ def running_server(
     if not prefix:
         check_ports()
     command = list(prefix)
-    command += [sys.executable, "-c", "import sys; from smb3server.cli import main; sys.exit(main())"]
+    command += [sys.executable, "-c", "import sys; from smb3server.cli.main import main; sys.exit(main())"]
     command += ["--share", own_user.option("share", share), "--user", "u:pw", f"--rdma={fabric}"]
     for address in addresses:
         command += ["--listen", address]

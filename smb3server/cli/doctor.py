@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from smb3server.fabrics import make_provider
+from smb3server.config.passwords import hide_arguments
 from smb3server.net.fabric_choice import FABRICS, Choice, Machine, choose_automatically, ports_needed
 from smb3server.net.host import (
     CAP_NET_BIND_SERVICE,
@@ -35,7 +35,7 @@ from smb3server.net.host import (
     rdma_devices,
 )
 from smb3server.net.interfaces import Interface, rdma_capable, read_interfaces
-from smb3server.passwords import hide_arguments
+from smb3server.service.listeners import make_provider
 from smb3server.status.own_servers import OwnServer, own_servers
 from smbdirect.errors import ProviderError
 
@@ -334,7 +334,7 @@ def main(arguments: Sequence[str]) -> int:
         wrong = f"unknown fabric {unknown[0]}" if unknown else f"{options.target}: write //HOST/SHARE"
         print(f"smb3server doctor: {wrong}", file=sys.stderr)
         return EXIT_UNKNOWN
-    from smb3server.doctor_client import Answer, Target, consult
+    from smb3server.cli.doctor_share import Answer, Target, consult
 
     user, separator, password = (options.user or "guest").partition(":")
     if not separator:

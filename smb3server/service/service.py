@@ -12,24 +12,24 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from smb3server import stand_in
 from smb3server.auth.acceptor import kerberos_available, keytab_realms
 from smb3server.auth.users import UserDatabase
 from smb3server.backends.base import User
 from smb3server.backends.local.backend import LocalBackend, LocalOptions
 from smb3server.commands.info.presentation import hider
-from smb3server.config import Config, ConfigError, ShareConfig, WitnessConfig
-from smb3server.config_checks import check_address
-from smb3server.fabrics import Fabrics
+from smb3server.config.checks import check_address
+from smb3server.config.reader import Config, ConfigError, ShareConfig, WitnessConfig
 from smb3server.net.host import ROOT, machine_id, overlapping, port_owners
 from smb3server.net.listener import TcpListener
 from smb3server.persistence.journal import Domain, Persistence
 from smb3server.persistence.restore import restore
 from smb3server.persistence.sqlite import SqliteStore
 from smb3server.persistence.store import Store, StoreError
-from smb3server.privileges import Privileges, in_force
 from smb3server.process.state_lock import StateLock
 from smb3server.server.server import Server
+from smb3server.service import stand_in
+from smb3server.service.listeners import Fabrics
+from smb3server.service.privileges import Privileges, in_force
 from smb3server.state.tree import Share, ShareCapabilities, ShareFlags, ShareType
 from smb3server.status.admin_socket import AdminSocket, Command, socket_path
 from smb3server.status.report import collect

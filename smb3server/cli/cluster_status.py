@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from smb3server.cli.status import duration
 from smb3server.cluster.view import View
-from smb3server.status_view import duration
 
 
 def describe(

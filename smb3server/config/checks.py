@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from smb3server.auth.accounts import rid
 
 if TYPE_CHECKING:
-    from smb3server.config import Config, ShareConfig
+    from smb3server.config.reader import Config, ShareConfig
     from smb3server.settings.server import Settings
 
 LOG_LEVELS = ("debug", "info", "warning", "error")

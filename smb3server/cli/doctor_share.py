@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 from spnego.exceptions import SpnegoError
 
+from smb3server.cli.doctor import Finding, Verdict
+from smb3server.cli.doctor_transfer import Garbled, Moved, move
 from smb3server.client import Client, ClientSession, ServerError, Tree, open_rdma, open_tcp
 from smb3server.client.channels import BoundSession
 from smb3server.client.interfaces import ServerInterface, query_interfaces
-from smb3server.doctor import Finding, Verdict
-from smb3server.doctor_transfer import Garbled, Moved, move
-from smb3server.fabrics import make_provider
 from smb3server.net.host import SMB_DIRECT_PORT, SMB_PORT
+from smb3server.service.listeners import make_provider
 from smb3server.status.report import dialect_name
 from smb3server.wire.negotiate import Capability, Dialect
 from smb3server.wire.session import SessionFlags

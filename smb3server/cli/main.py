@@ -9,21 +9,21 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from smb3server.config import Config, ConfigError, parse_arguments
-from smb3server.passwords import hide_arguments, read_text
-from smb3server.privileges import Privileges
+from smb3server.config.passwords import hide_arguments, read_text
+from smb3server.config.reader import Config, ConfigError, parse_arguments
 from smb3server.process import garbage as collector
 from smb3server.process import log_lines, output
-from smb3server.service import Service
+from smb3server.service.privileges import Privileges
+from smb3server.service.service import Service
 from smb3server.status import mount_commands
 from smbdirect.errors import ProviderError
 
 _COMMANDS = {
-    "status": "smb3server.status_view",
-    "doctor": "smb3server.doctor",
-    "witness": "witness.cli",
-    "cluster": "smb3server.ha.admin",
-    "hash": "smb3server.password_hash",
+    "status": "smb3server.cli.status",
+    "doctor": "smb3server.cli.doctor",
+    "witness": "smb3server.cli.witness",
+    "cluster": "smb3server.cli.cluster",
+    "hash": "smb3server.cli.password_hash",
 }
 EXIT_USAGE, EXIT_FAILED = 2, 1
 _TALKATIVE = ("spnego", "asyncio", "pyroute2")

@@ -10,10 +10,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any, cast
 
-from smb3server.passwords import hide_arguments
+from smb3server.cli.status import find_socket
+from smb3server.config.passwords import hide_arguments
 from smb3server.process.log_lines import printable_tree
 from smb3server.status.admin_socket import ask
-from smb3server.status_view import find_socket
 from witness.client import Registered, WitnessClient, WitnessClientError, choose_witness
 from witness.ndr import V1, InterfaceInfo, InterfaceState
 

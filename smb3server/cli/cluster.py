@@ -16,10 +16,10 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+from smb3server.cli.cluster_status import describe, show
 from smb3server.cluster.cluster import DEFAULT_NAME
 from smb3server.cluster.freshness import stamped
 from smb3server.cluster.view import View, answers_prefix, coordination_prefix, read_view
-from smb3server.ha.cluster_status import describe, show
 from smb3server.persistence.seal import new_secret
 from smb3server.persistence.sealed_store import SealedStore
 from smb3server.persistence.store import Condition, ConditionFailed, Delete, LeaseLost, Put, StoreError
@@ -280,7 +280,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             make_secret(options.file)
             return 0
         if options.config is not None:
-            from smb3server.config import ConfigError, read_cluster
+            from smb3server.config.reader import ConfigError, read_cluster
 
             try:
                 known = read_cluster(options.config)

@@ -118,11 +118,11 @@ from smb3server.backends.local.impersonate import may_act
 from smb3server.cluster.address import parse as parse_virtual_address
 from smb3server.cluster.cluster import ClusterConfig
 from smb3server.cluster.service_owner import ServiceConfig
-from smb3server.config_checks import LOG_LEVELS, MESSAGE_OVERHEAD, ConfigError, check, check_share, once
+from smb3server.config.checks import LOG_LEVELS, MESSAGE_OVERHEAD, ConfigError, check, check_share, once
+from smb3server.config.passwords import find_password, read_password, read_users
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.net.host_lists import EVERYBODY, HostLists, Network
 from smb3server.net.host_lists import parse as parse_hosts
-from smb3server.passwords import find_password, read_password, read_users
 from smb3server.persistence import store_access
 from smb3server.persistence.store_url import parse_url
 from smb3server.settings.server import Settings

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from smb3server.auth.users import nt_hash
-from smb3server.config_checks import ConfigError
-from smb3server.passwords import find_password
+from smb3server.config.checks import ConfigError
+from smb3server.config.passwords import find_password
 
 EXIT_OK, EXIT_USAGE = 0, 2
 
