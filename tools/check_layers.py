@@ -65,12 +65,16 @@ RULES = (
         "witness stands alone",
     ),
     Rule(CORE, OUTSIDE_WORLD, "the core has no I/O, clock or randomness"),
-    Rule(CORE, ("smbdirect.providers", "smbdirect.pump", "smbdirect.transport"), "the core knows no provider"),
+    Rule(
+        CORE,
+        ("smbdirect.providers", "smbdirect.transport.smb_direct", "smbdirect.transport.listen"),
+        "the core knows no provider",
+    ),
     Rule(IWARP_CODECS, OUTSIDE_WORLD, "protocol layers of a provider are sans-I/O"),
     Rule(ROCE_PROTOCOL, OUTSIDE_WORLD, "protocol layers of a provider are sans-I/O"),
     Rule(
         ("smbdirect.providers",),
-        ("smbdirect.connection", "smbdirect.pump", "smbdirect.transport"),
+        ("smbdirect.core.connection", "smbdirect.transport.smb_direct", "smbdirect.transport.listen"),
         "providers know no SMB Direct",
     ),
     Rule(("smb3server.wire",), OUTSIDE_WORLD, "codecs are pure functions"),
@@ -84,7 +88,7 @@ RULES = (
         ("smb3server.wire", "smb3server.commands", "smb3server.dispatch.dispatcher"),
         "no SMB types",
     ),
-    Rule(("smb3server.backends",), ("smbdirect.providers", "smbdirect.connection"), "backends know no transport"),
+    Rule(("smb3server.backends",), ("smbdirect.providers", "smbdirect.core.connection"), "backends know no transport"),
     Rule(
         ("smb3server.access",),
         tuple(
@@ -97,7 +101,7 @@ RULES = (
         (*OUTSIDE_WORLD, "smb3server.process.turns", "smb3server.dispatch.waiting"),
         "caching rights and locks are state machines: who waits is called by those who own the loop",
     ),
-    Rule(("smb3server.commands",), ("smbdirect.providers", "smbdirect.connection"), "commands know no provider"),
+    Rule(("smb3server.commands",), ("smbdirect.providers", "smbdirect.core.connection"), "commands know no provider"),
     Rule(
         ("smb3server.commands",), ("smb3server.server.server", "smb3server.cli.main"), "commands are below the server"
     ),

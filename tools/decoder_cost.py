@@ -28,15 +28,15 @@ from smb3server.rpc.dcerpc import NDR
 from smb3server.rpc.tcp import MAX_UNKNOWN_STUB
 from smb3server.server.server import Server
 from smb3server.wire.status import StatusError
-from smbdirect.buffers import BufferPool
 from smbdirect.codec import Buffer
-from smbdirect.connection import Connection, Role
+from smbdirect.core.connection import Connection, Role
+from smbdirect.core.settings import Settings
 from smbdirect.errors import DecodeError, ProtocolError
 from smbdirect.message_transport import InboundMessage, RdmaOperations
 from smbdirect.providers.iwarp import mpa
 from smbdirect.providers.roce.cm import SERVICE_PREFIX, ConnectionManager
 from smbdirect.providers.roce.cm_messages import CMA, REQ, Attribute, CmaHeader, Req, mad_bytes
-from smbdirect.settings import Settings
+from smbdirect.transport.buffers import BufferPool
 from tools.failover import logon
 
 Work = Callable[[], object]

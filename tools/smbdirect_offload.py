@@ -23,8 +23,8 @@ from smb3server.wire.read_write import (
 from smbdirect.codec import Buffer
 from smbdirect.errors import ProviderError
 from smbdirect.message_transport import InboundMessage, PooledBuffer
-from smbdirect.pump import SmbDirectTransport
-from smbdirect.rdma import RegisteredBuffer
+from smbdirect.transport.rdma import RegisteredBuffer
+from smbdirect.transport.smb_direct import SmbDirectTransport
 
 THRESHOLD = 4096
 """Bytes from which data goes by RDMA (Linux' rdma_readwrite_threshold)."""

@@ -33,14 +33,14 @@ from smb3server.net.tcp import MAX_MESSAGE
 from smb3server.process import output
 from smb3server.service.listeners import make_provider
 from smb3server.service.service import Service
-from smbdirect.buffers import BufferPool
+from smbdirect.core.settings import Settings
 from smbdirect.errors import ConnectionLost, ProtocolError, ProviderError
 from smbdirect.message_transport import InboundMessage, MessageTransport
 from smbdirect.providers.base import Provider
 from smbdirect.providers.loopback import LoopbackProvider
-from smbdirect.pump import SmbDirectTransport
-from smbdirect.settings import Settings
-from smbdirect.transport import connect, listen
+from smbdirect.transport.buffers import BufferPool
+from smbdirect.transport.listen import connect, listen
+from smbdirect.transport.smb_direct import SmbDirectTransport
 from tools.smbdirect_offload import Offload, Outgoing
 
 log = logging.getLogger(__name__)

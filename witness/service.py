@@ -17,7 +17,7 @@ from smb3server.rpc.association import Association
 from smb3server.rpc.dcerpc import Interface
 from smb3server.rpc.endpoint_mapper import EndpointMapper, Mapping
 from smb3server.rpc.tcp import RpcListener
-from smbdirect.strangers import Strangers
+from smbdirect.unauthenticated import Strangers
 from witness import ndr
 from witness.cluster import ClusterEvents, Event, ManualCluster
 from witness.interface import WitnessInterface

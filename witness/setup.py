@@ -9,7 +9,7 @@ from typing import Any
 from smb3server.auth.acceptor import Acceptor
 from smb3server.config.reader import WitnessConfig
 from smb3server.status.admin_socket import Command
-from smbdirect.strangers import Strangers
+from smbdirect.unauthenticated import Strangers
 from witness.cluster import ClusterEvents, ManualCluster, Node
 from witness.ndr import Address
 from witness.service import NotifyError, WitnessService, WitnessSettings, notify_by_hand

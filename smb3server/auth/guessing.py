@@ -19,7 +19,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from smbdirect.strangers import source_of
+from smbdirect.unauthenticated import source_of
 
 HALF_LIFE = 300.0
 """Seconds in which half of the failures are forgotten."""

@@ -7,10 +7,10 @@ import socket
 
 from smb3server.net.buffers import BufferPool
 from smb3server.net.tcp import TcpTransport
+from smbdirect.core.settings import Settings
 from smbdirect.message_transport import MessageTransport
 from smbdirect.providers.base import Provider
-from smbdirect.settings import Settings
-from smbdirect.transport import connect
+from smbdirect.transport.listen import connect
 
 MAX_MESSAGE_SIZE = (8 << 20) + (1 << 16)
 """Bytes of the largest response accepted."""

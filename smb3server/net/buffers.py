@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from smbdirect.buffers import STRANGERS_GRACE, STRANGERS_LIMIT
-from smbdirect.strangers import Strangers
+from smbdirect.transport.buffers import STRANGERS_GRACE, STRANGERS_LIMIT
+from smbdirect.unauthenticated import Strangers
 
 SMALLEST = 1 << 12
 LARGEST = 1 << 24

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from smb3server.net.buffers import BufferPool
 from smb3server.net.tcp import TcpTransport, tune
 from smbdirect.message_transport import OnTransport
-from smbdirect.strangers import Stranger, Strangers
+from smbdirect.unauthenticated import Stranger, Strangers
 
 log = logging.getLogger(__name__)
 

@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 
 from smb3server.net.buffers import BufferPool
-from smbdirect import tcp_info
-from smbdirect.buffers import STRANGER_SIZE
 from smbdirect.codec import Buffer
 from smbdirect.message_transport import InboundMessage, PooledBuffer, RdmaOperations
-from smbdirect.strangers import Stranger
+from smbdirect.transport import tcp_info
+from smbdirect.transport.buffers import STRANGER_SIZE
+from smbdirect.unauthenticated import Stranger
 
 log = logging.getLogger(__name__)
 

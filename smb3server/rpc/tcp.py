@@ -11,7 +11,7 @@ from typing import cast
 from smb3server.auth.acceptor import Acceptor
 from smb3server.rpc.association import Association, AssociationGroups
 from smb3server.rpc.dcerpc import Interface
-from smbdirect.strangers import Stranger, Strangers
+from smbdirect.unauthenticated import Stranger, Strangers
 
 log = logging.getLogger(__name__)
 

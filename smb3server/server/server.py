@@ -36,7 +36,7 @@ from smb3server.state.replay import Replays
 from smb3server.state.session import Identity, Session, SessionState
 from smb3server.state.tree import IPC_SHARE_NAME, Share, ShareType
 from smb3server.wire.status import NtStatus, StatusError
-from smbdirect.strangers import Strangers
+from smbdirect.unauthenticated import Strangers
 
 if TYPE_CHECKING:
     from smb3server.cluster.lease_keeper import Fence

@@ -21,15 +21,15 @@ from smb3server.net.fabric_choice import (
 )
 from smb3server.net.host import ROOT, port_owners, rdma_devices
 from smb3server.settings.server import Settings
-from smbdirect.constants import MIN_FRAGMENTED_SIZE
+from smbdirect.core.constants import MIN_FRAGMENTED_SIZE
+from smbdirect.core.settings import Settings as TransportSettings
 from smbdirect.errors import ProviderError
-from smbdirect.settings import Settings as TransportSettings
 
 if TYPE_CHECKING:
     from smb3server.server.server import Server
-    from smbdirect.buffers import BufferPool
     from smbdirect.providers.base import Provider
-    from smbdirect.transport import SmbDirectListener
+    from smbdirect.transport.buffers import BufferPool
+    from smbdirect.transport.listen import SmbDirectListener
 
 log = logging.getLogger(__name__)
 
@@ -153,8 +153,8 @@ class Fabrics:
         return failure or choice.failed("nothing to listen on")
 
     async def _listen(self, name: str, host: str, port: int) -> SmbDirectListener:
-        from smbdirect.buffers import BufferPool
-        from smbdirect.transport import listen
+        from smbdirect.transport.buffers import BufferPool
+        from smbdirect.transport.listen import listen
 
         provider = self._providers[name]
         self._pool = self._pool or BufferPool()

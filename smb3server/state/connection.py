@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from smb3server.state.ceilings import Usage
     from smb3server.state.session import Session
     from smbdirect.message_transport import MessageTransport
-    from smbdirect.strangers import Stranger
+    from smbdirect.unauthenticated import Stranger
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.status.rdma_reasons import Facts, Reason, why_inline, why_tcp
 from smb3server.wire.negotiate import Capability
-from smbdirect.pump import SmbDirectTransport
+from smbdirect.transport.smb_direct import SmbDirectTransport
 
 if TYPE_CHECKING:
     from smb3server.server.server import Server

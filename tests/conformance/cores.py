@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from smbdirect.buffers import BufferPool
-from smbdirect.connection import Connection, Role
-from smbdirect.errors import ProtocolError
-from smbdirect.events import Event
-from smbdirect.messages import (
+from smbdirect.core.connection import Connection, Role
+from smbdirect.core.events import Event
+from smbdirect.core.messages import (
     DATA_TRANSFER,
     NEGOTIATE_REQUEST,
     NEGOTIATE_RESPONSE,
@@ -19,7 +17,9 @@ from smbdirect.messages import (
     NegotiateRequest,
     NegotiateResponse,
 )
-from smbdirect.settings import Settings
+from smbdirect.core.settings import Settings
+from smbdirect.errors import ProtocolError
+from smbdirect.transport.buffers import BufferPool
 
 START = 1000.0
 

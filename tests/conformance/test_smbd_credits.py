@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from smbdirect.connection import Role
+from smbdirect.core.connection import Role
+from smbdirect.core.settings import Settings
 from smbdirect.errors import TimerExpired
-from smbdirect.settings import Settings
 
 from .cores import START, client, data, request, server
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from smbdirect.connection import Keepalive, Role
+from smbdirect.core.connection import Keepalive, Role
+from smbdirect.core.events import MessageReceived
+from smbdirect.core.messages import DATA_TRANSFER
+from smbdirect.core.settings import Settings
 from smbdirect.errors import TimerExpired
-from smbdirect.events import MessageReceived
-from smbdirect.messages import DATA_TRANSFER
-from smbdirect.settings import Settings
 
 from .cores import START, Subject, client, data, server
 

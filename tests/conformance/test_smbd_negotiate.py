@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from smbdirect.connection import Keepalive, Role
+from smbdirect.core.connection import Keepalive, Role
+from smbdirect.core.events import Established, NegotiationFailed
+from smbdirect.core.messages import NEGOTIATE_REQUEST, NEGOTIATE_RESPONSE, NegotiateRequest, NegotiateResponse
+from smbdirect.core.settings import Settings
 from smbdirect.errors import ProtocolError, SmbDirectError, TimerExpired
-from smbdirect.events import Established, NegotiationFailed
-from smbdirect.messages import NEGOTIATE_REQUEST, NEGOTIATE_RESPONSE, NegotiateRequest, NegotiateResponse
-from smbdirect.settings import Settings
 
 from .cores import START, Subject, acceptor, client, data, initiator, request, response, server
 

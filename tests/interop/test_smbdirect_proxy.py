@@ -15,7 +15,7 @@ import pytest
 from smb3server.service.listeners import make_provider
 from smbdirect.providers.base import Provider
 from smbdirect.providers.loopback import LoopbackProvider
-from smbdirect.transport import listen
+from smbdirect.transport.listen import listen
 from tools import own_user
 from tools.smbdirect_proxy import Proxy, server_in_process
 

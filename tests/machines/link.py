@@ -12,12 +12,12 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from smbdirect.buffers import BufferPool
-from smbdirect.connection import Connection, Role
+from smbdirect.core.connection import Connection, Role
+from smbdirect.core.events import Established, MessageReceived, OutgoingSend
+from smbdirect.core.messages import DATA_TRANSFER, NEGOTIATE_RESPONSE
+from smbdirect.core.settings import Settings
 from smbdirect.errors import ProtocolError
-from smbdirect.events import Established, MessageReceived, OutgoingSend
-from smbdirect.messages import DATA_TRANSFER, NEGOTIATE_RESPONSE
-from smbdirect.settings import Settings
+from smbdirect.transport.buffers import BufferPool
 
 
 class Peer:

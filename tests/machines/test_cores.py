@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from smbdirect.connection import Role
+from smbdirect.core.connection import Role
+from smbdirect.core.events import OutgoingSend
+from smbdirect.core.settings import Settings
 from smbdirect.errors import TimerExpired
-from smbdirect.events import OutgoingSend
-from smbdirect.settings import Settings
 
 from .link import Link, Peer
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smbdirect.connection import Role
+from smbdirect.core.connection import Role
+from smbdirect.core.events import MessageReceived
+from smbdirect.core.messages import DATA_TRANSFER, DataTransfer
 from smbdirect.errors import ProtocolError
-from smbdirect.events import MessageReceived
-from smbdirect.messages import DATA_TRANSFER, DataTransfer
 from tests.conformance.cores import Subject, acceptor, client, initiator, server
 
 u16 = st.sampled_from([0, 1, 2, 255, 0xFFFF]) | st.integers(0, 0xFFFF)

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from smbdirect.buffers import BufferPool
+from smbdirect.core.settings import Settings
 from smbdirect.errors import ConnectionLost, ProtocolError, ProviderError
 from smbdirect.message_transport import RemoteBuffer
 from smbdirect.providers.base import Access, Send
 from smbdirect.providers.loopback import CAPABILITIES, Faults, LoopbackProvider
-from smbdirect.pump import SmbDirectTransport
-from smbdirect.settings import Settings
-from smbdirect.transport import connect, listen
+from smbdirect.transport.buffers import BufferPool
+from smbdirect.transport.listen import connect, listen
+from smbdirect.transport.smb_direct import SmbDirectTransport
 
 PATIENCE = 10.0
 
@@ -590,7 +590,7 @@ def test_message_longer_than_the_peer_takes_is_refused_locally() -> None:
 
 
 def test_close_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("smbdirect.pump.CLOSE_TIMEOUT", 0.01)
+    monkeypatch.setattr("smbdirect.transport.smb_direct.CLOSE_TIMEOUT", 0.01)
 
     async def scenario(near: End, far: End) -> None:
         far.transport._completed = lambda completions: None

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from smbdirect.buffers import BufferPool
+from smbdirect.core.settings import Settings
 from smbdirect.errors import ConnectionLost
 from smbdirect.message_transport import RemoteBuffer
-from smbdirect.pump import SmbDirectTransport
-from smbdirect.settings import Settings
-from smbdirect.transport import connect, listen
+from smbdirect.transport.buffers import BufferPool
+from smbdirect.transport.listen import connect, listen
+from smbdirect.transport.smb_direct import SmbDirectTransport
 
 from .conftest import PATIENCE, Entry
 

@@ -22,7 +22,7 @@ from smb3server.wire.status import NtStatus
 from smbdirect.providers.base import Provider
 from smbdirect.providers.iwarp.provider import IwarpProvider
 from smbdirect.providers.loopback import LoopbackProvider
-from smbdirect.transport import listen
+from smbdirect.transport.listen import listen
 
 SECRET = b"not for everybody " * 500
 OTHER = b"X" * len(SECRET)

@@ -9,13 +9,13 @@ import weakref
 
 import pytest
 
+from smbdirect.core.settings import Settings
 from smbdirect.providers.roce.cm import MAX_PENDING, REMEMBERED, Outcome, State
 from smbdirect.providers.roce.cm_messages import ANSWER, Answer, Attribute, Reason, mad_bytes
 from smbdirect.providers.roce.headers import BTH, DETH, ICRC_LENGTH, Bth, Deth, Opcode
 from smbdirect.providers.roce.provider import DATAGRAMS_PER_PEER, DATAGRAMS_PER_TURN, RoceProvider
 from smbdirect.providers.roce.sockets import Route
-from smbdirect.settings import Settings
-from smbdirect.transport import listen
+from smbdirect.transport.listen import listen
 from tests.providers.test_roce_hostile import free_udp_port
 from tests.unit.test_roce_cm import CLIENT_SIDE, SERVER_SIDE, End, Pair, request_bytes_fast
 

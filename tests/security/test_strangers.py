@@ -22,7 +22,7 @@ from smb3server.settings.server import Settings
 from smb3server.wire.header import Command
 from smb3server.wire.status import NtStatus
 from smbdirect.providers.iwarp.provider import IwarpProvider
-from smbdirect.strangers import Stranger, Strangers, source_of
+from smbdirect.unauthenticated import Stranger, Strangers, source_of
 from tests.server.test_dispatcher import drive
 from tests.server.test_hostile import setup_body
 from tests.server.wire_client import Harness

@@ -15,12 +15,12 @@ import sys
 
 from smb3server.client import Client, RemoteFile, Tree, open_rdma, open_tcp
 from smb3server.wire.create import CreateDisposition
+from smbdirect.core.messages import DATA_TRANSFER_PADDED, DataTransferPadded
 from smbdirect.message_transport import RemoteBuffer
-from smbdirect.messages import DATA_TRANSFER_PADDED, DataTransferPadded
 from smbdirect.providers.base import Access
 from smbdirect.providers.iwarp.provider import IwarpProvider
-from smbdirect.pump import SmbDirectTransport
-from smbdirect.transport import connect
+from smbdirect.transport.listen import connect
+from smbdirect.transport.smb_direct import SmbDirectTransport
 
 BLOCK = 1 << 18
 DEPTH = 16

@@ -17,7 +17,7 @@ from smb3server.commands import read as read_command
 from smb3server.commands import write as write_command
 from smb3server.wire.status import NtStatus
 from smbdirect.message_transport import RemoteBuffer
-from smbdirect.pump import SmbDirectTransport
+from smbdirect.transport.smb_direct import SmbDirectTransport
 from tests.server.test_rdma_reasons import Scene, log_on, play
 
 SIZE = 65536

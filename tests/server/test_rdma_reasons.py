@@ -32,7 +32,7 @@ from smbdirect.providers.iwarp import IwarpProvider
 from smbdirect.providers.loopback import CAPABILITIES, LoopbackProvider
 from smbdirect.providers.roce import RoceProvider
 from smbdirect.providers.verbs.provider import VerbsProvider
-from smbdirect.pump import SmbDirectTransport
+from smbdirect.transport.smb_direct import SmbDirectTransport
 from tests.providers.conftest import free_udp_port
 from tools import own_user
 

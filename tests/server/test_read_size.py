@@ -31,10 +31,10 @@ from smb3server.wire.create import CreateDisposition
 from smb3server.wire.header import Command
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.status import NtStatus
+from smbdirect.core.settings import Settings as TransportSettings
 from smbdirect.providers.loopback import LoopbackProvider
-from smbdirect.pump import SmbDirectTransport
-from smbdirect.settings import Settings as TransportSettings
-from smbdirect.transport import listen
+from smbdirect.transport.listen import listen
+from smbdirect.transport.smb_direct import SmbDirectTransport
 
 LINUX = 173_910
 """MaxFragmentedSize of Linux since February 2026."""

@@ -32,9 +32,9 @@ from smb3server.net import tcp
 from smb3server.service.service import Service
 from smb3server.settings.server import Settings
 from smb3server.wire.create import CreateDisposition
+from smbdirect.core.settings import Settings as SmbDirectSettings
 from smbdirect.providers.iwarp.endpoint import IwarpEndpoint
 from smbdirect.providers.iwarp.provider import IwarpProvider
-from smbdirect.settings import Settings as SmbDirectSettings
 from tests.server.hostile_client import MPA_REQUEST, OVER_SMB_DIRECT, READ_WRITE, SAID
 from tools import own_user
 

@@ -38,11 +38,11 @@ CODECS = codecs()
 
 
 def test_discovery_finds_the_messages() -> None:
-    assert "smbdirect.messages.DataTransfer" in CODECS
-    assert CODECS["smbdirect.messages.NegotiateRequest"].size == 20
-    assert CODECS["smbdirect.messages.NegotiateResponse"].size == 32
-    assert CODECS["smbdirect.messages.DataTransfer"].size == 20
-    assert CODECS["smbdirect.messages.BufferDescriptor"].size == 16
+    assert "smbdirect.core.messages.DataTransfer" in CODECS
+    assert CODECS["smbdirect.core.messages.NegotiateRequest"].size == 20
+    assert CODECS["smbdirect.core.messages.NegotiateResponse"].size == 32
+    assert CODECS["smbdirect.core.messages.DataTransfer"].size == 20
+    assert CODECS["smbdirect.core.messages.BufferDescriptor"].size == 16
 
 
 @pytest.mark.parametrize("name", sorted(CODECS))

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from smbdirect.buffers import BufferPool, RegistrationCache
 from smbdirect.errors import ProviderError
 from smbdirect.providers.base import Access
 from smbdirect.providers.local_domain import LocalDomain
+from smbdirect.transport.buffers import BufferPool, RegistrationCache
 
 
 class Needs:

@@ -24,7 +24,7 @@ from smb3server.server.server import Server
 from smb3server.settings.server import Settings
 from smb3server.state.tree import Share
 from smbdirect.providers.iwarp.provider import IwarpProvider
-from smbdirect.transport import listen
+from smbdirect.transport.listen import listen
 from tools.load.worker import FOLDER, Ground, Mismatch, Worker
 
 _DIALECTS = (0x0202, 0x0210, 0x0300, 0x0302, 0x0311)

@@ -1,6 +1,6 @@
 """The project's own codecs and state machines, driven by a capture.
 
-Every message must decode and encode to the bytes it came from. Both ends' ``smbdirect.connection.Connection`` are fed
+Every message must decode and encode to the bytes it came from. Both ends' ``smbdirect.core.connection.Connection`` are fed
 what their end received; what their end sent is imposed on their credits, since the machine would grant by its own
 policy, not by that of the peer in the capture. Each function returns what differs, as text; nothing means agreement.
 """
@@ -21,12 +21,12 @@ import smb3server.wire
 from smb3server.wire.header import HEADER, Command, Header, HeaderFlags
 from smb3server.wire.status import StatusError
 from smbdirect.codec import Codec
-from smbdirect.connection import Connection, Role
+from smbdirect.core.connection import Connection, Role
+from smbdirect.core.events import Established, MessageReceived
+from smbdirect.core.messages import DATA_TRANSFER, NEGOTIATE_REQUEST, NEGOTIATE_RESPONSE
+from smbdirect.core.settings import Settings
 from smbdirect.errors import DecodeError, ProtocolError
-from smbdirect.events import Established, MessageReceived
-from smbdirect.messages import DATA_TRANSFER, NEGOTIATE_REQUEST, NEGOTIATE_RESPONSE
 from smbdirect.providers.iwarp import ddp, mpa, rdmap
-from smbdirect.settings import Settings
 from tools.pcap.rdma import Kind, RdmaMessage, Wire
 from tools.pcap.session import Session
 from tools.pcap.smb2 import is_encrypted

@@ -17,7 +17,7 @@ from smbdirect.providers.iwarp.endpoint import CAPABILITIES, IwarpEndpoint
 from smbdirect.providers.iwarp.linger import Linger
 from smbdirect.providers.iwarp.mpa import FRAME_HEADER, Frame, FrameFlag, Parameters, Rtr
 from smbdirect.providers.iwarp.placement import RingPool
-from smbdirect.strangers import Strangers
+from smbdirect.unauthenticated import Strangers
 
 _log = logging.getLogger(__name__)
 

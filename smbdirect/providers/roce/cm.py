@@ -41,7 +41,7 @@ from smbdirect.providers.roce.cm_messages import (
     mad_bytes,
 )
 from smbdirect.providers.roce.headers import MAD, PATH_MTUS, PSN_MASK, Mad
-from smbdirect.strangers import Stranger, Strangers, source_of
+from smbdirect.unauthenticated import Stranger, Strangers, source_of
 
 SERVICE_PREFIX = 0x0000000001060000
 """Service IDs of the RDMA IP CM service for TCP port numbers (A11.2): prefix | port."""

@@ -17,7 +17,7 @@ from smb3server.state.tree import Share
 from smb3server.wire.negotiate import Dialect
 from smbdirect.message_transport import MessageTransport
 from smbdirect.providers.loopback import LoopbackProvider
-from smbdirect.transport import listen
+from smbdirect.transport.listen import listen
 
 DIALECTS = (Dialect.SMB_2_0_2, Dialect.SMB_2_1, Dialect.SMB_3_0, Dialect.SMB_3_0_2, Dialect.SMB_3_1_1)
 

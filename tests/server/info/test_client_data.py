@@ -22,7 +22,7 @@ from smb3server.wire.negotiate import Dialect
 from smb3server.wire.status import NtStatus
 from smbdirect.errors import ConnectionLost, ProtocolError
 from smbdirect.message_transport import RemoteBuffer
-from smbdirect.pump import SmbDirectTransport
+from smbdirect.transport.smb_direct import SmbDirectTransport
 from tests.server.info.harness import DIALECTS, Lab, lab
 
 PATIENCE = 60

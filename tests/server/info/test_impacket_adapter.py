@@ -16,7 +16,7 @@ from smb3server.client import open_rdma, open_tcp
 from smb3server.client.impacket_adapter import connect
 from smbdirect.message_transport import MessageTransport
 from smbdirect.providers.iwarp.provider import IwarpProvider
-from smbdirect.transport import listen
+from smbdirect.transport.listen import listen
 from tests.server.info.harness import lab
 
 Opener = Callable[[], Awaitable[MessageTransport]]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from smbdirect.buffers import PoolBuffer
 from smbdirect.errors import ConnectionLost, ProviderError
 from smbdirect.providers.base import Completion, Endpoint, Read, Send, Status, WorkRequest, Write
-from smbdirect.rdma import Transfer
+from smbdirect.transport.buffers import PoolBuffer
+from smbdirect.transport.rdma import Transfer
 
 
 class Sent:

@@ -13,7 +13,7 @@ import weakref
 
 from smbdirect.codec import Buffer
 from smbdirect.providers.base import Access, Endpoint, MemoryRegion, ProtectionDomain
-from smbdirect.strangers import Strangers
+from smbdirect.unauthenticated import Strangers
 
 _SMALLEST_CLASS = 12
 """log2 of the smallest buffer: 4 KiB."""

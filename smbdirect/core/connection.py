@@ -15,13 +15,12 @@ import enum
 from collections import deque
 from collections.abc import Sequence
 
-from smbdirect import constants
 from smbdirect.codec import Buffer
-from smbdirect.constants import DATA_ALIGNMENT, DATA_OFFSET, VERSION_1_0, DataFlags
-from smbdirect.credits import Credits
-from smbdirect.errors import DecodeError, ProtocolError, SmbDirectError, TimerExpired
-from smbdirect.events import Allocate, Established, Event, MessageReceived, NegotiationFailed, OutgoingSend
-from smbdirect.messages import (
+from smbdirect.core import constants
+from smbdirect.core.constants import DATA_ALIGNMENT, DATA_OFFSET, VERSION_1_0, DataFlags
+from smbdirect.core.credits import Credits
+from smbdirect.core.events import Allocate, Established, Event, MessageReceived, NegotiationFailed, OutgoingSend
+from smbdirect.core.messages import (
     DATA_TRANSFER,
     DATA_TRANSFER_PADDED,
     NEGOTIATE_REQUEST,
@@ -31,8 +30,9 @@ from smbdirect.messages import (
     NegotiateRequest,
     NegotiateResponse,
 )
-from smbdirect.reassembly import Reassembler
-from smbdirect.settings import Settings
+from smbdirect.core.reassembly import Reassembler
+from smbdirect.core.settings import Settings
+from smbdirect.errors import DecodeError, ProtocolError, SmbDirectError, TimerExpired
 
 _RESPONSE_REQUESTED = int(DataFlags.RESPONSE_REQUESTED)
 _RECEIVING_DATA = "MS-SMBD 3.1.5.8"

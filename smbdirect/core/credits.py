@@ -7,7 +7,7 @@ that grants none (the peer could then never answer).
 
 from __future__ import annotations
 
-from smbdirect.constants import EXTRA_RECEIVES
+from smbdirect.core.constants import EXTRA_RECEIVES
 
 
 class Credits:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
-from smbdirect.buffers import Counters
 from smbdirect.codec import Buffer
-from smbdirect.connection import Connection
+from smbdirect.core.connection import Connection
 from smbdirect.errors import ProviderError
 from smbdirect.message_transport import PooledBuffer, RemoteBuffer
 from smbdirect.providers.base import Access, Endpoint, MemoryRegion, Operation, RemoteSegment
+from smbdirect.transport.buffers import Counters
 
 B = TypeVar("B", bound=Buffer)
 

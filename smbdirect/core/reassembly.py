@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from smbdirect.core.events import Allocate
 from smbdirect.errors import ProtocolError
-from smbdirect.events import Allocate
 from smbdirect.message_transport import PooledBuffer
 
 _RULE = "MS-SMBD 3.1.5.8 FragmentReassemblyRemaining"

@@ -14,20 +14,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from smbdirect import constants
-from smbdirect.buffers import (
-    STRANGER_SIZE,
-    BufferPool,
-    Counters,
-    PoolBuffer,
-    ReceiveBuffer,
-    ReceivePool,
-    RegistrationCache,
-)
 from smbdirect.codec import Buffer
-from smbdirect.connection import Connection, Role
+from smbdirect.core import constants
+from smbdirect.core.connection import Connection, Role
+from smbdirect.core.events import Established, MessageReceived, NegotiationFailed
+from smbdirect.core.settings import Settings
 from smbdirect.errors import ConnectionLost, ProtocolError, ProviderError
-from smbdirect.events import Established, MessageReceived, NegotiationFailed
 from smbdirect.message_transport import InboundMessage, RemoteBuffer
 from smbdirect.providers.base import (
     CloseCause,
@@ -41,10 +33,18 @@ from smbdirect.providers.base import (
     WorkRequest,
     Write,
 )
-from smbdirect.rdma import OnDone, Rdma, Transfer, check_descriptors, cut
-from smbdirect.settings import Settings
-from smbdirect.strangers import Stranger
-from smbdirect.work_queue import Sent, WorkQueue
+from smbdirect.transport.buffers import (
+    STRANGER_SIZE,
+    BufferPool,
+    Counters,
+    PoolBuffer,
+    ReceiveBuffer,
+    ReceivePool,
+    RegistrationCache,
+)
+from smbdirect.transport.rdma import OnDone, Rdma, Transfer, check_descriptors, cut
+from smbdirect.transport.work_queue import Sent, WorkQueue
+from smbdirect.unauthenticated import Stranger
 
 _log = logging.getLogger(__name__)
 

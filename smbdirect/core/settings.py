@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from smbdirect import constants
+from smbdirect.core import constants
 
 
 @dataclass(frozen=True, slots=True)

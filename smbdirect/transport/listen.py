@@ -6,14 +6,14 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from smbdirect.buffers import BufferPool
-from smbdirect.connection import Role
+from smbdirect.core.connection import Role
+from smbdirect.core.settings import Settings
 from smbdirect.errors import ConnectionLost, ProviderError
 from smbdirect.message_transport import InboundMessage, OnTransport
 from smbdirect.providers.base import ConnectionRequest, Endpoint, Listener, Provider, ignore_change
-from smbdirect.pump import SmbDirectTransport
-from smbdirect.settings import Settings
-from smbdirect.strangers import Stranger, Strangers
+from smbdirect.transport.buffers import BufferPool
+from smbdirect.transport.smb_direct import SmbDirectTransport
+from smbdirect.unauthenticated import Stranger, Strangers
 
 _log = logging.getLogger(__name__)
 
