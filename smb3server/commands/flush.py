@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from smb3server.backends.errno_status import as_status_error
+from smb3server.dispatch.errno_status import as_status_error
 from smb3server.dispatch.request import Interim, Pending, Request, Response, handles
 from smb3server.dispatch.stable_storage import start_flush
 from smb3server.files import write_times

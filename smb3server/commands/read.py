@@ -7,9 +7,9 @@ import errno
 import logging
 import os
 
-from smb3server.backends.errno_status import as_status_error
 from smb3server.commands.fsctl import pipe_turns
 from smb3server.dispatch.data_channel import RemoteMemory, remote_buffers
+from smb3server.dispatch.errno_status import as_status_error
 from smb3server.dispatch.read_size import fits_message
 from smb3server.dispatch.request import Interim, Pending, Request, Response, handles
 from smb3server.state.ceilings import Lent, Usage

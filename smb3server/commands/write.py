@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 
 from smb3server.access import required
-from smb3server.backends.errno_status import as_status_error
 from smb3server.commands.fsctl import pipe_turns
 from smb3server.dispatch.data_channel import RemoteMemory, remote_buffers
+from smb3server.dispatch.errno_status import as_status_error
 from smb3server.dispatch.request import Interim, Pending, Request, Response, handles
 from smb3server.dispatch.stable_storage import start_flush
 from smb3server.files import write_times

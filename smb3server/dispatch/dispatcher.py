@@ -17,9 +17,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-from smb3server.backends.errno_status import as_status_error
 from smb3server.crypto.encryption import ENCRYPTED, TRANSFORM, TRANSFORM_PROTOCOL_ID, TRANSFORM_SIZE
 from smb3server.dispatch import checks
+from smb3server.dispatch.errno_status import as_status_error
 from smb3server.dispatch.reply import Reply, ReplyWriter
 from smb3server.dispatch.request import (
     RELATED_FILE_ID,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from smb3server.backends.errno_status import as_status_error
+from smb3server.dispatch.errno_status import as_status_error
 from smb3server.dispatch.request import Pending, Request, Response
 from smb3server.dispatch.stable_storage import flushed
 from smb3server.wire.status import NtStatus, StatusError

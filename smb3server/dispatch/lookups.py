@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from smb3server.backends.base import FolderNotRead, Reading
-from smb3server.backends.errno_status import as_status_error
+from smb3server.dispatch.errno_status import as_status_error
 from smb3server.process.turns import call_in_own_turn
 from smb3server.wire.status import NtStatus, StatusError
 

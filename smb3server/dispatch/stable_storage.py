@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from smb3server.backends.errno_status import as_status_error
+from smb3server.dispatch.errno_status import as_status_error
 from smb3server.dispatch.request import Interim, Pending, Request, Response
 from smb3server.wire.status import NtStatus, StatusError
 

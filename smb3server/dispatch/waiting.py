@@ -13,7 +13,7 @@ from functools import partial
 from typing import Protocol
 
 from smb3server.backends.base import FolderNotRead
-from smb3server.backends.errno_status import as_status_error
+from smb3server.dispatch.errno_status import as_status_error
 from smb3server.dispatch.lookups import when_read
 from smb3server.dispatch.request import Disconnect, Interim, Pending, Request, Response
 from smb3server.wire.status import NtStatus, StatusError

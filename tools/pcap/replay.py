@@ -1,7 +1,7 @@
 """The project's own codecs and state machines, driven by a capture.
 
-Every message must decode and encode to the bytes it came from. Both ends' ``smbdirect.core.connection.Connection`` are fed
-what their end received; what their end sent is imposed on their credits, since the machine would grant by its own
+Every message must decode and encode to the bytes it came from. Both ends' ``smbdirect.core.connection.Connection`` are
+fed what their end received; what their end sent is imposed on their credits, since the machine would grant by its own
 policy, not by that of the peer in the capture. Each function returns what differs, as text; nothing means agreement.
 """
 

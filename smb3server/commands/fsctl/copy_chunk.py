@@ -9,9 +9,9 @@ import secrets
 from typing import TYPE_CHECKING
 
 from smb3server.access import required
-from smb3server.backends.errno_status import as_status_error
 from smb3server.commands.info.file_levels import handle_of
 from smb3server.commands.info.set_info import report
+from smb3server.dispatch.errno_status import as_status_error
 from smb3server.dispatch.request import Request, Response
 from smb3server.dispatch.stable_storage import after_flush, flushed
 from smb3server.wire import fsctl as wire

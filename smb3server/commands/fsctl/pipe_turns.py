@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from smb3server.backends.errno_status import as_status_error
+from smb3server.dispatch.errno_status import as_status_error
 from smb3server.dispatch.long_work import Steps
 from smb3server.dispatch.request import Pending, Request, Response
 from smb3server.state.open import Open, Pipe

@@ -1,1 +1,0 @@
-"""High availability: durable handles, stores, cluster."""

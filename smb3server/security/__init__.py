@@ -1,1 +1,0 @@
-"""Signing, encryption, preauthentication integrity, key derivation."""

@@ -1,1 +1,0 @@
-"""Transports of SMB messages that are not SMB Direct."""
