@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 from smb3server.access import decide, tokens
 from smb3server.access.check import Token
 from smb3server.backends.base import Backend, FileInfo, Handle, Kind, OpenRequest, Path, User
-from smb3server.state.session import Session
+from smb3server.state.objects import Session
 from smb3server.wire.create import Access
 
 

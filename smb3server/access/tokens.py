@@ -24,7 +24,7 @@ from smb3server.backends.base import FileInfo, Handle, Kind, User
 from smb3server.state.session import Identity
 
 if TYPE_CHECKING:
-    from smb3server.state.session import Session
+    from smb3server.state.objects import Session
 
 _IDS = IdMap()
 _NOBODY = Identity("", anonymous=True)

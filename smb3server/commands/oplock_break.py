@@ -12,7 +12,8 @@ from collections.abc import Callable
 from smb3server.dispatch.request import Interim, Pending, Request, Response, handles
 from smb3server.dispatch.waiting import answer
 from smb3server.files.caching import LEVEL_STATES, Caching, Lease, Oplock
-from smb3server.state.open import Open, find_open
+from smb3server.state.objects import Open
+from smb3server.state.open import find_open
 from smb3server.wire.header import Command
 from smb3server.wire.oplock_break import (
     LEASE_BREAK,

@@ -14,8 +14,9 @@ from smb3server.commands.info.presentation import Hides, hidden
 from smb3server.dispatch.lookups import folder_read
 from smb3server.dispatch.request import Pending, Request, Response, handles
 from smb3server.files.wildcards import compile_expression
-from smb3server.state.open import Open, find_open
-from smb3server.state.tree import ShareFlags
+from smb3server.state.objects import Open
+from smb3server.state.open import find_open
+from smb3server.state.share import ShareFlags
 from smb3server.wire.create import Access
 from smb3server.wire.directory_info import LEVELS, Packer
 from smb3server.wire.file_info import FileInfoClass

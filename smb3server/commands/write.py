@@ -12,7 +12,8 @@ from smb3server.dispatch.request import Interim, Pending, Request, Response, han
 from smb3server.dispatch.stable_storage import start_flush
 from smb3server.files import write_times
 from smb3server.files.notify import report_write
-from smb3server.state.open import Open, find_open
+from smb3server.state.objects import Open
+from smb3server.state.open import find_open
 from smb3server.wire.create import Access, CreateOptions
 from smb3server.wire.fields import tail
 from smb3server.wire.header import Command

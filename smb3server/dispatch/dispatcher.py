@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from smb3server.persistence.journal import Persistence
     from smb3server.persistence.store import StoreError
     from smb3server.state.connection import Connection
-    from smb3server.state.session import Session
+    from smb3server.state.objects import Session
     from smbdirect.message_transport import InboundMessage
 
 log = logging.getLogger(__name__)

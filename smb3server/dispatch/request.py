@@ -19,9 +19,7 @@ from smb3server.wire.status import NtStatus, StatusError
 if TYPE_CHECKING:
     from smb3server.crypto.signing import Signer
     from smb3server.state.connection import Connection
-    from smb3server.state.open import Open
-    from smb3server.state.session import Session
-    from smb3server.state.tree import TreeConnect
+    from smb3server.state.objects import Open, Session, TreeConnect
 
 Buffer = bytes | bytearray | memoryview
 FileId = tuple[int, int]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from smb3server.auth.acceptor import Acceptor
     from smb3server.server.server import Server
     from smb3server.state.ceilings import Usage
-    from smb3server.state.session import Session
+    from smb3server.state.objects import Session
     from smbdirect.message_transport import MessageTransport
     from smbdirect.unauthenticated import Stranger
 

@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from smb3server.commands.create.opening import Opening
     from smb3server.dispatch.request import Request
     from smb3server.files.file import File
-    from smb3server.state.open import Open
-    from smb3server.state.session import Session
-    from smb3server.state.tree import TreeConnect
+    from smb3server.state.objects import Open, Session, TreeConnect
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from smb3server.backends.memory.backend import MemoryBackend
 from smb3server.dispatch.request import HANDLERS, Interim, Pending, Request, Response
 from smb3server.net.tcp import TcpTransport
 from smb3server.settings.server import Settings
-from smb3server.state.tree import Share
+from smb3server.state.share import Share
 from smb3server.wire.header import Command, HeaderFlags
 from smb3server.wire.status import NtStatus
 from tests.server.wire_client import ECHO, Client, Harness, Reply, create_body, ioctl_body, running, server_signature

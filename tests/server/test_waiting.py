@@ -26,8 +26,8 @@ from smb3server.files.caching import READ
 from smb3server.files.locks import LockTable, Waiter
 from smb3server.persistence import journal as persistence
 from smb3server.settings.server import Settings
-from smb3server.state.open import Open
-from smb3server.state.tree import Share
+from smb3server.state.objects import Open
+from smb3server.state.share import Share
 from smb3server.wire import lock, oplock_break, read_write
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.header import Command, HeaderFlags

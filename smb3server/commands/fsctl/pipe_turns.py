@@ -10,7 +10,7 @@ from collections.abc import Callable
 from smb3server.dispatch.errno_status import as_status_error
 from smb3server.dispatch.long_work import Steps
 from smb3server.dispatch.request import Pending, Request, Response
-from smb3server.state.open import Open, Pipe
+from smb3server.state.objects import Open, Pipe
 from smb3server.wire.status import NtStatus, StatusError
 
 
