@@ -18,10 +18,10 @@ from smb3server.access.descriptor import (
     Sid,
     unpack,
 )
+from smb3server.access.identity import Identity
 from smb3server.access.inheritance import create_descriptor
 from smb3server.access.posix import OWNERS_ALONE, IdMap, default_descriptor
 from smb3server.backends.base import FileInfo, Handle, Kind, User
-from smb3server.state.session import Identity
 
 if TYPE_CHECKING:
     from smb3server.state.session import Session

@@ -23,9 +23,10 @@ from smb3server.access.descriptor import ANONYMOUS, Sid
 from smb3server.backends.base import User
 
 if TYPE_CHECKING:
+    from smb3server.access.identity import Identity
     from smb3server.auth.users import Account
     from smb3server.server.server import Server
-    from smb3server.state.session import Identity, Session
+    from smb3server.state.session import Session
 
 UNIX_USER, UNIX_GROUP = "Unix User", "Unix Group"
 _NT, _UNIX = 5, 22
