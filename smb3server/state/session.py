@@ -55,7 +55,7 @@ class Session:
         """The connection it was made on; commands come on any of ``channel_list``."""
         self.identity: Identity | None = None
         self.token: tuple[Identity, User | None, Token] | None = None
-        """The latest of ``tokens.token_of``, with what it was made of."""
+        """The latest of ``caller.token_of``, with what it was made of."""
         self.session_key = b""
         self.full_session_key = b""
         """The authentication protocol's whole key: 256-bit ciphers derive from it."""
