@@ -91,7 +91,12 @@ class Server:
         self.max_read_size = self.settings.max_io_size
         self.max_write_size = self.settings.max_io_size
         self.file_table = FileTable(BreakNotifications())
-        self.accounts = Accounts(self)
+        self.accounts = Accounts(
+            self.users,
+            self.settings.server_name,
+            self.server_guid[:12],
+            guests_may_ask=self.settings.guests_see_accounts,
+        )
         self.host_changes = HostChanges(self.file_table)
         """What is open, by file: share modes, locks, oplocks and leases (GlobalLeaseTableList is in it)."""
         self.flushes = Flushes()
