@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 from smb3server.wire.header import Command, Header
 from smb3server.wire.status import NtStatus, StatusError
+from smbdirect.codec import Buffer
 
 if TYPE_CHECKING:
     from smb3server.crypto.signing import Signer
     from smb3server.state.connection import Connection
     from smb3server.state.objects import Open, Session, TreeConnect
 
-Buffer = bytes | bytearray | memoryview
 FileId = tuple[int, int]
 """(persistent, volatile)."""
 

@@ -20,6 +20,7 @@ from smb3server.state.replay import Replayable
 
 if TYPE_CHECKING:
     from smb3server.access.check import Token
+    from smb3server.access.identity import Identity
     from smb3server.backends.base import Handle, Path, User
     from smb3server.commands.query_directory import Enumeration
     from smb3server.crypto.encryption import SessionCipher
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from smb3server.state.ceilings import Usage
     from smb3server.state.connection import Connection
     from smb3server.state.durable import Durability
-    from smb3server.state.session import Identity
     from smb3server.state.share import Share
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""Who a session acts for."""
+"""Who somebody is to this server, once the logon has proven it."""
 
 from __future__ import annotations
 
