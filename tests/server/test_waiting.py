@@ -339,7 +339,7 @@ def test_who_fails_when_a_folder_is_read_does_not_stop_the_next() -> None:
         def fail(error: object) -> None:
             raise RuntimeError("a fault in the server")
 
-        asking: Any = Request(connection, None, memoryview(b""), None)  # type: ignore[arg-type]
+        asking: Any = Request(connection.host, connection, None, memoryview(b""), None)  # type: ignore[arg-type]
         folder: Any = _Folder()
         when_read(asking, folder, fail)
         when_read(asking, folder, told.put_nowait)

@@ -72,7 +72,7 @@ class _NameChange:
         return None
 
     def _try(self) -> None:
-        if self.request.connection.server.has_lost(self.opened.tree.share):
+        if self.request.server.has_lost(self.opened.tree.share):
             raise StatusError(NtStatus.NETWORK_NAME_DELETED)
         if self.opened.handle is None:
             raise StatusError(NtStatus.FILE_CLOSED)
