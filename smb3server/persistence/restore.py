@@ -121,8 +121,7 @@ def restore_open(server: Server, share: Share, backend: Backend, record: OpenRec
     entry.path = record.path
     entry.is_directory = record.is_directory
     entry.handle = handle
-    deferred: object = handle
-    if isinstance(deferred, DeferredHandle):
+    if isinstance(handle, DeferredHandle):
         server.dormant_opens += 1
     else:
         entry.descriptor = None if entry.is_directory else handle.fileno()
@@ -198,7 +197,7 @@ def _handle_of(backend: Backend, entry: Open, record: OpenRecord) -> Handle:
         remembered = backend.remember(wanted)
         if remembered is not None:
             _check_kind(remembered.kind, record)
-            return cast("Handle", DeferredHandle(remembered, lambda found: checked(found.open(wanted))))
+            return DeferredHandle(remembered, lambda found: checked(found.open(wanted)))
     return checked(backend.open(wanted))
 
 

@@ -170,7 +170,7 @@ def held_for_owner(entry: Open) -> bool:
 def forget_ghosts(file: File | None) -> None:
     """Restored opens of a file that is gone, whose inode number another has by now: they are nobody's any more."""
     for entry in list(file.opens) if file is not None else ():
-        handle: object = entry.handle
+        handle = entry.handle
         if isinstance(handle, DeferredHandle) and handle.gone:
             entry.close()
 
