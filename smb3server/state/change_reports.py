@@ -10,7 +10,7 @@ from smb3server.wire.change_notify import Action, NotifyFilter
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Path
-    from smb3server.state.open import Open
+    from smb3server.state.objects import Open
 
 
 def somebody_listens(by: Open) -> bool:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from smb3server.backends.base import Handle
     from smb3server.files.caching import Holder
     from smb3server.files.file import File
-    from smb3server.state.open import Open
+    from smb3server.state.objects import Open
 
 log = logging.getLogger(__name__)
 
