@@ -30,7 +30,7 @@ from smb3server.server.server import Server
 from smb3server.service import stand_in
 from smb3server.service.listeners import Fabrics
 from smb3server.service.privileges import Privileges, in_force
-from smb3server.state.tree import Share, ShareCapabilities, ShareFlags, ShareType
+from smb3server.state.share import Share, ShareCapabilities, ShareFlags, ShareType
 from smb3server.status.admin_socket import AdminSocket, Command, socket_path
 from smb3server.status.report import collect
 
@@ -201,13 +201,13 @@ class Service:
     def _domain(self) -> None:
         """SIDs of accounts are stored with files: they have to be the same in the next run, and on all nodes."""
         if self.config.cluster.url:
-            text = f"cluster {self.config.cluster.name}"
+            seed = _seed(f"cluster {self.config.cluster.name}")
         elif self.config.state is None:
-            text = f"machine {machine_id()} {self.config.settings.server_name}"
+            seed = _seed(f"machine {machine_id()} {self.config.settings.server_name}")
         else:
-            # Of the server's GUID, which is kept there.
-            return
-        self.server.accounts.domain_seed = hashlib.sha256(text.encode()).digest()[:12]
+            # The state directory keeps the server's GUID.
+            seed = self.server.server_guid[:12]
+        self.server.accounts.domain_seed = seed
 
     def _shares(self) -> None:
         for account in self.server.users:
@@ -426,6 +426,11 @@ class Service:
         if self._state_lock is not None:
             self._state_lock.release()
             self._state_lock = None
+
+
+def _seed(text: str) -> bytes:
+    """Make the seed of a domain's SIDs from a text that never changes."""
+    return hashlib.sha256(text.encode()).digest()[:12]
 
 
 def _why_not(error: OSError, host: str, port: int) -> str:

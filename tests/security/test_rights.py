@@ -36,7 +36,7 @@ from smb3server.backends.local.backend import LocalBackend
 from smb3server.backends.local.reparse import symlink_buffer
 from smb3server.backends.memory.backend import MemoryBackend
 from smb3server.settings.server import Settings
-from smb3server.state.tree import Share
+from smb3server.state.share import Share
 from smb3server.wire import create, file_info, fsctl, lock, query_directory, read_write
 from smb3server.wire.close import CLOSE_REQUEST, CloseRequest
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions, CreateRequest

@@ -22,7 +22,7 @@ from smb3server.service.privileges import needed
 from smb3server.wire.create import CreateDisposition
 from tests.security.served import ROOT, open_up, served
 
-UNIT = ROOT / "dist" / "smb3server.service.service"
+UNIT = ROOT / "dist" / "smb3server.service"
 NUMBERS = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
 MOST_EXPOSED = 40
 """By systemd's measure, 0 to 100; 50 is what it calls medium."""
@@ -39,7 +39,7 @@ def words(key: str) -> list[str]:
 @with_systemd
 def test_systemd_understands_it(tmp_path: Path) -> None:
     """All but the program's place, which is not there."""
-    copy = tmp_path / "smb3server.service.service"
+    copy = tmp_path / "smb3server.service"
     copy.write_text(UNIT.read_text().replace("/usr/local/bin/smb3server", sys.executable))
     verified = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", copy], capture_output=True, text=True, check=False

@@ -11,11 +11,12 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from smb3server.access import decide
-from smb3server.access.caller import Caller, caller_of
+from smb3server.access.caller import Caller
 from smb3server.backends.names import split_path, upcase
 from smb3server.commands.info.file_levels import handle_of, store_all
 from smb3server.dispatch.waiting import MustWait, retry
 from smb3server.files import notify, share_modes
+from smb3server.state.caller import caller_of
 from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import Access, ShareAccess
 from smb3server.wire.file_info import RenameFlags, RenameInformation
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from smb3server.backends.base import Backend, FileInfo, FileKey, Path
     from smb3server.dispatch.request import Pending, Request, Response
     from smb3server.files.file import File
-    from smb3server.state.open import Open
+    from smb3server.state.objects import Open
 
 OPENS_AT_ONCE = 128
 """Opens whose path is asked for before others get their turn."""
@@ -71,7 +72,7 @@ class _NameChange:
         return None
 
     def _try(self) -> None:
-        if self.request.connection.server.has_lost(self.opened.tree.share):
+        if self.request.server.has_lost(self.opened.tree.share):
             raise StatusError(NtStatus.NETWORK_NAME_DELETED)
         if self.opened.handle is None:
             raise StatusError(NtStatus.FILE_CLOSED)
