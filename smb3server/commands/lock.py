@@ -62,7 +62,7 @@ def lock(request: Request) -> Response | Pending:
 
 def _store(request: Request, found: Open, record: LockRequest, taken: list[LockElement], released: list[Lock]) -> None:
     """Locks of a persistent open are stored before the client hears of them. Where that fails they are as before."""
-    persistence = request.connection.server.persistence
+    persistence = request.connection.server.opens.persistence
     if persistence is None or found.durable is None or not found.durable.persistent:
         return
 

@@ -37,10 +37,9 @@ from smbdirect.codec import Buffer
 from smbdirect.errors import DecodeError
 
 if TYPE_CHECKING:
-    from smb3server.persistence.journal import Persistence
-    from smb3server.persistence.store import StoreError
     from smb3server.state.connection import Connection
     from smb3server.state.objects import Session
+    from smb3server.state.ports import NotStored, Persistence
     from smbdirect.message_transport import InboundMessage
 
 log = logging.getLogger(__name__)
@@ -108,7 +107,7 @@ class Chain(CompoundState):
         self.pending: Request | None = None
 
 
-def _unless_failed(result: Response | StatusError, error: StoreError | None) -> Response | StatusError:
+def _unless_failed(result: Response | StatusError, error: NotStored | None) -> Response | StatusError:
     """The result, or what became of it because it could not be stored."""
     if error is None or isinstance(result, StatusError):
         return result
@@ -349,7 +348,7 @@ class Dispatcher:
 
     def _run(self, request: Request, chain: Chain) -> Response | StatusError | Pending:
         """Check a command and call its handler; whatever it raises becomes its status."""
-        persistence = self.connection.server.persistence
+        persistence = self.connection.server.opens.persistence
         touches = persistence.touches if persistence is not None else 0
         try:
             self._check(request, chain)
@@ -388,7 +387,7 @@ class Dispatcher:
         """What the command changed of persistent opens is stored before its reply leaves. Not to be cancelled."""
         pending = request.pend(Interim.DELAYED, lambda: None)
 
-        def stored(error: StoreError | None) -> None:
+        def stored(error: NotStored | None) -> None:
             outcome = _unless_failed(result, error)
             if isinstance(outcome, Response):
                 pending.complete(outcome)
@@ -571,7 +570,7 @@ class Dispatcher:
         if chain.executing:
             chain.result = result
             return
-        persistence = self.connection.server.persistence
+        persistence = self.connection.server.opens.persistence
         if persistence is None or not persistence.dirty:
             self._finish(request, chain, result)
             return

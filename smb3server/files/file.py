@@ -144,7 +144,6 @@ class File:
             self.mark(closing)
             # Whoever keeps it open only for its cache stands in the way of the deletion.
             self.caching.break_handles(holder)
-            self._store_deletion(closing)
             if self.opens and closing.is_directory and closing.handle is not None:
                 notify.directory_deleted(closing.tree.share, closing.handle.path)
         if self.opens:
@@ -160,13 +159,6 @@ class File:
         base = self.table.find(self.key) if self.stream else None
         if base is not None:
             base.stream_closed()
-
-    def _store_deletion(self, closing: Open) -> None:
-        """Persistent opens that are left keep in mind, over a restart, that the file ends with the last of them."""
-        persistence = closing.session.server.persistence
-        if persistence is not None:
-            for entry in self.opens:
-                persistence.changed(entry)
 
     def stream_closed(self) -> None:
         """Another stream of this file has no open any more: what waited for that happens."""

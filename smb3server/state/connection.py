@@ -181,13 +181,17 @@ class Connection:
             session = request.session
             if request.pending is None:
                 continue
-            if session is not None and len(session.channel_list) > 1 and self.server.replays.owns(request.pending):
+            if (
+                session is not None
+                and len(session.channel_list) > 1
+                and self.server.opens.replays.owns(request.pending)
+            ):
                 # The client sends it again on another channel (3.2.7.1).
                 continue
             call_apart(request.pending.cancel)
         self.dispatcher.close()
         for session in list(self.session_table.values()):
-            self.server.leave_session(session, self)
+            self.server.sessions.leave(session, self)
         self.session_table.clear()
         self.preauth_session_table.clear()
         self.server.connection_closed(self)

@@ -9,12 +9,11 @@ import asyncio
 import enum
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from smb3server.backends.deferred import DeferredHandle
 from smb3server.dispatch.request import FileId
-from smb3server.files import write_times
 from smb3server.files.caching import Lease, Oplock
 from smb3server.state.replay import Replayable
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from smb3server.crypto.signing import Signer
     from smb3server.files.file import File
     from smb3server.files.notify import Watcher
-    from smb3server.server.server import Server
     from smb3server.state.ceilings import Usage
     from smb3server.state.connection import Connection
     from smb3server.state.durable import Durability
@@ -62,12 +60,11 @@ class Channel:
 class Session:
     """3.3.1.8. ``open_table`` is keyed by the volatile half of the FileId, ``tree_connect_table`` by TreeId."""
 
-    def __init__(self, server: Server, session_id: int, connection: Connection) -> None:
-        self.server = server
+    def __init__(self, session_id: int, connection: Connection | None) -> None:
         self.session_id = session_id
         self.state = SessionState.IN_PROGRESS
-        self.connection = connection
-        """The connection it was made on; commands come on any of ``channel_list``."""
+        self._connection = connection
+        """None only for a session of an earlier run of the server, which says whose the restored opens are."""
         self.identity: Identity | None = None
         self.token: tuple[Identity, User | None, Token] | None = None
         """The latest of ``tokens.token_of``, with what it was made of."""
@@ -97,6 +94,26 @@ class Session:
         self.creation_time = time.time()
         self.idle_time = time.time()
         self._next_tree_id = 0
+
+    @property
+    def connection(self) -> Connection:
+        """The connection it was made on; commands come on any of ``channel_list``."""
+        if self._connection is None:
+            raise ValueError("a session of an earlier run has no connection")
+        return self._connection
+
+    @connection.setter
+    def connection(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @property
+    def connections(self) -> Iterator[Connection]:
+        """All its connections, the one it was made on first."""
+        if self._connection is not None:
+            yield self._connection
+        for connection in self.channel_list:
+            if connection is not self._connection:
+                yield connection
 
     @property
     def is_guest(self) -> bool:
@@ -236,18 +253,32 @@ class Open:
         "wrote",
     )
 
-    def __init__(self, file_id: FileId, session: Session, tree: TreeConnect) -> None:
+    def __init__(
+        self,
+        file_id: FileId,
+        session: Session,
+        tree: TreeConnect,
+        path: Path,
+        *,
+        granted_access: int,
+        maximal_access: int,
+        share_access: int,
+        create_options: int = 0,
+        create_action: int = 0,
+        is_directory: bool = False,
+        delete_on_close: bool = False,
+    ) -> None:
         self.file_id = file_id
         self.session = session
         self.tree = tree
-        self.granted_access = 0
-        self.maximal_access = 0
-        self.share_access = 0
-        self.create_options = 0
-        self.create_action = 0
-        self.path: Path = ()
+        self.granted_access = granted_access
+        self.maximal_access = maximal_access
+        self.share_access = share_access
+        self.create_options = create_options
+        self.create_action = create_action
+        self.path = path
         """As it was opened; ``handle.path`` knows about renames."""
-        self.is_directory = False
+        self.is_directory = is_directory
         self.handle: Handle | None = None
         self.descriptor: int | None = None
         """``handle.fileno()``, for the data path."""
@@ -271,8 +302,9 @@ class Open:
         self.caching: Oplock | Lease | None = None
         self.parent_lease: tuple[bytes, bytes] | None = None
         """(ClientGuid, ParentLeaseKey): the directory lease whose holder knows what this open does."""
-        self.delete_on_close = False
+        self.delete_on_close = delete_on_close
         self._closing: Handle | None = None
+        """Closed as soon as nothing is in flight."""
         self.lock_sequences: dict[int, int] = {}
         """LockSequenceArray: index to number, valid entries only."""
         self.durable: Durability | None = None
@@ -304,95 +336,21 @@ class Open:
         self.resume_key: bytes | None = None
         """Open.ResumeKey, once asked for."""
 
-    def close(self) -> None:
-        """Free everything (MS-FSA 2.1.5.4) and delete the file if this was to be its last close. Idempotent; never
-        fails: what the store refuses now is logged."""
-        self.session.open_table.pop(self.file_id[1], None)
-        server = self.session.server
-        if server.global_open_table.pop(self.file_id[0], None) is None:
-            return
-        if self.app_instance_id is not None:
-            self.leave_app_instance()
-        if self.usage is not None:
-            self.usage.opens -= 1
-            self.usage.reserved -= self.reserved
-            self.usage.away.pop(self, None)
-        lost = server.has_lost(self.tree.share)
-        if lost:
-            self._leave_it_to_others()
-        if self.durable is not None:
-            self.durable.forget()
-        if self.replayable is not None:
-            server.replays.forget(self)
-        on_close, self.on_close = self.on_close, []
-        for callback in on_close:
-            callback()
-        if self.pipe is not None:
-            self.pipe.close()
-        file, handle = self.file, self.handle
-        if file is not None and handle is not None:
-            if not lost:
-                self.settle_write_time()
-            file.close_open(self)
-            self.handle = self.descriptor = None
-            deferred: object = handle
-            if isinstance(deferred, DeferredHandle):
-                server.dormant_opens -= 1
-            self._closing = handle
-            self._close_handle()
+    @property
+    def is_dormant(self) -> bool:
+        """Whether it takes no descriptor, because its client is not back since it was restored."""
+        handle: object = self.handle
+        return isinstance(handle, DeferredHandle)
 
-    def join_app_instance(self, app_instance_id: bytes) -> None:
-        """Open.AppInstanceId, and the server's index by it."""
-        self.leave_app_instance()
-        self.app_instance_id = app_instance_id
-        self.session.server.app_instances.setdefault(app_instance_id, {})[self] = None
+    def use_handle(self, handle: Handle) -> None:
+        """Set what the open does its work with."""
+        self.handle = handle
+        self.descriptor = None if self.is_directory or self.is_dormant else handle.fileno()
 
-    def leave_app_instance(self) -> None:
-        known = self.app_instance_id
-        others = self.session.server.app_instances.get(known) if known is not None else None
-        if known is None or others is None:
-            return
-        others.pop(self, None)
-        if not others:
-            del self.session.server.app_instances[known]
-
-    def settle_write_time(self) -> None:
-        """The last write time as this open leaves it."""
-        try:
-            write_times.closing(self)
-        except OSError as error:
-            log.warning("last write time of %s: %s", "/".join(self.path), error)
-
-    def disconnect(self) -> None:
-        """The connection is lost (3.3.7.1): a durable open stays for its client to come back to, others are closed."""
-        if self.durable is not None and self.durable.disconnect():
-            self.session.open_table.pop(self.file_id[1], None)
-        else:
-            self.close()
-
-    def abandon(self) -> None:
-        """The open lives on, elsewhere or in the next run of the server: let go of the file without closing it in the
-        sense of the protocol. Nothing is deleted, neither the file nor what is stored of the open."""
-        self._leave_it_to_others()
-        self.close()
-
-    def _leave_it_to_others(self) -> None:
-        durable, persistence = self.durable, self.session.server.persistence
-        if durable is not None and persistence is not None:
-            persistence.abandon(self)
-            durable.abandoned = True
-        self.delete_on_close = False
-        if self.file is not None:
-            self.file.keep()
-
-    def wake(self) -> None:
-        """Its client comes back: open what so far was only remembered of the file. ``OSError``, ``FileNotFoundError``
-        if that is gone."""
-        deferred: object = self.handle
-        if isinstance(deferred, DeferredHandle):
-            self.handle = handle = deferred.open()
-            self.session.server.dormant_opens -= 1
-            self.descriptor = None if self.is_directory else handle.fileno()
+    def close_handle(self) -> None:
+        """Take the handle off the open and close it, as soon as nothing that is under way uses it any more."""
+        self._closing, self.handle, self.descriptor = self.handle, None, None
+        self._close_if_unused()
 
     def begin_io(self) -> None:
         """Keep the handle's descriptor from being closed (and its number reused) until ``end_io``."""
@@ -400,9 +358,9 @@ class Open:
 
     def end_io(self) -> None:
         self.in_flight -= 1
-        self._close_handle()
+        self._close_if_unused()
 
-    def _close_handle(self) -> None:
+    def _close_if_unused(self) -> None:
         if self._closing is None or self.in_flight:
             return
         handle, self._closing = self._closing, None

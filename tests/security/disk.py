@@ -45,7 +45,7 @@ def run(folder: Path, test: Callable[[Actor, Actor, LocalBackend], Awaitable[Non
             try:
                 await test(actors[0], actors[1], backend)
             finally:
-                for entry in list(harness.server.global_open_table.values()):
+                for entry in list(harness.server.opens.by_id.values()):
                     entry.close()
                 backend.close()
 

@@ -272,7 +272,7 @@ def test_accounts_keep_their_sids_without_a_state_directory(tmp_path: Path) -> N
 
 def test_tokens_hold_the_account_and_who_it_acts_as(tmp_path: Path) -> None:
     async def scene(service: Service, carol: Tree, dave: Tree) -> None:
-        sessions = {str(session.identity): session for session in service.server.global_session_table.values()}
+        sessions = {str(session.identity): session for session in service.server.sessions.by_id.values()}
         session = sessions["carol"]
         (tree,) = session.tree_connect_table.values()
         token = token_of(session, tree.user)

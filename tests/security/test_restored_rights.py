@@ -45,7 +45,7 @@ class Setup:
         self.server = Server(users=users)
         self.share = Share("data", backend=LocalBackend(folder), path=str(folder), continuous_availability=True)
         self.server.add_share(self.share)
-        self.server.persistence = Persistence()
+        self.server.opens.persistence = Persistence()
 
     def file(self, name: str, owner: int = 0, mode: int = 0o600) -> Path:
         path = self.folder / name
@@ -75,7 +75,7 @@ class Setup:
             assert (await store.get(key_of("", ID)) is not None) == bool(count)
         finally:
             await store.close()
-        return self.server.global_open_table.get(ID)
+        return self.server.opens.by_id.get(ID)
 
 
 def run(tmp_path: Path, body: Callable[[Setup], Awaitable[None]]) -> None:

@@ -241,7 +241,7 @@ async def _on_disk(folder: Path, test: Callable[[Harness, Client], Awaitable[Non
         client = await harness.connect()
         await client.login(share="disk")
         await test(harness, client)
-        for entry in list(harness.server.global_open_table.values()):
+        for entry in list(harness.server.opens.by_id.values()):
             entry.close()
         backend.close()
 

@@ -49,7 +49,7 @@ def run(tmp_path: Path, test: Callable[[Client, Client], Awaitable[None]], force
                 assert (await client.tree_connect("disk")).status == 0
                 clients.append(client)
             await test(*clients)
-            for entry in list(harness.server.global_open_table.values()):
+            for entry in list(harness.server.opens.by_id.values()):
                 entry.close()
             backend.close()
 
