@@ -418,6 +418,7 @@ async def _table() -> None:
 def main() -> int:
     """Print the table."""
     logging.disable(logging.CRITICAL)
+    load()
     asyncio.run(_table())
     return 0
 

@@ -39,7 +39,7 @@ from smb3server.persistence.store_access import StoreAccess
 
 if TYPE_CHECKING:
     from smb3server.server.server import Server
-    from smb3server.state.connection import Connection
+    from smb3server.state.objects import Connection
 
 log = logging.getLogger(__name__)
 

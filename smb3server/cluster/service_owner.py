@@ -31,7 +31,7 @@ from smb3server.wire.share_redirect import share_redirect
 from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
-    from smb3server.state.connection import Connection
+    from smb3server.state.objects import Connection
     from smb3server.state.server_state import ServerState
     from smb3server.state.share import Share
 

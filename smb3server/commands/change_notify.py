@@ -42,10 +42,7 @@ def change_notify(request: Request) -> Pending:
 
     def cancelled() -> None:
         session, tree = opened.session, opened.tree
-        if (
-            session.session_id not in request.connection.server.sessions.by_id
-            or tree.tree_id not in session.tree_connect_table
-        ):
+        if session.session_id not in request.server.sessions.by_id or tree.tree_id not in session.tree_connect_table:
             # The session or tree connect ends, and with it the open.
             watcher.end(NtStatus.NOTIFY_CLEANUP)
             return
@@ -63,11 +60,11 @@ def _start(request: Request, opened: Open, completion_filter: int, recursive: bo
     if handle is None or share.backend is None:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     session = opened.session
-    if session.watchers >= request.connection.server.settings.max_watchers:
+    if session.watchers >= request.server.settings.max_watchers:
         raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
     usage = session.usage
     if usage is not None:
-        request.connection.server.ceilings.check_watchers(usage)
+        request.server.ceilings.check_watchers(usage)
     watcher = share.notify.watch(handle.path, completion_filter, recursive, limit)
     opened.watcher = watcher
     session.watchers += 1

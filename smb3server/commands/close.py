@@ -29,5 +29,5 @@ def close(request: Request) -> Response:
             end_of_file=info.end_of_file,
             file_attributes=info.attributes,
         )
-    request.connection.server.opens.close(found)
+    request.server.opens.close(found)
     return Response([CLOSE_RESPONSE.pack(response)])

@@ -11,6 +11,7 @@ from smb3server.access import tokens
 from smb3server.backends.base import FolderNotRead, OpenRequest
 from smb3server.backends.names import has_wildcards, short_name
 from smb3server.commands.info.presentation import Hides, hidden
+from smb3server.dispatch import waiting
 from smb3server.dispatch.lookups import folder_read
 from smb3server.dispatch.request import Pending, Request, Response, handles
 from smb3server.files.wildcards import compile_expression
@@ -105,7 +106,7 @@ def query_directory(request: Request) -> Response | Pending:
     if not enumeration.unfinished and listing.go_on():
         return listing.response()
     enumeration.unfinished += 1
-    return request.run(listing.finish(request))
+    return waiting.run(request, listing.finish(request))
 
 
 def _enumeration(opened: Open, handle: Handle, flags: int, pattern: str) -> Enumeration:
@@ -138,7 +139,7 @@ def _visible(request: Request, opened: Open) -> Callable[[str], bool] | None:
     if not share.flags & ShareFlags.ACCESS_BASED_DIRECTORY_ENUM or session is None or folder is None or backend is None:
         return None
     user = opened.tree.user
-    token = token_of(session, user, request.connection.server.accounts)
+    token = token_of(session, user, request.server.accounts)
     path = folder.path
 
     def visible(name: str) -> bool:

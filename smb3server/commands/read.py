@@ -87,7 +87,7 @@ def _read_file(request: Request, record: ReadRequest, found: Open, remote: Remot
     if length < LENT_FROM or found.usage is None:
         buffer = request.connection.transport.acquire(length)
     else:
-        server = request.connection.server
+        server = request.server
         if not server.ceilings.may_lend(found.usage, length):
             return _read_later(request, record, found, remote, found.usage)
         buffer = Lent(request.connection.transport.acquire(length), length, found.usage)

@@ -148,7 +148,7 @@ def _write_from_peer(request: Request, record: WriteRequest, remote: RemoteMemor
             if pending.done:
                 return
             # Locks may have come, the open and the share may have gone while the data was on its way.
-            if request.connection.server.has_lost(found.tree.share):
+            if request.server.has_lost(found.tree.share):
                 raise StatusError(NtStatus.NETWORK_NAME_DELETED)
             _check(found, record.offset, length)
             result = _store(request, record, found, buffer.view, remote)

@@ -98,7 +98,7 @@ def check_body(request: Request) -> None:
 def is_test_request(request: Request) -> bool:
     """smbtorture marks a connection as stalled without a session."""
     return (
-        request.connection.server.settings.test_fsctls
+        request.server.settings.test_fsctls
         and request.header.command == Command.IOCTL
         and _U32.unpack_from(request.message, HEADER_SIZE + 4)[0] == _FORCE_UNACKED_TIMEOUT
     )

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from smb3server.dispatch import waiting
 from smb3server.dispatch.errno_status import as_status_error
 from smb3server.dispatch.request import Pending, Request, Response
 from smb3server.dispatch.stable_storage import flushed
@@ -28,7 +29,7 @@ async def on_worker(request: Request, opened: Open, steps: Steps) -> None:
         if not future.done():
             future.set_result(error)
 
-    server = request.connection.server
+    server = request.server
     identity = opened.session.identity
     job = server.long_work.add(identity.owner if identity is not None else "", steps, done)
     opened.on_close.append(job.stop)
@@ -58,4 +59,4 @@ def run_steps(request: Request, opened: Open, steps: Steps, finish: Callable[[],
         await flushed(request, opened)
         return response
 
-    return request.run(work())
+    return waiting.run(request, work())

@@ -29,7 +29,7 @@ def reserve(request: Request, opened: Open, size: int) -> Steps | None:
         usage.reserved -= opened.reserved
         opened.reserved = 0
         more = size - info.end_of_file
-        if more > request.connection.server.ceilings.room_to_reserve(usage):
+        if more > request.server.ceilings.room_to_reserve(usage):
             if size - info.allocation_size > backend.volume().available_bytes:
                 raise StatusError(NtStatus.DISK_FULL)
             return None

@@ -35,7 +35,7 @@ def start_flush(request: Request, opened: Open, landed: Callable[[StatusError | 
             log.error("flush of what was written failed", exc_info=error)
             landed(StatusError(NtStatus.INTERNAL_ERROR))
 
-    request.connection.server.flushes.add(handle.flush, done)
+    request.server.flushes.add(handle.flush, done)
 
 
 def after_flush(request: Request, opened: Open, response: Response) -> Response | Pending:

@@ -15,7 +15,7 @@ import logging
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from smb3server.access import masks
 from smb3server.access.identity import Identity
@@ -197,7 +197,7 @@ def _handle_of(accounts: Accounts, backend: Backend, entry: Open, record: OpenRe
         remembered = backend.remember(wanted)
         if remembered is not None:
             _check_kind(remembered.kind, record)
-            return cast("Handle", DeferredHandle(remembered, lambda found: checked(found.open(wanted))))
+            return DeferredHandle(remembered, lambda found: checked(found.open(wanted)))
     return checked(backend.open(wanted))
 
 

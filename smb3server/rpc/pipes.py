@@ -128,7 +128,7 @@ def open_pipe(request: Request, name: str) -> RpcPipe:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
     if request.session is None:
         raise StatusError(NtStatus.USER_SESSION_DELETED)
-    server = request.connection.server
+    server = request.server
     interfaces = factory(server, request.session)
     # Calls act for the session's user; binds may protect them on top of what the session does.
     association = Association(

@@ -12,8 +12,7 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Protocol
 
-from smb3server.state.connection import Connection
-from smb3server.state.objects import SessionState
+from smb3server.state.objects import Connection, SessionState
 from smb3server.state.sessions import Sessions
 
 log = logging.getLogger(__name__)

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from smb3server.auth.users import UserDatabase
+from smb3server.dispatch.dispatcher import Dispatcher
 from smb3server.dispatch.watchdog import Watchdog
 from smb3server.server.idle import IdleSweep
 from smb3server.settings.server import Settings
-from smb3server.state.connection import Connection
+from smb3server.state.objects import Connection
 from smb3server.state.server_state import ServerState
 from smbdirect.unauthenticated import Strangers
 
@@ -51,7 +52,8 @@ class Server(ServerState):
             transport.abort("too many connections")
             return
         transport.max_message_size = settings.max_message_before_authentication
-        connection = Connection(self, transport)
+        dispatcher = Dispatcher(self, transport, self, self.watchdog)
+        connection = dispatcher.connection
         connection.place = place
         self.connection_list.add(connection)
         self.idle.wake()
@@ -60,7 +62,7 @@ class Server(ServerState):
             call_later(settings.negotiate_timeout, self._check_progress, connection, False),
             call_later(settings.authentication_timeout, self._check_progress, connection, True),
         ]
-        connection.start()
+        dispatcher.start()
 
     def _check_progress(self, connection: Connection, authenticated: bool) -> None:
         """Drop a client that connects and then does not negotiate, or negotiates and then does not log on."""
@@ -96,8 +98,8 @@ class Server(ServerState):
         self.stopping = True
         for connection in list(self.connection_list):
             connection.transport.pause_reading()
-            connection.cancel_waiting()
-        while any(c.request_list or c.transport.pending_send_bytes for c in self.connection_list):
+            connection.host.cancel_waiting()
+        while any(c.host.pending_requests or c.transport.pending_send_bytes for c in self.connection_list):
             if asyncio.get_running_loop().time() > deadline:
                 log.warning("requests still in flight after %.0f s", grace)
                 break

@@ -148,7 +148,7 @@ def grant(opening: Opening, entry: Open) -> contexts.RawContext | None:
     timeout = min(wanted.timeout / 1000, MAX_TIMEOUT) if wanted.timeout else DEFAULT_TIMEOUT
     entry.durable = Durability(owner_of(entry.session), client_guid, wanted.create_guid, timeout)
     if persistent:
-        opening.request.connection.server.opens.persist(entry)
+        opening.request.server.opens.persist(entry)
     return response_v2(entry.durable)
 
 
@@ -192,7 +192,7 @@ def reconnect(request: Request, found: dict[bytes, Any], path: tuple[str, ...], 
         raise StatusError(NtStatus.USER_SESSION_DELETED)
     wanted: contexts.DurableReconnect | contexts.DurableReconnectV2
     wanted = found.get(contexts.DURABLE_RECONNECT) or found[contexts.DURABLE_RECONNECT_V2]
-    server = request.connection.server
+    server = request.server
     flags = wanted.flags if isinstance(wanted, contexts.DurableReconnectV2) else 0
     entry = server.opens.by_id.get(wanted.persistent)
     if entry is None and isinstance(wanted, contexts.DurableReconnectV2) and may_be_persistent(request, flags):
@@ -226,7 +226,7 @@ def reconnect(request: Request, found: dict[bytes, Any], path: tuple[str, ...], 
 def _wake(request: Request, entry: Open) -> None:
     """The file was there when the server began; if it is not any more, neither is the open. Nor is it if its user may
     not open the file any more."""
-    opens = request.connection.server.opens
+    opens = request.server.opens
     try:
         opens.wake(entry)
     except FileNotFoundError:
@@ -241,7 +241,7 @@ def _wake(request: Request, entry: Open) -> None:
 def _attach(entry: Open, request: Request, session: Session, tree: TreeConnect) -> None:
     replay.restart(entry, request)
     entry.session, entry.tree = session, tree
-    request.connection.server.opens.reattach(entry)
+    request.server.opens.reattach(entry)
 
 
 def _current_path(entry: Open) -> tuple[str, ...]:
@@ -273,7 +273,7 @@ def revived(request: Request, found: dict[bytes, Any]) -> Open | None:
     """3.3.5.9.10: a CREATE comes again whose response got lost, with its connection or with the server; the persistent
     open that it made, now of this session."""
     key = replay.key_of(request, found)
-    entry = request.connection.server.opens.persistent.get(key) if key is not None else None
+    entry = request.server.opens.persistent.get(key) if key is not None else None
     if entry is None or entry.durable is None or not entry.durable.disconnected:
         return None
     if not request.header.flags & HeaderFlags.REPLAY_OPERATION:
@@ -291,7 +291,7 @@ def revived(request: Request, found: dict[bytes, Any]) -> Open | None:
         raise StatusError(NtStatus.ACCESS_DENIED)
     _wake(request, entry)
     _attach(entry, request, session, tree)
-    request.connection.server.opens.counts.replayed += 1
+    request.server.opens.counts.replayed += 1
     return entry
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from smb3server.dispatch.request import RELATED_FILE_ID, FileId, Request
+from smb3server.dispatch.request import Request
 from smb3server.state.objects import Open
 from smb3server.state.replay import check_sequence
+from smb3server.wire.file_id import RELATED_FILE_ID, FileId
 from smb3server.wire.header import HeaderFlags
 from smb3server.wire.status import NtStatus, StatusError
 
@@ -21,7 +22,7 @@ def find_open(request: Request, file_id: FileId) -> Open:
         raise StatusError(NtStatus.FILE_CLOSED)
     request.open = found
     if found.replayable is not None:
-        request.connection.server.opens.replays.forget(found)
+        request.server.opens.replays.forget(found)
     header = request.header
     if header.status != found.channel_sequence or header.flags & _REPLAY:
         check_sequence(request, found)

@@ -30,7 +30,7 @@ from smb3server.state.share import IPC_SHARE_NAME, Share, ShareType
 
 if TYPE_CHECKING:
     from smb3server.net.fabric_choice import Choice
-    from smb3server.state.connection import Connection
+    from smb3server.state.objects import Connection
 
 _MAX_LOST_RDMA = 256
 

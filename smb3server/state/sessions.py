@@ -9,8 +9,7 @@ from collections.abc import Collection
 from smb3server.access.identity import Identity
 from smb3server.settings.server import Settings
 from smb3server.state.ceilings import Ceilings
-from smb3server.state.connection import Connection
-from smb3server.state.objects import Session, SessionState
+from smb3server.state.objects import Connection, Session, SessionState
 from smb3server.state.opens import OpenTable
 from smb3server.wire.status import NtStatus, StatusError
 
@@ -72,7 +71,7 @@ class Sessions:
         for connection in list(session.connections):
             connection.session_table.pop(session.session_id, None)
             connection.preauth_session_table.pop(session.session_id, None)
-            connection.cancel_requests(session)
+            connection.host.cancel_requests(session)
         self._opens.replays.end_session(session)
         for opened in list(session.open_table.values()):
             self._opens.disconnect(opened)

@@ -27,7 +27,7 @@ def grant(opening: Opening, opened: Open) -> tuple[int, contexts.RawContext | No
     )
     opened.caching = oplock
     if oplock is not None:
-        opening.request.connection.server.host_changes.cover(opened)
+        opening.request.server.host_changes.cover(opened)
     return (oplock.level if oplock is not None else OplockLevel.NONE), None
 
 
@@ -36,7 +36,7 @@ def may_lease_directories(opening: Opening) -> bool:
     connection = opening.request.connection
     return (
         connection.dialect >= 0x0300
-        and connection.server.settings.directory_leases
+        and opening.request.server.settings.directory_leases
         and isinstance(opening.wanted_lease, contexts.LeaseV2)
     )
 
@@ -61,7 +61,7 @@ def _grant_lease(
         lease, wanted.lease_state, file.other_opens(opened, lease), bool(file.locks.locks), opened.is_directory
     )
     if lease.state:
-        opening.request.connection.server.host_changes.cover(opened)
+        opening.request.server.host_changes.cover(opened)
     return lease_context(lease)
 
 

@@ -59,7 +59,7 @@ def create(request: Request) -> Response | Pending:
     tree, session = request.tree, request.session
     if tree is None or session is None:
         raise StatusError(NtStatus.NETWORK_NAME_DELETED)
-    server = request.connection.server
+    server = request.server
     if len(session.open_table) >= server.settings.max_opens:
         raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
     pipe = tree.share.type == ShareType.PIPE
@@ -75,7 +75,7 @@ def create(request: Request) -> Response | Pending:
     if pipe:
         return _open_pipe(request, record, name)
     revived = durable.revived(request, found)
-    earlier = request.connection.server.opens.replays.find(request, found) if revived is None else None
+    earlier = request.server.opens.replays.find(request, found) if revived is None else None
     if earlier is not None:
         return _respond_to_replay(earlier, record)
     _check_fields(record)
@@ -108,7 +108,7 @@ def _close_same_application(request: Request, found: dict[bytes, Any], opening: 
     if asked is None or connection.dialect < Dialect.SMB_3_0:
         return
     version = _app_instance_version(request, found)
-    for entry in list(connection.server.opens.by_application.get(asked.app_instance_id, ())):
+    for entry in list(request.server.opens.by_application.get(asked.app_instance_id, ())):
         if (
             client_guid_of(entry) == connection.client_guid
             or request.tree is None
@@ -120,7 +120,7 @@ def _close_same_application(request: Request, found: dict[bytes, Any], opening: 
         if entry.app_instance_version is not None and (version is None or entry.app_instance_version >= version):
             raise StatusError(NtStatus.FILE_FORCED_CLOSED)
         if entry.handle is not None and opening.may_read(entry.handle):
-            connection.server.opens.close(entry)
+            request.server.opens.close(entry)
 
 
 def _app_instance_version(request: Request, found: dict[bytes, Any]) -> tuple[int, int] | None:
@@ -236,7 +236,7 @@ def _attempt(opening: Opening) -> Response | Pending:
 
 def _may_come_again(opening: Opening, pending: Pending) -> Callable[[], None]:
     """From now on a replay of this CREATE is told to wait for it. Returns what ends that."""
-    replays = opening.request.connection.server.opens.replays
+    replays = opening.request.server.opens.replays
     key = replay.key_of(opening.request, opening.asked)
     if key is None:
         return lambda: None
@@ -284,28 +284,28 @@ def _take_back(opening: Opening, opened: Open) -> None:
     if opening.action == CreateAction.CREATED and opened.handle is not None:
         with contextlib.suppress(OSError):
             opening.undo_creation(opened.handle)
-    opening.request.connection.server.opens.close(opened)
+    opening.request.server.opens.close(opened)
 
 
 def _respond(opening: Opening, opened: Open) -> Response:
     level, lease_context = granting.grant(opening, opened)
     asked = opening.asked.get(contexts.APP_INSTANCE_ID)
     if asked is not None:
-        opening.request.connection.server.opens.join_application(opened, asked.app_instance_id)
+        opening.request.server.opens.join_application(opened, asked.app_instance_id)
         opened.app_instance_version = _app_instance_version(opening.request, opening.asked)
     more = [context for context in (lease_context, durable.grant(opening, opened)) if context is not None]
     _store(opening, opened)
     fields, answers = _answers(opening, opened, level)
     key = replay.key_of(opening.request, opening.asked)
     if key is not None:
-        opening.request.connection.server.opens.replays.remember(opened, replay.Replayable(key, fields, answers))
+        opening.request.server.opens.replays.remember(opened, replay.Replayable(key, fields, answers))
     return Response([pack_response(fields, [*answers, *more])], file_id=opened.file_id)
 
 
 def _store(opening: Opening, opened: Open) -> None:
     """A persistent open is on stable storage, and so is the name of a new file, before the client hears of it."""
     handle = opened.handle
-    persistence = opening.request.connection.server.opens.persistence
+    persistence = opening.request.server.opens.persistence
     if persistence is None or handle is None:
         return
     created = opening.action == CreateAction.CREATED
@@ -314,7 +314,7 @@ def _store(opening: Opening, opened: Open) -> None:
         if created and opened.handle is not None:
             with contextlib.suppress(OSError):
                 opening.undo_creation(handle)
-        opening.request.connection.server.opens.close(opened)
+        opening.request.server.opens.close(opened)
 
     persistence.changed(opened, undo, handle.flush if created else None)
 
@@ -396,7 +396,7 @@ def _open_pipe(request: Request, record: CreateRequest, name: str) -> Response:
     if record.impersonation_level > _DELEGATION:
         raise StatusError(NtStatus.BAD_IMPERSONATION_LEVEL)
     pipes = importlib.import_module("smb3server.rpc.pipes")
-    server = request.connection.server
+    server = request.server
     pipe = pipes.open_pipe(request, name)
     granted = masks.map_generic(record.desired_access) & ~int(Access.MAXIMUM_ALLOWED)
     if record.desired_access & Access.MAXIMUM_ALLOWED:

@@ -108,7 +108,7 @@ class Opening:
         """Return the open. Raises what ``waiting.Attempt`` may raise, ``StatusError`` and ``OSError``; nothing stays
         behind then."""
         tree = self.request.tree
-        if tree is not None and self.request.connection.server.has_lost(tree.share):
+        if tree is not None and self.request.server.has_lost(tree.share):
             raise StatusError(NtStatus.NETWORK_NAME_DELETED)
         self.backend.defer_reading = True
         try:
@@ -304,7 +304,7 @@ class Opening:
                 raise StatusError(NtStatus.USER_SESSION_DELETED)
             if tree is None:
                 raise StatusError(NtStatus.NETWORK_NAME_DELETED)
-            self._caller = caller_of(session, tree, self.request.connection.server.accounts)
+            self._caller = caller_of(session, tree, self.request.server.accounts)
         return self._caller
 
     def _open_as_much_as_possible(self, disposition: Disposition) -> Handle:
@@ -339,7 +339,7 @@ class Opening:
 
     @property
     def _table(self) -> FileTable:
-        return self.request.connection.server.file_table
+        return self.request.server.file_table
 
     # Opening it
 
@@ -348,8 +348,8 @@ class Opening:
         follow = not self.record.create_options & CreateOptions.OPEN_REPARSE_POINT
         if info.reparse_tag == symlinks.TAG_SYMLINK and follow and not handle.created:
             raise symlinks.stopped(handle, ())
-        if self.request.connection.server.opens.dormant:
-            self.request.connection.server.opens.close_gone(self._table.find(handle.key, self.stream))
+        if self.request.server.opens.dormant:
+            self.request.server.opens.close_gone(self._table.find(handle.key, self.stream))
         file = self._table.get(handle.key, self.stream)
         try:
             own = self.own_lease()
@@ -361,7 +361,7 @@ class Opening:
                 self.action = CreateAction.CREATED
                 if self._descriptor is not None and tokens.has_dacl(self._descriptor) and handle.file_created:
                     dacl = int(SecurityInformation.DACL)
-                    accounts = self.request.connection.server.accounts
+                    accounts = self.request.server.accounts
                     security_info.to_host(handle, security_info.current_descriptor(handle), dacl, self.caller, accounts)
                 if self.record.create_options & CreateOptions.NO_COMPRESSION and info.attributes & COMPRESSED:
                     # Inherited from the directory.
@@ -506,7 +506,7 @@ class Opening:
         session, tree = request.session, request.tree
         if session is None or tree is None:
             raise StatusError(NtStatus.USER_SESSION_DELETED)
-        server = request.connection.server
+        server = request.server
         opened = Open(
             server.opens.new_file_id(),
             session,

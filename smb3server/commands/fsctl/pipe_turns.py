@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from smb3server.dispatch import waiting
 from smb3server.dispatch.errno_status import as_status_error
 from smb3server.dispatch.request import Pending, Request, Response
 from smb3server.process.long_work import Steps
@@ -27,13 +28,13 @@ def write(request: Request, opened: Open, data: bytes, respond: Callable[[], Res
     if not pipe.turn.locked() and not pipe.is_slow(len(data)):
         pipe.write(data)
         return respond()
-    return request.run(_write(request, opened, pipe, data, respond))
+    return waiting.run(request, _write(request, opened, pipe, data, respond))
 
 
 def in_turn(request: Request, opened: Open, respond: Callable[[], Response]) -> Response | Pending:
     """Answer when what was written before is worked off."""
     pipe = pipe_of(opened)
-    return request.run(_wait(pipe, respond)) if pipe.turn.locked() else respond()
+    return waiting.run(request, _wait(pipe, respond)) if pipe.turn.locked() else respond()
 
 
 async def _wait(pipe: Pipe, respond: Callable[[], Response]) -> Response:
@@ -55,7 +56,7 @@ async def _write(request: Request, opened: Open, pipe: Pipe, data: bytes, respon
 
         identity = opened.session.identity
         owner = identity.owner if identity is not None else ""
-        request.connection.server.long_work.add(owner, _steps(pipe, data), done)
+        request.server.long_work.add(owner, _steps(pipe, data), done)
         # Even if the request is cancelled nobody else may write before that is over.
         error = await _to_the_end(future)
         if isinstance(error, OSError):

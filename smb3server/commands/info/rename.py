@@ -47,7 +47,7 @@ class _NameChange:
         self.info = info
         self.replace = bool(info.flags & RenameFlags.REPLACE_IF_EXISTS)
         self.handle = handle_of(opened)
-        self.caller: Caller = caller_of(opened.session, opened.tree, request.connection.server.accounts)
+        self.caller: Caller = caller_of(opened.session, opened.tree, request.server.accounts)
         self.elsewhere: set[Open] = set()
         """Opens that are known not to be below it."""
         if info.root_directory:
@@ -72,7 +72,7 @@ class _NameChange:
         return None
 
     def _try(self) -> None:
-        if self.request.connection.server.has_lost(self.opened.tree.share):
+        if self.request.server.has_lost(self.opened.tree.share):
             raise StatusError(NtStatus.NETWORK_NAME_DELETED)
         if self.opened.handle is None:
             raise StatusError(NtStatus.FILE_CLOSED)
@@ -165,14 +165,14 @@ class Rename(_NameChange):
         if self._looked or not self.opened.is_directory:
             return None
         self._looked = True
-        if len(self.request.connection.server.opens.by_id) <= OPENS_AT_ONCE:
+        if len(self.request.server.opens.by_id) <= OPENS_AT_ONCE:
             return None
         return self._look_around()
 
     async def _look_around(self) -> None:
         """Look for opens below the directory in several turns. Those that come meanwhile are looked at in the end."""
         prefix = self.handle.path
-        for index, other in enumerate(list(self.request.connection.server.opens.by_id.values())):
+        for index, other in enumerate(list(self.request.server.opens.by_id.values())):
             if not self._is_below(other, prefix):
                 self.elsewhere.add(other)
             if index % OPENS_AT_ONCE == OPENS_AT_ONCE - 1:
@@ -204,14 +204,14 @@ class Rename(_NameChange):
             self.check_replaceable(target, info)
         self.check_parent(target)
         handle.rename(target, self.replace, self.caller.user)
-        self.request.connection.server.opens.store_all(opened, sync=handle.flush)
+        self.request.server.opens.store_all(opened, sync=handle.flush)
         if info is not None and self.replace and info.key != handle.key:
             notify.report(opened, target, Action.REMOVED, NotifyFilter.FILE_NAME)
         notify.report_rename(opened, old, target, opened.is_directory)
 
     def _check_below(self) -> None:
         """A directory with anything open below it keeps its name; handles only cached are asked for first."""
-        table = self.request.connection.server.opens.by_id
+        table = self.request.server.opens.by_id
         prefix = self.handle.path
         for other in [entry for entry in table.values() if entry not in self.elsewhere]:
             if not self._is_below(other, prefix):
@@ -247,7 +247,7 @@ class Rename(_NameChange):
                 raise StatusError(NtStatus.ACCESS_DENIED if self.replace else NtStatus.OBJECT_NAME_COLLISION)
         old = handle.stream
         handle.rename_stream(stream, self.replace)
-        self.request.connection.server.opens.store_all(self.opened)
+        self.request.server.opens.store_all(self.opened)
         notify.report(self.opened, handle.path, Action.REMOVED_STREAM, NotifyFilter.STREAM_NAME, old)
         notify.report(self.opened, handle.path, Action.ADDED_STREAM, NotifyFilter.STREAM_NAME, stream)
 

@@ -197,7 +197,7 @@ def _store_deletion(request: Request, opened: Open, on_close: bool | None, pendi
             else:
                 file.keep()
 
-    request.connection.server.opens.store_all(opened, undo)
+    request.server.opens.store_all(opened, undo)
 
 
 def check_deletable(opened: Open, ignore_readonly: bool = False) -> None:
@@ -360,7 +360,7 @@ def _set_security(request: Request, opened: Open, wanted: SetInfoRequest, data: 
     required.check_set_security(opened.granted_access, which)
     if opened.handle is None:
         raise StatusError(NtStatus.NOT_SUPPORTED)
-    session, tree, accounts = opened.session, opened.tree, request.connection.server.accounts
+    session, tree, accounts = opened.session, opened.tree, request.server.accounts
     set_security(
         opened.handle,
         which,
