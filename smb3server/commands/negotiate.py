@@ -36,7 +36,7 @@ from smbdirect.errors import DecodeError
 
 if TYPE_CHECKING:
     from smb3server.settings.server import Settings
-    from smb3server.state.connection import Connection
+    from smb3server.state.objects import Connection
 
 _FILETIME_EPOCH = 11644473600
 _SALT_SIZE = 32

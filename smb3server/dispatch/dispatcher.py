@@ -15,7 +15,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from smb3server.crypto.encryption import ENCRYPTED, TRANSFORM, TRANSFORM_PROTOCOL_ID, TRANSFORM_SIZE
 from smb3server.dispatch import checks
@@ -23,7 +23,6 @@ from smb3server.dispatch.errno_status import as_status_error
 from smb3server.dispatch.reply import Reply, ReplyWriter
 from smb3server.dispatch.request import (
     HANDLERS,
-    RELATED_FILE_ID,
     SMB1_NEGOTIATE,
     CompoundState,
     Disconnect,
@@ -35,17 +34,18 @@ from smb3server.dispatch.request import (
 )
 from smb3server.process.turns import call_apart
 from smb3server.state import replay
-from smb3server.state.connection import Connection
+from smb3server.state.objects import Connection
+from smb3server.wire.file_id import RELATED_FILE_ID
 from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, Command, Header, HeaderFlags
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.codec import Buffer
 from smbdirect.errors import DecodeError
 
 if TYPE_CHECKING:
-    from smb3server.persistence.journal import Persistence
-    from smb3server.persistence.store import StoreError
-    from smb3server.server.server import Server
+    from smb3server.dispatch.watchdog import Watchdog
     from smb3server.state.objects import Session
+    from smb3server.state.ports import NotStored, Persistence
+    from smb3server.state.server_state import ServerState
     from smbdirect.message_transport import InboundMessage, MessageTransport
 
 log = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class Chain(CompoundState):
         self.pending: Request | None = None
 
 
-def _unless_failed(result: Response | StatusError, error: StoreError | None) -> Response | StatusError:
+def _unless_failed(result: Response | StatusError, error: NotStored | None) -> Response | StatusError:
     """The result, or what became of it because it could not be stored."""
     if error is None or isinstance(result, StatusError):
         return result
@@ -130,11 +130,28 @@ def _is_secret(request: Request) -> bool:
     return session.encrypt_data or (tree is not None and tree.encrypt_data and command != _TREE_CONNECT)
 
 
+class Owner(Protocol):
+    """Keeps account of the connections that there are."""
+
+    def connection_authenticated(self, connection: Connection) -> None:
+        """A session is valid on the connection, for the first time."""
+        ...
+
+    def connection_closed(self, connection: Connection) -> None:
+        """The connection has ended, and so have its sessions that have no other."""
+        ...
+
+
 class Dispatcher:
     """Runs one connection: its messages, its requests and its end."""
 
-    def __init__(self, server: Server, transport: MessageTransport) -> None:
+    def __init__(
+        self, server: ServerState, transport: MessageTransport, owner: Owner, watchdog: Watchdog | None = None
+    ) -> None:
+        """``owner``: who wants to know of the connection's life. ``watchdog``: watches how long commands take."""
         self.server = server
+        self._owner = owner
+        self._watchdog = watchdog
         self.connection = Connection(transport, server.settings, self)
         self.writer = ReplyWriter(self.connection, server)
         self.handlers: Mapping[int, Handler] = HANDLERS
@@ -253,7 +270,7 @@ class Dispatcher:
             if command == _CANCEL:
                 self._cancel(request, chain)
                 continue
-            watchdog = self.server.watchdog
+            watchdog = self._watchdog
             if watchdog is None:
                 result = self._run(request, chain)
             else:
@@ -368,7 +385,7 @@ class Dispatcher:
 
     def _run(self, request: Request, chain: Chain) -> Response | StatusError | Pending:
         """Check a command and call its handler; whatever it raises becomes its status."""
-        persistence = self.server.persistence
+        persistence = self.server.opens.persistence
         touches = persistence.touches if persistence is not None else 0
         try:
             self._check(request, chain)
@@ -407,7 +424,7 @@ class Dispatcher:
         """What the command changed of persistent opens is stored before its reply leaves. Not to be cancelled."""
         pending = request.pend(Interim.DELAYED, lambda: None)
 
-        def stored(error: StoreError | None) -> None:
+        def stored(error: NotStored | None) -> None:
             outcome = _unless_failed(result, error)
             if isinstance(outcome, Response):
                 pending.complete(outcome)
@@ -590,7 +607,7 @@ class Dispatcher:
         if chain.executing:
             chain.result = result
             return
-        persistence = self.server.persistence
+        persistence = self.server.opens.persistence
         if persistence is None or not persistence.dirty:
             self._finish(request, chain, result)
             return
@@ -661,7 +678,7 @@ class Dispatcher:
         if not connection.is_authenticated:
             connection.is_authenticated = True
             connection.drop_deadlines()
-            self.server.connection_authenticated(connection)
+            self._owner.connection_authenticated(connection)
         connection.transport.max_message_size = self.server.settings.max_message_size
         connection.limit_credits()
 
@@ -695,7 +712,11 @@ class Dispatcher:
             session = request.session
             if request.pending is None:
                 continue
-            if session is not None and len(session.channel_list) > 1 and self.server.replays.owns(request.pending):
+            if (
+                session is not None
+                and len(session.channel_list) > 1
+                and self.server.opens.replays.owns(request.pending)
+            ):
                 # The client sends it again on another channel (3.2.7.1).
                 continue
             call_apart(request.pending.cancel)
@@ -703,7 +724,7 @@ class Dispatcher:
         while self._parked:
             self._parked.popleft().inbound.release()
         for session in list(connection.session_table.values()):
-            self.server.leave_session(session, connection)
+            self.server.sessions.leave(session, connection)
         connection.session_table.clear()
         connection.preauth_session_table.clear()
-        self.server.connection_closed(connection)
+        self._owner.connection_closed(connection)

@@ -13,20 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from smb3server.wire.file_id import FileId
 from smb3server.wire.header import Header
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.codec import Buffer
 
 if TYPE_CHECKING:
     from smb3server.crypto.signing import Signer
-    from smb3server.server.server import Server
-    from smb3server.state.connection import Connection
-    from smb3server.state.objects import Open, Session, TreeConnect
-
-FileId = tuple[int, int]
-"""(persistent, volatile)."""
-
-RELATED_FILE_ID: FileId = (0xFFFFFFFFFFFFFFFF, 0xFFFFFFFFFFFFFFFF)
+    from smb3server.state.objects import Connection, Open, Session, TreeConnect
+    from smb3server.state.server_state import ServerState
 
 
 @dataclass(slots=True)
@@ -122,7 +117,7 @@ class CompoundState:
 class Host(Protocol):
     """The dispatcher that a request came through: what requests and their handlers need of it."""
 
-    server: Server
+    server: ServerState
     handlers: Mapping[int, Handler]
     """What serves the connection's commands, by command."""
 
@@ -158,7 +153,7 @@ class Request:
     extra: dict[str, object] = field(default_factory=dict)
 
     @property
-    def server(self) -> Server:
+    def server(self) -> ServerState:
         return self.host.server
 
     @property

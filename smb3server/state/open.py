@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from smb3server.dispatch.request import RELATED_FILE_ID, FileId, Request
+from smb3server.dispatch.request import Request
 from smb3server.state.objects import Open
 from smb3server.state.replay import check_sequence
+from smb3server.wire.file_id import RELATED_FILE_ID, FileId
 from smb3server.wire.header import HeaderFlags
 from smb3server.wire.status import NtStatus, StatusError
 
 _REPLAY = int(HeaderFlags.REPLAY_OPERATION)
-
-
-def client_guid_of(entry: Open) -> bytes:
-    """Open.ClientGuid: of the connection it was made on."""
-    return entry.durable.client_guid if entry.durable is not None else entry.session.connection.client_guid
 
 
 def find_open(request: Request, file_id: FileId) -> Open:
@@ -26,7 +22,7 @@ def find_open(request: Request, file_id: FileId) -> Open:
         raise StatusError(NtStatus.FILE_CLOSED)
     request.open = found
     if found.replayable is not None:
-        found.session.server.replays.forget(found)
+        request.server.opens.replays.forget(found)
     header = request.header
     if header.status != found.channel_sequence or header.flags & _REPLAY:
         check_sequence(request, found)

@@ -57,7 +57,7 @@ def request_resume_key(control: Control) -> bytes:
 
 def _find_source(request: Request, key: bytes) -> Open:
     session = request.session
-    found = request.server.global_open_table.get(int.from_bytes(key[:8], "little"))
+    found = request.server.opens.by_id.get(int.from_bytes(key[:8], "little"))
     if found is None or session is None or found.session is not session or found.resume_key != key:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
     return found
@@ -113,7 +113,7 @@ class _Copy:
         self.offset = 0
         self.total = 0
         self.status = NtStatus.SUCCESS
-        self.opens = control.request.server.global_open_table
+        self.opens = control.request.server.opens.by_id
 
     async def run(self) -> Response:
         done = 0
@@ -122,7 +122,7 @@ class _Copy:
                 done = self.total
                 await asyncio.sleep(0)
         if self.total:
-            await flushed(self.target)
+            await flushed(self.control.request, self.target)
         return self.result()
 
     def result(self) -> Response:

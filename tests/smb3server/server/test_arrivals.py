@@ -72,7 +72,7 @@ def test_who_leaves_meanwhile_leaves_nothing() -> None:
         await harness.settled()
         placement.decide(True)
         await asyncio.sleep(0.05)
-        assert not harness.server.global_session_table
+        assert not harness.server.sessions.by_id
 
     drive(test)
 
