@@ -24,6 +24,10 @@ _COMMANDS = {
     "witness": "smb3server.cli.witness",
     "cluster": "smb3server.cli.cluster",
     "hash": "smb3server.cli.password_hash",
+    "pcap": "smb3server.tools.pcap.command",
+    "proxy": "smb3server.tools.proxy.proxy",
+    "verbs-check": "smb3server.tools.verbs_check",
+    "bench": "smb3server.tools.bench.command",
 }
 EXIT_USAGE, EXIT_FAILED = 2, 1
 _TALKATIVE = ("spnego", "asyncio", "pyroute2")
@@ -89,8 +93,8 @@ async def serve(config: Config, privileges: Privileges) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; exit status. ``status``, ``doctor``, ``witness`` and ``cluster`` as the first argument are commands
-    of their own."""
+    """Run the command line and return the exit status. A first argument that is one of ``_COMMANDS`` is a command of
+    its own."""
     return output.run(lambda: _main(arguments))
 
 

@@ -26,7 +26,7 @@ from smbdirect.errors import ConnectionLost
 from tests.ha.etcd import Etcd
 from tests.ha.nodes import TTL, Node, admin, client, seconds_since
 from tests.ha.process import PASSWORD, USER
-from tools import own_user
+from tools.support import own_user
 
 RWH = int(LeaseState.READ | LeaseState.HANDLE | LeaseState.WRITE)
 DELETE_ON_CLOSE = int(CreateOptions.DELETE_ON_CLOSE)

@@ -19,7 +19,7 @@ from smb3server.wire.create import Access, CreateDisposition, CreateOptions
 from smbdirect.errors import ConnectionLost
 from smbdirect.providers.iwarp import IwarpProvider
 from tests.server.test_rdma_writes import ask_write_by_rdma
-from tools import own_user
+from tools.support import own_user
 
 
 class Somewhere:

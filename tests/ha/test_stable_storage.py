@@ -23,7 +23,7 @@ from smb3server.wire import fsctl as wire
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.status import NtStatus
-from tools import own_user
+from tools.support import own_user
 
 KEPT = 3 << 20
 Action = Callable[[Tree, RemoteFile], Awaitable[object]]

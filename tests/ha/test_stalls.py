@@ -20,9 +20,9 @@ from smb3server.persistence.store_url import parse_url
 from smbdirect.errors import ConnectionLost
 from tests.ha.etcd import Etcd
 from tests.ha.nodes import PASSWORD, USER, Node, client
-from tools import own_user
 from tools.cluster import lab
 from tools.cluster.lab import CLIENT, PORT, SHARE, VIRTUAL, VIRTUAL6, ClusterLab
+from tools.support import own_user
 
 TTL = 4
 PATIENCE = 60.0

@@ -22,10 +22,10 @@ from smb3server.service.listeners import make_provider
 from smb3server.service.service import Service
 from smb3server.state import session as session_module
 from smb3server.status.report import collect
+from smb3server.tools.proxy.proxy import Proxy
 from smb3server.wire.status import NtStatus
 from tests.interop.channels import Channel
-from tools import own_user
-from tools.smbdirect_proxy import Proxy
+from tools.support import own_user
 
 # impacket leaves sockets to the garbage collector.
 pytestmark = [

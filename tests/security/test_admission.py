@@ -32,7 +32,7 @@ from tests.security.serving import (
     status_of_open,
     tree_of,
 )
-from tools import own_user
+from tools.support import own_user
 
 USERS = '[[user]]\nname = "carol"\npassword = "pw"\n[[user]]\nname = "dave"\npassword = "pw"\n'
 

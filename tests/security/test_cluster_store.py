@@ -30,7 +30,7 @@ from smb3server.wire.create_contexts import (
 from smb3server.wire.status import NtStatus
 from tests.ha.etcd import TOKEN_TTL, SecuredEtcd
 from tests.ha.nodes import PASSWORD, USER, Node, admin, client
-from tools import own_user
+from tools.support import own_user
 
 ID, CREATE_GUID, CLIENT_GUID = 0x1234567890, b"c" * 16, b"g" * 16
 EXPIRED = TOKEN_TTL + 3.0

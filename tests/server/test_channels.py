@@ -19,7 +19,7 @@ from smb3server.state.connection import Connection
 from smb3server.state.session import CHANNEL_SILENCE
 from smbdirect.core.constants import KEEPALIVE_INTERVAL, KEEPALIVE_RESPONSE_TIMEOUT
 from smbdirect.transport.smb_direct import SmbDirectTransport
-from tools import own_user
+from tools.support import own_user
 
 
 def _silence(connection: Connection) -> float:

@@ -34,7 +34,7 @@ from smbdirect.providers.roce import RoceProvider
 from smbdirect.providers.verbs.provider import VerbsProvider
 from smbdirect.transport.smb_direct import SmbDirectTransport
 from tests.providers.conftest import free_udp_port
-from tools import own_user
+from tools.support import own_user
 
 UNLISTED = "127.44.55.66"
 """A local address that is on no interface, so that no list of interfaces has it."""

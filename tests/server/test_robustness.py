@@ -36,7 +36,7 @@ from smbdirect.core.settings import Settings as SmbDirectSettings
 from smbdirect.providers.iwarp.endpoint import IwarpEndpoint
 from smbdirect.providers.iwarp.provider import IwarpProvider
 from tests.server.hostile_client import MPA_REQUEST, OVER_SMB_DIRECT, READ_WRITE, SAID
-from tools import own_user
+from tools.support import own_user
 
 PATIENCE = 20.0
 """Seconds for what takes milliseconds on an idle machine."""

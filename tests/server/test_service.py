@@ -27,7 +27,7 @@ from smb3server.wire.session import SESSION_SETUP_REQUEST, SessionSetupRequest
 from smb3server.wire.status import NtStatus
 from smbdirect.message_transport import MessageTransport
 from smbdirect.providers.iwarp import IwarpProvider
-from tools import own_user
+from tools.support import own_user
 
 HAS_IPV6 = socket.has_ipv6 and Path("/proc/net/if_inet6").exists() and bool(Path("/proc/net/if_inet6").read_text())
 

@@ -14,11 +14,11 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tools.bench.cases import FILES
-from tools.bench.client import PASSWORD, SHARE, USER, Target
-from tools.bench.errors import BenchError
+from smb3server.tools.bench.cases import FILES
+from smb3server.tools.bench.client import PASSWORD, SHARE, USER, Target
+from smb3server.tools.bench.errors import BenchError
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SAMBA_ADDRESS, SAMBA_PORT = "127.0.0.43", 445
 _START_SECONDS = 30.0
 _STOP_SECONDS = 20.0

@@ -10,7 +10,7 @@ import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
-from tools.bench.errors import BenchError
+from smb3server.tools.bench.errors import BenchError
 
 _PROBE = """
 import json, os, platform, sys, sysconfig

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tools.pcap.rdma import Problem
-from tools.pcap.tcp import Conversation, Direction
+from smb3server.tools.pcap.rdma import Problem
+from smb3server.tools.pcap.tcp import Conversation, Direction
 
 
 class UpperMessage(NamedTuple):

@@ -1,4 +1,4 @@
-"""``python -m tools.pcap FILE...`` prints what is in captures; ``--verify`` judges them (exit 1 on any problem)."""
+"""``smb3server pcap FILE...`` prints what is in captures; ``--verify`` judges them (exit 1 on any problem)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import argparse
 import sys
 from pathlib import Path
 
-from smb3server.process import output
-from tools.pcap.capture import CaptureError
-from tools.pcap.rdma import Kind, RdmaMessage
-from tools.pcap.replay import replay
-from tools.pcap.session import CaptureFile, Session, read_capture
-from tools.pcap.smb2 import Smb2Error, is_encrypted, split
-from tools.pcap.smbdirect import DataTransfer
+from smb3server.tools.pcap.capture import CaptureError
+from smb3server.tools.pcap.rdma import Kind, RdmaMessage
+from smb3server.tools.pcap.replay import replay
+from smb3server.tools.pcap.session import CaptureFile, Session, read_capture
+from smb3server.tools.pcap.smb2 import Smb2Error, is_encrypted, split
+from smb3server.tools.pcap.smbdirect import DataTransfer
 
 
 def _describe_upper(data: bytes) -> str:
@@ -77,7 +76,7 @@ def verify(capture: CaptureFile) -> bool:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tools.pcap", description=__doc__)
+    parser = argparse.ArgumentParser(prog="smb3server pcap", description=__doc__)
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--verify", action="store_true", help="judge instead of print")
     options = parser.parse_args(arguments)
@@ -99,7 +98,3 @@ def main(arguments: list[str] | None = None) -> int:
         for problem in capture.all_problems:
             print(f"  {problem}")
     return 0 if passed else 1
-
-
-if __name__ == "__main__":
-    sys.exit(output.run(main))

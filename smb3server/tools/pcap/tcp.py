@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from tools.pcap.packets import FIN, RST, SYN, Address, TcpSegment
+from smb3server.tools.pcap.packets import FIN, RST, SYN, Address, TcpSegment
 
 
 class Direction(IntEnum):

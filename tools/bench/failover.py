@@ -1,4 +1,4 @@
-"""``python -m tools.bench_failover``: how long clients wait when the owner of a service is killed.
+"""``python -m tools.bench.failover``: how long clients wait when the owner of a service is killed.
 
 An etcd, two nodes on loopback and simulated clients with real sockets (``tools.failover``), each with a persistent
 open, a lease, a lock and writes under way. The owner is killed with SIGKILL; for every client the time to its first
@@ -46,9 +46,9 @@ from smb3server.persistence.records import key_of
 from smb3server.persistence.store import Put, StoreError
 from smb3server.persistence.store_access import StoreAccess
 from smb3server.process import output
-from tools import own_user
 from tools.failover.client import Step, percentiles
 from tools.failover.crowd import Options, Outcome, work
+from tools.support import own_user
 
 _USER, _PASSWORD = "bench", "bench"
 _STATE = "smb3server/state/bench/"
@@ -431,7 +431,7 @@ def by_processor(result: Result, clients: int, ttl: float) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tools.bench_failover", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.bench.failover", description=__doc__)
     parser.add_argument("--clients", default="500,1000,2000", help="numbers of clients, one run each")
     parser.add_argument("--filled", type=int, default=0, help="persistent opens in the store")
     parser.add_argument("--ttl", type=int, default=4, help="seconds of the nodes' lease")

@@ -1,4 +1,4 @@
-"""``python -m tools.verbs_selfcheck [ADDRESS...]``: does the verbs provider keep its contract on this machine's NICs?
+"""``smb3server verbs-check [ADDRESS...]``: does the verbs provider keep its contract on this machine's NICs?
 
 For the owner of an RDMA NIC. Without addresses every interface with an RDMA device that is up is checked. The device
 talks to itself (most do): what is shown is that library, driver and firmware keep the contract. Exit status: 0 if
@@ -23,13 +23,12 @@ from typing import Any
 
 from smb3server.net.host import RdmaDevice, rdma_devices
 from smb3server.net.interfaces import read_interfaces
-from smb3server.process import output
 from smbdirect.errors import ConnectionLost, ProviderError
 from smbdirect.providers.base import ConnectionRequest, Endpoint
 from smbdirect.providers.verbs.device import why_unavailable
 from smbdirect.providers.verbs.provider import VerbsProvider
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SUITES = (
     "tests/providers/test_contract.py",
     "tests/providers/test_transfers.py",
@@ -155,7 +154,7 @@ def show(found: Check) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tools.verbs_selfcheck", description=__doc__)
+    parser = argparse.ArgumentParser(prog="smb3server verbs-check", description=__doc__)
     parser.add_argument("address", nargs="*", help="addresses of RDMA interfaces (default: all)")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
@@ -184,7 +183,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
             show(found)
         print("\nverdict:", "the verbs provider keeps its contract" if all(r.passed for r in results) else "FAILED")
     return 0 if all(found.passed for found in results) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(output.run(main))

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tools.pcap.capture import read_frames
-from tools.pcap.direct_tcp import UpperMessage, read_direct_tcp
-from tools.pcap.iwarp import IwarpReader, is_iwarp
-from tools.pcap.packets import Address, PacketError, TcpSegment, UdpDatagram, read_packet
-from tools.pcap.rdma import Problem, Wire
-from tools.pcap.roce import PORT, RoceReader
-from tools.pcap.smb2 import Smb2Error, Smb2Message, split
-from tools.pcap.smbdirect import SmbDirectReader
-from tools.pcap.tcp import Conversation, Reassembler
+from smb3server.tools.pcap.capture import read_frames
+from smb3server.tools.pcap.direct_tcp import UpperMessage, read_direct_tcp
+from smb3server.tools.pcap.iwarp import IwarpReader, is_iwarp
+from smb3server.tools.pcap.packets import Address, PacketError, TcpSegment, UdpDatagram, read_packet
+from smb3server.tools.pcap.rdma import Problem, Wire
+from smb3server.tools.pcap.roce import PORT, RoceReader
+from smb3server.tools.pcap.smb2 import Smb2Error, Smb2Message, split
+from smb3server.tools.pcap.smbdirect import SmbDirectReader
+from smb3server.tools.pcap.tcp import Conversation, Reassembler
 
 
 @dataclass

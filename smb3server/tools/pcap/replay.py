@@ -18,6 +18,11 @@ from typing import Any, NamedTuple
 from crc32c import crc32c
 
 import smb3server.wire
+from smb3server.tools.pcap.rdma import Kind, RdmaMessage, Wire
+from smb3server.tools.pcap.session import Session
+from smb3server.tools.pcap.smb2 import is_encrypted
+from smb3server.tools.pcap.smbdirect import DataTransfer, SmbDirectReader
+from smb3server.tools.pcap.tcp import Direction
 from smb3server.wire.header import HEADER, Command, Header, HeaderFlags
 from smb3server.wire.status import StatusError
 from smbdirect.codec import Codec
@@ -27,11 +32,6 @@ from smbdirect.core.messages import DATA_TRANSFER, NEGOTIATE_REQUEST, NEGOTIATE_
 from smbdirect.core.settings import Settings
 from smbdirect.errors import DecodeError, ProtocolError
 from smbdirect.providers.iwarp import ddp, mpa, rdmap
-from tools.pcap.rdma import Kind, RdmaMessage, Wire
-from tools.pcap.session import Session
-from tools.pcap.smb2 import is_encrypted
-from tools.pcap.smbdirect import DataTransfer, SmbDirectReader
-from tools.pcap.tcp import Direction
 
 # MS-SMB2 3.3.4.4: not errors, or errors that come with the command's own response.
 _OWN_RESPONSE = (0x00000000, 0xC0000016, 0x80000005, 0x0000010C)

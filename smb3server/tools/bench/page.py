@@ -7,9 +7,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from tools.bench.cases import Case
-from tools.bench.errors import BenchError
-from tools.bench.figures import Sample, Spread, ratios, spread, verdict
+from smb3server.tools.bench.cases import Case
+from smb3server.tools.bench.errors import BenchError
+from smb3server.tools.bench.figures import Sample, Spread, ratios, spread, verdict
 
 BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
 

@@ -6,7 +6,7 @@ import ipaddress
 import struct
 from typing import NamedTuple
 
-from tools.pcap.capture import Frame
+from smb3server.tools.pcap.capture import Frame
 
 TCP, UDP = 6, 17
 _IPV4, _IPV6 = 0x0800, 0x86DD

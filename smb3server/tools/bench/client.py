@@ -1,4 +1,4 @@
-"""The client: building tools/labgen.c, and driving one server with it."""
+"""The client: building labgen.c, and driving one server with it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tools.bench.accounting import Reading, others_share, read_machine, server_seconds
-from tools.bench.cases import CREATED, Case
-from tools.bench.errors import BenchError
-from tools.bench.figures import Sample
+from smb3server.tools.bench.accounting import Reading, others_share, read_machine, server_seconds
+from smb3server.tools.bench.cases import CREATED, Case
+from smb3server.tools.bench.errors import BenchError
+from smb3server.tools.bench.figures import Sample
 
 USER, PASSWORD, SHARE = "games", "Passw0rd", "perf"
-_SOURCE = Path(__file__).parents[1] / "labgen.c"
+_SOURCE = Path(__file__).parent / "labgen.c"
 _GRACE = 60.0
 """Seconds that a client may take beyond those of the measurement."""
 _STARTED = "START"

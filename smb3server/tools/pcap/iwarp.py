@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from crc32c import crc32c
 
-from tools.pcap.rdma import Kind, RdmaMessage, Wire
-from tools.pcap.tcp import Chunk, Conversation, Direction
+from smb3server.tools.pcap.rdma import Kind, RdmaMessage, Wire
+from smb3server.tools.pcap.tcp import Chunk, Conversation, Direction
 
 REQUEST_KEY, REPLY_KEY = b"MPA ID Req Frame", b"MPA ID Rep Frame"
 _HEADER = 20

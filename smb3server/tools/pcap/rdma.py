@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from tools.pcap.packets import Address
-from tools.pcap.tcp import Chunk, Direction
+from smb3server.tools.pcap.packets import Address
+from smb3server.tools.pcap.tcp import Chunk, Direction
 
 
 class Kind(Enum):

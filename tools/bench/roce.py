@@ -1,6 +1,6 @@
 """Throughput of the RoCEv2 provider between two processes on two loopback addresses.
 
-    python -m tools.bench_roce [--size BYTES] [--seconds S] [--depth N] [--mtu BYTES] [--no-icrc] [--segmentation]
+    python -m tools.bench.roce [--size BYTES] [--seconds S] [--depth N] [--mtu BYTES] [--no-icrc] [--segmentation]
 
 Each operation is what a server does for one READ (RDMA Write + Send) or one WRITE (RDMA Read). One GB is 1e9 bytes.
 """
@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from smb3server.process import output
 from smbdirect.providers.base import Access, ConnectionRequest, Send
 from smbdirect.providers.roce import RoceProvider
-from tools.bench_iwarp import DESCRIPTOR, Bench, Peer
+from tools.bench.iwarp import DESCRIPTOR, Bench, Peer
 
 SERVER = "127.0.0.2"
 
@@ -61,7 +61,7 @@ async def bench(options: argparse.Namespace) -> tuple[dict[str, float], dict[str
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tools.bench_roce", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.bench.roce", description=__doc__)
     parser.add_argument("--size", type=int, default=512 * 1024)
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--depth", type=int, default=1)

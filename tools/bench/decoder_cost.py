@@ -1,4 +1,4 @@
-"""What decoders cost that a peer reaches before it has logged on: ``python -m tools.decoder_cost``.
+"""What decoders cost that a peer reaches before it has logged on: ``python -m tools.bench.decoder_cost``.
 
 Each case makes an input of a given size that is as expensive as its author could make it, and feeds it to the decoder
 as the server would. The table gives microseconds of processor time per KiB, and how the cost grows when the input

@@ -1,6 +1,6 @@
 """Throughput of the iWARP provider between two processes over loopback, next to raw TCP in the same run.
 
-    python tools/bench_iwarp.py [--size BYTES] [--seconds S] [--crc] [--mss] [--depth N]
+    python tools/bench/iwarp.py [--size BYTES] [--seconds S] [--crc] [--mss] [--depth N]
 
 Each operation is what a server does for one READ (RDMA Write + Send) or one WRITE (RDMA Read), answered by the peer
 before the next one starts (depth 1). One GB is 1e9 bytes.

@@ -7,9 +7,9 @@ import zlib
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tools.pcap.packets import UdpDatagram
-from tools.pcap.rdma import Kind, Problem, RdmaMessage, Wire
-from tools.pcap.tcp import Direction
+from smb3server.tools.pcap.packets import UdpDatagram
+from smb3server.tools.pcap.rdma import Kind, Problem, RdmaMessage, Wire
+from smb3server.tools.pcap.tcp import Direction
 
 PORT = 4791
 _BTH = 12

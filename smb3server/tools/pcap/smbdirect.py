@@ -10,10 +10,10 @@ import struct
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tools.pcap.direct_tcp import UpperMessage
-from tools.pcap.rdma import Kind, RdmaMessage, Wire
-from tools.pcap.smb2 import CHANNEL_RDMA_V1_INVALIDATE, Descriptor, Smb2Error, Smb2Message, split
-from tools.pcap.tcp import Direction
+from smb3server.tools.pcap.direct_tcp import UpperMessage
+from smb3server.tools.pcap.rdma import Kind, RdmaMessage, Wire
+from smb3server.tools.pcap.smb2 import CHANNEL_RDMA_V1_INVALIDATE, Descriptor, Smb2Error, Smb2Message, split
+from smb3server.tools.pcap.tcp import Direction
 
 _REQUEST = struct.Struct("<HHHHIII")
 _RESPONSE = struct.Struct("<HHHHHHIIIII")

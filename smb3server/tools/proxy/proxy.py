@@ -1,7 +1,7 @@
 """Carries the direct TCP of an SMB client onto SMB Direct, so that clients that know no RDMA exercise a server's.
 
-    python -m tools.smbdirect_proxy --fabric iwarp --server 127.0.0.1:5445 [--listen 127.0.0.1:0]
-    python -m tools.smbdirect_proxy --fabric loopback -- --share data=/srv/data --user u:pw --port 0
+    smb3server proxy --fabric iwarp --server 127.0.0.1:5445 [--listen 127.0.0.1:0]
+    smb3server proxy --fabric loopback -- --share data=/srv/data --user u:pw --port 0
 
 For each TCP connection it opens one over SMB Direct (with ``--tcp-server`` the first and then every other one over TCP,
 so that a session's channels are of both kinds) and passes whole messages both ways, unchanged: signatures and
@@ -9,7 +9,7 @@ encryption are the client's and the server's own. With ``loopback`` the server, 
 same process. It says ``ready tcp HOST:PORT`` once clients can connect.
 
 The data of READ and WRITE travels by RDMA from 4 KiB on, by buffers that the proxy describes in the client's place
-(``tools.smbdirect_offload``), unless the client signs or encrypts or ``--inline`` is given. The server offers a
+(``smb3server.tools.proxy.offload``), unless the client signs or encrypts or ``--inline`` is given. The server offers a
 MaxReadSize that fits what the proxy reassembles (16 MiB, the most that direct TCP frames); a message longer than the
 server reassembles ends the connection, and the proxy says so.
 """
@@ -30,9 +30,9 @@ from smb3server.config.reader import ConfigError, parse_arguments
 from smb3server.net.buffers import BufferPool as TcpBufferPool
 from smb3server.net.listener import TcpListener
 from smb3server.net.tcp import MAX_MESSAGE
-from smb3server.process import output
 from smb3server.service.listeners import make_provider
 from smb3server.service.service import Service
+from smb3server.tools.proxy.offload import Offload, Outgoing
 from smbdirect.core.settings import Settings
 from smbdirect.errors import ConnectionLost, ProtocolError, ProviderError
 from smbdirect.message_transport import InboundMessage, MessageTransport
@@ -41,7 +41,6 @@ from smbdirect.providers.loopback import LoopbackProvider
 from smbdirect.transport.buffers import BufferPool
 from smbdirect.transport.listen import connect, listen
 from smbdirect.transport.smb_direct import SmbDirectTransport
-from tools.smbdirect_offload import Offload, Outgoing
 
 log = logging.getLogger(__name__)
 
@@ -264,9 +263,7 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.smbdirect_proxy", description=(__doc__ or "").splitlines()[0]
-    )
+    parser = argparse.ArgumentParser(prog="smb3server proxy", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--fabric", choices=FABRICS, default="iwarp")
     parser.add_argument("--listen", type=_address, default=("127.0.0.1", 0), metavar="HOST:PORT")
     parser.add_argument("--server", type=_address, metavar="HOST:PORT", help="where SMB Direct is (not for loopback)")
@@ -313,7 +310,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in ("spnego", "asyncio", "pyroute2"):
         logging.getLogger(name).setLevel(logging.WARNING)
     return asyncio.run(run(options))
-
-
-if __name__ == "__main__":
-    sys.exit(output.run(main))

@@ -11,9 +11,9 @@ import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tools.pcap.packets import SYN, Address
-from tools.pcap.rdma import Wire
-from tools.pcap.tcp import Direction
+from smb3server.tools.pcap.packets import SYN, Address
+from smb3server.tools.pcap.rdma import Wire
+from smb3server.tools.pcap.tcp import Direction
 
 _ACK, _PUSH = 0x10, 0x08
 _MAX_SEGMENT = 65535 - 60
