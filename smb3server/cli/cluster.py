@@ -23,7 +23,7 @@ from smb3server.cluster.view import View, answers_prefix, coordination_prefix, r
 from smb3server.persistence.seal import new_secret
 from smb3server.persistence.sealed_store import SealedStore
 from smb3server.persistence.store import Condition, ConditionFailed, Delete, LeaseLost, Put, StoreError
-from smb3server.persistence.store_access import StoreAccess
+from smb3server.settings.store_access import StoreAccess
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
 _EVENT_LIFE = 30.0

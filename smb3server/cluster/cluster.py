@@ -35,7 +35,7 @@ from smb3server.cluster.view import (
 )
 from smb3server.persistence.journal import Persistence
 from smb3server.persistence.store import Change, Put, Store, StoreError, ignore_outcome
-from smb3server.persistence.store_access import StoreAccess
+from smb3server.settings.store_access import StoreAccess
 
 if TYPE_CHECKING:
     from smb3server.server.server import Server

@@ -123,9 +123,9 @@ from smb3server.config.passwords import find_password, read_password, read_users
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.net.host_lists import EVERYBODY, HostLists, Network
 from smb3server.net.host_lists import parse as parse_hosts
-from smb3server.persistence import store_access
-from smb3server.persistence.store_url import parse_url
+from smb3server.settings import store_access
 from smb3server.settings.server import Settings
+from smb3server.settings.store_url import parse_url
 
 __all__ = ["Config", "ConfigError", "parse_arguments", "read_file"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from smb3server.persistence.etcd import EtcdStore
 from smb3server.persistence.sealed_store import SealedStore
-from smb3server.persistence.store_access import StoreAccess, etcd_access, seal_of
-from smb3server.persistence.store_url import parse_url
+from smb3server.settings.store_access import StoreAccess, etcd_access, seal_of
+from smb3server.settings.store_url import parse_url
 
 
 def open_store(url: str, name: str, access: StoreAccess) -> SealedStore:

@@ -324,7 +324,7 @@ class Service:
         from smb3server.cluster import tickle
         from smb3server.cluster.cluster import Cluster
         from smb3server.cluster.witness_source import WitnessSource
-        from smb3server.persistence import store_access
+        from smb3server.settings import store_access
 
         self._cannot_tickle = tickle.why_not()
         if self._cannot_tickle and any(service.addresses for service in config.services):

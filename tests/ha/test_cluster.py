@@ -18,7 +18,7 @@ from smb3server.client.persistent import PersistentShare
 from smb3server.cluster.cluster import DEFAULT_NAME, coordination_prefix
 from smb3server.persistence.etcd import EtcdStore
 from smb3server.persistence.store import Delete, Operation, Put
-from smb3server.persistence.store_url import parse_url
+from smb3server.settings.store_url import parse_url
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions, ShareAccess
 from smb3server.wire.oplock_break import LeaseState
 from smb3server.wire.status import NtStatus

@@ -14,8 +14,8 @@ from smb3server.persistence.etcd import EtcdStore
 from smb3server.persistence.etcd_access import AccessError, AccessRefused, EtcdAccess, load_password, load_tls
 from smb3server.persistence.open_store import open_store
 from smb3server.persistence.store import DeletePrefix, Put, Store, StoreError
-from smb3server.persistence.store_access import StoreAccess, check, etcd_access, warnings
-from smb3server.persistence.store_url import is_exposed, parse_url
+from smb3server.settings.store_access import StoreAccess, check, etcd_access, warnings
+from smb3server.settings.store_url import is_exposed, parse_url
 from tests.ha.etcd import PASSWORD, PREFIX, TOKEN_TTL, USER, SecuredEtcd
 from tools.cluster.certificates import Authority
 

@@ -16,7 +16,7 @@ from smb3server.client.transports import open_tcp
 from smb3server.cluster.lease_keeper import boottime
 from smb3server.persistence.etcd import EtcdStore
 from smb3server.persistence.store import Entry
-from smb3server.persistence.store_url import parse_url
+from smb3server.settings.store_url import parse_url
 from smbdirect.errors import ConnectionLost
 from tests.ha.etcd import Etcd
 from tests.ha.nodes import PASSWORD, USER, Node, client

@@ -18,8 +18,8 @@ from smb3server.client.connection import Client, ServerError
 from smb3server.client.transports import open_tcp
 from smb3server.persistence.etcd import EtcdStore
 from smb3server.persistence.seal import Seal
-from smb3server.persistence.store_access import etcd_access
-from smb3server.persistence.store_url import parse_url
+from smb3server.settings.store_access import etcd_access
+from smb3server.settings.store_url import parse_url
 from smb3server.wire.create import ShareAccess
 from smb3server.wire.create_contexts import (
     DURABLE_RECONNECT_V2,

@@ -44,8 +44,8 @@ from smb3server.cluster.cluster import DEFAULT_NAME
 from smb3server.persistence.open_store import open_store
 from smb3server.persistence.records import key_of
 from smb3server.persistence.store import Put, StoreError
-from smb3server.persistence.store_access import StoreAccess
 from smb3server.process import output
+from smb3server.settings.store_access import StoreAccess
 from tools.failover.client import Step, percentiles
 from tools.failover.crowd import Options, Outcome, work
 from tools.support import own_user

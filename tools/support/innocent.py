@@ -1,8 +1,8 @@
 """An innocent client: logged on, from an address of its own, it sends one ECHO after the other and notes how long the
 server takes, by the clock and in processor time.
 
-``python -m tools.support.innocent PORT PID`` does so until its standard input ends, then prints JSON. It is a process of
-its own so that an attacker's processor time is not its own waiting time. It knows nothing of the server's code.
+``python -m tools.support.innocent PORT PID`` does so until its standard input ends, then prints JSON. It is a process
+of its own so that an attacker's processor time is not its own waiting time. It knows nothing of the server's code.
 """
 
 from __future__ import annotations

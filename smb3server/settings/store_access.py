@@ -7,8 +7,8 @@ from pathlib import Path
 
 from smb3server.persistence.etcd_access import AccessError, EtcdAccess, load_password, load_tls
 from smb3server.persistence.seal import Seal, load_secret
-from smb3server.persistence.store_url import has_tls, is_exposed, parse_url
 from smb3server.process.secret_files import SecretFileError
+from smb3server.settings.store_url import has_tls, is_exposed, parse_url
 
 
 @dataclass(slots=True)
