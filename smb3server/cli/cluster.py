@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from smb3server.cli.cluster_status import describe, show
-from smb3server.cluster.cluster import DEFAULT_NAME
 from smb3server.cluster.freshness import stamped
 from smb3server.cluster.view import View, answers_prefix, coordination_prefix, read_view
 from smb3server.persistence.seal import new_secret
 from smb3server.persistence.sealed_store import SealedStore
 from smb3server.persistence.store import Condition, ConditionFailed, Delete, LeaseLost, Put, StoreError
-from smb3server.settings.store_access import StoreAccess
+from smb3server.settings.cluster import DEFAULT_NAME, StoreAccess
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
 _EVENT_LIFE = 30.0
@@ -280,7 +279,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             make_secret(options.file)
             return 0
         if options.config is not None:
-            from smb3server.config.reader import ConfigError, read_cluster
+            from smb3server.config.error import ConfigError
+            from smb3server.config.reader import read_cluster
 
             try:
                 known = read_cluster(options.config)

@@ -9,8 +9,10 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from smb3server.config.arguments import parse_arguments
+from smb3server.config.error import ConfigError
+from smb3server.config.model import Config
 from smb3server.config.passwords import hide_arguments, read_text
-from smb3server.config.reader import Config, ConfigError, parse_arguments
 from smb3server.process import garbage as collector
 from smb3server.process import log_lines, output
 from smb3server.service.privileges import Privileges

@@ -1,28 +1,102 @@
-"""What a cluster's store is reached with, and what its records are sealed with: as configured, and checked."""
+"""What a cluster's store is reached with, and what its records are sealed with: loaded from the files that the
+configuration names, and checked."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+import ssl
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
-from smb3server.persistence.etcd_access import AccessError, EtcdAccess, load_password, load_tls
-from smb3server.persistence.seal import Seal, load_secret
-from smb3server.process.secret_files import SecretFileError
+from cryptography import x509
+
+from smb3server.process.secret_files import SecretFileError, read_secret
+from smb3server.settings.cluster import StoreAccess
 from smb3server.settings.store_url import has_tls, is_exposed, parse_url
 
+log = logging.getLogger(__name__)
 
-@dataclass(slots=True)
-class StoreAccess:
-    """Keys of the section [cluster], and options of ``smb3server cluster``."""
+MIN_SECRET = 16
+"""Bytes in a secret file, less its line end."""
+_SOON = 14
+"""Days before the end of a certificate from which on the log says so."""
 
-    ca: Path | None = None
-    cert: Path | None = None
-    key: Path | None = None
+
+class AccessError(ValueError):
+    """What is configured to get into etcd cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdAccess:
+    """``tls``: for https endpoints; None: the system's authorities, and no certificate of our own. ``user``: of etcd;
+    empty: none."""
+
+    tls: ssl.SSLContext | None = None
     user: str = ""
-    password_file: Path | None = None
-    secret_file: Path | None = None
-    unauthenticated_store: bool = False
-    """Records need no seal although opens are among them."""
+    password: str = field(default="", repr=False)
+
+
+def load_tls(ca: Path | None, cert: Path | None, key: Path | None) -> ssl.SSLContext:
+    """A context that checks etcd's certificate and its host name. ``ca``: authorities to trust, None: the system's;
+    ``cert``, ``key``: of this node, with which etcd knows it. Raises ``AccessError``."""
+    try:
+        context = ssl.create_default_context(cafile=ca)
+    except OSError as error:
+        raise AccessError(f"ca {ca}: {_said(error)}; it must be a PEM file of certificates") from error
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if cert is None and key is None:
+        return context
+    if cert is None or key is None:
+        raise AccessError("cert and key go together")
+    try:
+        read_secret(key)
+        # An encrypted key would make OpenSSL ask the terminal.
+        context.load_cert_chain(cert, key, password=lambda: "")
+    except SecretFileError as error:
+        raise AccessError(f"key {error}") from error
+    except OSError as error:
+        raise AccessError(
+            f"cert {cert}, key {key}: {_said(error)}; they must be PEM files that belong together, the key unencrypted"
+        ) from error
+    _check_dates(cert)
+    return context
+
+
+def _check_dates(cert: Path) -> None:
+    """etcd would only say that the certificate is bad."""
+    try:
+        found = x509.load_pem_x509_certificate(cert.read_bytes())
+    except (OSError, ValueError) as error:
+        raise AccessError(f"cert {cert}: {error}") from error
+    now = datetime.now(UTC)
+    if now > found.not_valid_after_utc:
+        raise AccessError(f"cert {cert}: expired on {found.not_valid_after_utc:%Y-%m-%d}; remedy: renew it")
+    left = (found.not_valid_after_utc - now).days
+    if left < _SOON:
+        log.warning("cert %s expires in %d days: etcd will refuse this node then", cert, left)
+
+
+def load_password(path: Path) -> str:
+    """The first line of a file that only its owner may read. Raises ``AccessError``."""
+    try:
+        text = read_secret(path).decode()
+    except (SecretFileError, UnicodeDecodeError) as error:
+        raise AccessError(f"password_file {error}") from error
+    password = text.partition("\n")[0].rstrip("\r")
+    if not password:
+        raise AccessError(f"password_file {path}: its first line is empty")
+    return password
+
+
+def load_secret(path: Path) -> bytes:
+    """The cluster's secret, from a file that only its owner may read. Raises ``SecretFileError``."""
+    secret = read_secret(path).strip()
+    if len(secret) < MIN_SECRET:
+        raise SecretFileError(
+            f"{path}: a cluster's secret has {MIN_SECRET} characters at least; remedy: smb3server cluster secret FILE"
+        )
+    return secret
 
 
 def etcd_access(url: str, access: StoreAccess) -> EtcdAccess:
@@ -39,20 +113,20 @@ def etcd_access(url: str, access: StoreAccess) -> EtcdAccess:
     return EtcdAccess(tls, access.user, password)
 
 
-def seal_of(name: str, access: StoreAccess) -> Seal:
-    """Of the cluster with this name. Raises ``AccessError``."""
+def cluster_secret(access: StoreAccess) -> bytes | None:
+    """Load the secret of the cluster; None: records are not sealed. Raises ``AccessError``."""
     if access.secret_file is None:
-        return Seal(None, name)
+        return None
     try:
-        return Seal(load_secret(access.secret_file), name)
+        return load_secret(access.secret_file)
     except SecretFileError as error:
         raise AccessError(f"secret_file {error}") from error
 
 
-def check(url: str, name: str, access: StoreAccess, keeps_opens: bool) -> None:
+def check(url: str, access: StoreAccess, keeps_opens: bool) -> None:
     """Raise ``ValueError`` for what cannot be used, or is missing. ``keeps_opens``: persistent opens are stored."""
     etcd_access(url, access)
-    seal_of(name, access)
+    cluster_secret(access)
     if access.secret_file is not None and access.unauthenticated_store:
         raise AccessError("secret_file and unauthenticated_store contradict each other")
     if keeps_opens and access.secret_file is None and not access.unauthenticated_store:
@@ -78,3 +152,7 @@ def warnings(url: str, access: StoreAccess) -> list[str]:
             "remedy: `smb3server cluster secret FILE` and secret_file = FILE on all nodes"
         )
     return found
+
+
+def _said(error: OSError) -> str:
+    return error.strerror or str(error)

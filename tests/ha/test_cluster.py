@@ -15,9 +15,10 @@ import pytest
 from smb3server.client.connection import Client, ServerError
 from smb3server.client.files import READ_WRITE
 from smb3server.client.persistent import PersistentShare
-from smb3server.cluster.cluster import DEFAULT_NAME, coordination_prefix
+from smb3server.cluster.cluster import coordination_prefix
 from smb3server.persistence.etcd import EtcdStore
 from smb3server.persistence.store import Delete, Operation, Put
+from smb3server.settings.cluster import DEFAULT_NAME
 from smb3server.settings.store_url import parse_url
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions, ShareAccess
 from smb3server.wire.oplock_break import LeaseState

@@ -17,7 +17,7 @@ from smb3server.client.connection import ServerError
 from smb3server.client.files import READ_WRITE, RemoteFile, Tree
 from smb3server.client.persistent import PersistentShare
 from smb3server.client.transports import open_tcp
-from smb3server.config.reader import parse_arguments
+from smb3server.config.arguments import parse_arguments
 from smb3server.service.service import Service
 from smb3server.wire import fsctl as wire
 from smb3server.wire.file_info import FileInfoClass

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from smb3server.client import Client, open_tcp
-from smb3server.config.reader import parse_arguments
+from smb3server.config.arguments import parse_arguments
 from smb3server.service.listeners import make_provider
 from smb3server.service.service import Service
 from smb3server.state import session as session_module

@@ -13,7 +13,8 @@ import pytest
 
 from smb3server.client import Client, open_rdma, open_tcp
 from smb3server.client.connection import ServerError
-from smb3server.config.reader import ConfigError, parse_arguments
+from smb3server.config.arguments import parse_arguments
+from smb3server.config.error import ConfigError
 from smb3server.net.host_lists import HostLists, parse
 from smb3server.service.service import Service
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions

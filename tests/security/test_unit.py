@@ -14,15 +14,14 @@ from pathlib import Path
 import pytest
 
 from smb3server.client.files import READ_WRITE
-from smb3server.cluster.address import parse
-from smb3server.cluster.service_owner import ServiceConfig
-from smb3server.config.reader import Config
+from smb3server.config.model import Config
 from smb3server.process.capabilities import names
 from smb3server.service.privileges import needed
+from smb3server.settings.cluster import ServiceConfig, VirtualAddress
 from smb3server.wire.create import CreateDisposition
 from tests.security.served import ROOT, open_up, served
 
-UNIT = ROOT / "dist" / "smb3server.service.service"
+UNIT = ROOT / "dist" / "smb3server.service"
 NUMBERS = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
 MOST_EXPOSED = 40
 """By systemd's measure, 0 to 100; 50 is what it calls medium."""
@@ -39,7 +38,7 @@ def words(key: str) -> list[str]:
 @with_systemd
 def test_systemd_understands_it(tmp_path: Path) -> None:
     """All but the program's place, which is not there."""
-    copy = tmp_path / "smb3server.service.service"
+    copy = tmp_path / "smb3server.service"
     copy.write_text(UNIT.read_text().replace("/usr/local/bin/smb3server", sys.executable))
     verified = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", copy], capture_output=True, text=True, check=False
@@ -62,7 +61,7 @@ def test_it_is_hardened() -> None:
 
 def test_it_has_the_capabilities_that_any_configuration_takes() -> None:
     config = Config(rdma="auto")
-    config.cluster.services.append(ServiceConfig("files", [parse("192.0.2.1/24@eth0")], []))
+    config.cluster.services.append(ServiceConfig("files", [VirtualAddress.parse("192.0.2.1/24@eth0")], []))
     ambient = words("AmbientCapabilities")
     assert set(ambient) == {*names(needed(config)), "CAP_NET_BIND_SERVICE"}
     assert words("CapabilityBoundingSet") == ambient

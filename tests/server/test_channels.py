@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from smb3server.client import Client, open_rdma, open_tcp
 from smb3server.client.channels import BoundSession
-from smb3server.config.reader import parse_arguments
+from smb3server.config.arguments import parse_arguments
 from smb3server.files.caching import Holder
 from smb3server.net.tcp import PATIENCE, TcpTransport
 from smb3server.service.listeners import make_provider

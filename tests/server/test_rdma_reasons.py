@@ -20,7 +20,7 @@ from smb3server.client import Client, ClientSession, open_rdma, open_tcp
 from smb3server.client.channels import BoundSession
 from smb3server.client.interfaces import query_interfaces
 from smb3server.client.negotiation import Offer
-from smb3server.config.reader import Config, ShareConfig
+from smb3server.config.model import Config, ShareConfig
 from smb3server.net.host import ROCE_UDP_PORT
 from smb3server.service.service import Service
 from smb3server.settings.server import Settings

@@ -27,7 +27,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from smb3server.client import Client, open_tcp
-from smb3server.config.reader import Config, ShareConfig, parse_user
+from smb3server.config.arguments import parse_user
+from smb3server.config.model import Config, ShareConfig
 from smb3server.net import tcp
 from smb3server.service.service import Service
 from smb3server.settings.server import Settings

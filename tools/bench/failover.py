@@ -40,12 +40,11 @@ from pathlib import Path
 from typing import Any
 
 from smb3server.cli.cluster import make_secret
-from smb3server.cluster.cluster import DEFAULT_NAME
 from smb3server.persistence.open_store import open_store
 from smb3server.persistence.records import key_of
 from smb3server.persistence.store import Put, StoreError
 from smb3server.process import output
-from smb3server.settings.store_access import StoreAccess
+from smb3server.settings.cluster import DEFAULT_NAME, StoreAccess
 from tools.failover.client import Step, percentiles
 from tools.failover.crowd import Options, Outcome, work
 from tools.support import own_user

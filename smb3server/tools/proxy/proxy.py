@@ -26,7 +26,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from smb3server.client import open_tcp
-from smb3server.config.reader import ConfigError, parse_arguments
+from smb3server.config.arguments import parse_arguments
+from smb3server.config.error import ConfigError
 from smb3server.net.buffers import BufferPool as TcpBufferPool
 from smb3server.net.listener import TcpListener
 from smb3server.net.tcp import MAX_MESSAGE
