@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-Buffer = bytes | bytearray | memoryview
+from smbdirect.codec import Buffer
+
 Path = tuple[str, ...]
 """Components below the share's root, in any case; () is the root itself."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from smb3server.crypto import preauth
 from smb3server.crypto.algorithms import PREAUTH_SHA_512, Cipher, SigningAlgorithm
 from smb3server.dispatch.read_size import fits_message, inline_limit, read_offer, sealed_credits
-from smb3server.dispatch.request import Buffer, Disconnect, Request, Response, handles
+from smb3server.dispatch.request import Disconnect, Request, Response, handles
 from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.negotiate import (
     NEGOTIATE_REQUEST,
@@ -31,6 +31,7 @@ from smb3server.wire.negotiate import (
     smb1_dialects,
 )
 from smb3server.wire.status import NtStatus, StatusError
+from smbdirect.codec import Buffer
 from smbdirect.errors import DecodeError
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from smb3server.commands.info.presentation import Hides, hidden
 from smb3server.dispatch.lookups import folder_read
 from smb3server.dispatch.request import Pending, Request, Response, handles
 from smb3server.files.wildcards import compile_expression
+from smb3server.state.caller import token_of
 from smb3server.state.open import Open, find_open
 from smb3server.state.tree import ShareFlags
 from smb3server.wire.create import Access
@@ -136,7 +137,7 @@ def _visible(request: Request, opened: Open) -> Callable[[str], bool] | None:
     if not share.flags & ShareFlags.ACCESS_BASED_DIRECTORY_ENUM or session is None or folder is None or backend is None:
         return None
     user = opened.tree.user
-    token = tokens.token_of(session, user)
+    token = token_of(session, user)
     path = folder.path
 
     def visible(name: str) -> bool:

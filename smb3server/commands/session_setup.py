@@ -13,7 +13,7 @@ from smb3server.crypto.algorithms import SigningAlgorithm
 from smb3server.crypto.encryption import SessionCipher
 from smb3server.crypto.kdf import derive_session_keys, derive_signing_key
 from smb3server.crypto.signing import make_signer
-from smb3server.dispatch.request import Buffer, Interim, Pending, Request, Response, handles
+from smb3server.dispatch.request import Interim, Pending, Request, Response, handles
 from smb3server.state.connection import Connection
 from smb3server.state.session import Channel, Session, SessionState
 from smb3server.wire.header import HEADER_SIZE, Command, HeaderFlags
@@ -30,6 +30,7 @@ from smb3server.wire.session import (
     part,
 )
 from smb3server.wire.status import NtStatus, StatusError
+from smbdirect.codec import Buffer
 
 log = logging.getLogger(__name__)
 

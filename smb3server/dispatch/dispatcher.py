@@ -23,7 +23,6 @@ from smb3server.dispatch.errno_status import as_status_error
 from smb3server.dispatch.reply import Reply, ReplyWriter
 from smb3server.dispatch.request import (
     RELATED_FILE_ID,
-    Buffer,
     CompoundState,
     Disconnect,
     Interim,
@@ -34,6 +33,7 @@ from smb3server.dispatch.request import (
 from smb3server.state import replay
 from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, Command, Header, HeaderFlags
 from smb3server.wire.status import NtStatus, StatusError
+from smbdirect.codec import Buffer
 from smbdirect.errors import DecodeError
 
 if TYPE_CHECKING:

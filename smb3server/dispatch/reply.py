@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from smb3server.crypto.encryption import TAG_SIZE, TRANSFORM_SIZE
-from smb3server.dispatch.request import Buffer, Request, Response
+from smb3server.dispatch.request import Request, Response
 from smb3server.wire.error import ERROR_RESPONSE, ErrorResponse
 from smb3server.wire.header import HEADER_SIZE, PROTOCOL_ID, SIGNATURE_OFFSET, HeaderFlags
 from smb3server.wire.status import NtStatus, StatusError
+from smbdirect.codec import Buffer
 
 if TYPE_CHECKING:
     from smb3server.crypto.signing import Signer

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from smb3server.wire.header import Command, Header
 from smb3server.wire.status import NtStatus, StatusError
+from smbdirect.codec import Buffer
 
 if TYPE_CHECKING:
     from smb3server.crypto.signing import Signer
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from smb3server.state.session import Session
     from smb3server.state.tree import TreeConnect
 
-Buffer = bytes | bytearray | memoryview
 FileId = tuple[int, int]
 """(persistent, volatile)."""
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from smb3server.access.identity import Identity
 from smb3server.files.caching import Lease, Oplock
-from smb3server.state.session import Identity
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Path

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from smb3server.access import masks
-from smb3server.access.caller import caller_of
+from smb3server.access.identity import Identity
 from smb3server.backends.base import Disposition, Handle, Kind, OpenRequest
 from smb3server.backends.deferred import DeferredHandle
 from smb3server.files import host_locks
@@ -27,9 +27,10 @@ from smb3server.files.locks import Lock
 from smb3server.persistence.records import CachingRecord, OpenRecord, opens_prefix, parse
 from smb3server.persistence.store import Delete, Entry, StoreError
 from smb3server.process import garbage as collector
+from smb3server.state.caller import caller_of
 from smb3server.state.durable import Durability
 from smb3server.state.open import Open
-from smb3server.state.session import Identity, Session, SessionState
+from smb3server.state.session import Session, SessionState
 from smb3server.state.tree import TreeConnect
 from smb3server.wire.create import Access, CreateAction, CreateOptions
 

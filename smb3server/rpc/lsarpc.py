@@ -99,7 +99,7 @@ class _Service:
         self.handles = Handles()
 
     def _open(self, answer: Any) -> Any:
-        if not self.accounts.may_be_asked_by(self.session):
+        if not self.accounts.may_be_asked_by(self.session.identity):
             answer["PolicyHandle"] = NULL_HANDLE
             answer["ErrorCode"] = NtStatus.ACCESS_DENIED
             return answer

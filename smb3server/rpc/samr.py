@@ -58,7 +58,7 @@ class _Service:
     def connect(self, request: Any, answer: Any) -> Any:
         """3.1.5.1. Whatever access is asked for, all there is is reading; who has proved nothing does not even get the
         handle that all other calls need."""
-        if not self.accounts.may_be_asked_by(self.session):
+        if not self.accounts.may_be_asked_by(self.session.identity):
             answer["ServerHandle"] = NULL_HANDLE
             answer["ErrorCode"] = NtStatus.ACCESS_DENIED
             return answer

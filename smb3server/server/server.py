@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from smb3server.access.identity import Identity
 from smb3server.auth.acceptor import Acceptor, hint_token
 from smb3server.auth.accounts import Accounts
 from smb3server.auth.guessing import Guesses
@@ -33,7 +34,7 @@ from smb3server.state.connection import Connection
 from smb3server.state.durable import HandleCounts
 from smb3server.state.host_changes import HostChanges
 from smb3server.state.replay import Replays
-from smb3server.state.session import Identity, Session, SessionState
+from smb3server.state.session import Session, SessionState
 from smb3server.state.tree import IPC_SHARE_NAME, Share, ShareType
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.unauthenticated import Strangers
@@ -90,7 +91,12 @@ class Server:
         self.max_read_size = self.settings.max_io_size
         self.max_write_size = self.settings.max_io_size
         self.file_table = FileTable(BreakNotifications())
-        self.accounts = Accounts(self)
+        self.accounts = Accounts(
+            self.users,
+            self.settings.server_name,
+            self.server_guid[:12],
+            guests_may_ask=self.settings.guests_see_accounts,
+        )
         self.host_changes = HostChanges(self.file_table)
         """What is open, by file: share modes, locks, oplocks and leases (GlobalLeaseTableList is in it)."""
         self.flushes = Flushes()

@@ -203,13 +203,13 @@ class Service:
     def _domain(self) -> None:
         """SIDs of accounts are stored with files: they have to be the same in the next run, and on all nodes."""
         if self.config.cluster.url:
-            text = f"cluster {self.config.cluster.name}"
+            seed = _seed(f"cluster {self.config.cluster.name}")
         elif self.config.state is None:
-            text = f"machine {machine_id()} {self.config.settings.server_name}"
+            seed = _seed(f"machine {machine_id()} {self.config.settings.server_name}")
         else:
-            # Of the server's GUID, which is kept there.
-            return
-        self.server.accounts.domain_seed = hashlib.sha256(text.encode()).digest()[:12]
+            # The state directory keeps the server's GUID.
+            seed = self.server.server_guid[:12]
+        self.server.accounts.domain_seed = seed
 
     def _shares(self) -> None:
         for account in self.server.users:
@@ -428,6 +428,11 @@ class Service:
         if self._state_lock is not None:
             self._state_lock.release()
             self._state_lock = None
+
+
+def _seed(text: str) -> bytes:
+    """Make the seed of a domain's SIDs from a text that never changes."""
+    return hashlib.sha256(text.encode()).digest()[:12]
 
 
 def _why_not(error: OSError, host: str, port: int) -> str:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 from smb3server.dispatch import waiting
 from smb3server.dispatch.dispatcher import Dispatcher
-from smb3server.dispatch.request import HANDLERS, Buffer, Handler, Interim, Pending, Request, Response
+from smb3server.dispatch.request import HANDLERS, Handler, Interim, Pending, Request, Response
 from smb3server.process.turns import call_apart
 from smb3server.state.message_window import CommandSequenceWindow
 from smb3server.wire.header import Command
 from smb3server.wire.status import StatusError
+from smbdirect.codec import Buffer
 
 if TYPE_CHECKING:
     from smb3server.auth.acceptor import Acceptor

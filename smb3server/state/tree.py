@@ -14,10 +14,11 @@ from smb3server.net.host_lists import EVERYBODY, HostLists
 if TYPE_CHECKING:
     import asyncio
 
+    from smb3server.access.identity import Identity
     from smb3server.backends.base import Backend, User
     from smb3server.dispatch.request import Request
     from smb3server.persistence.journal import Domain
-    from smb3server.state.session import Identity, Session
+    from smb3server.state.session import Session
 
 IPC_SHARE_NAME = "IPC$"
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from smb3server.access.identity import Identity
 from smb3server.auth.principals import Principals, parse
 from smb3server.auth.users import Account, UserDatabase
 from smb3server.backends.base import User
-from smb3server.state.session import Identity
 
 HOME, EVIL = "SMB3.TEST", "EVIL.TEST"
 ALICE, STRANGERS = User(1001, 1001), User(65534, 65534, shared=True)

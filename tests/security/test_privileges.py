@@ -128,7 +128,7 @@ def test_what_is_not_needed_is_given_up(tmp_path: Path) -> None:
 
 VERBS = """
 import asyncio, json, logging, threading
-from smb3server.backends import capabilities
+from smb3server.process import capabilities
 from smb3server.config.model import Config
 from smb3server.service.privileges import Privileges, in_force
 from smbdirect.providers.verbs.thread import VerbsThread
@@ -247,7 +247,8 @@ def test_running_as_nobody_there_is(tmp_path: Path) -> None:
 
 
 INSIDE = """
-from smb3server.backends import capabilities, impersonate
+from smb3server.backends.local import impersonate
+from smb3server.process import capabilities
 from smb3server.backends.base import User
 from smb3server.process.capabilities import Capability
 helpful = impersonate.OF_FILES | Capability.SYS_RESOURCE | Capability.SYS_ADMIN
@@ -279,7 +280,7 @@ def test_acting_as_users_takes_capabilities_not_root() -> None:
     """A process without CAP_SETUID acts as nobody else, and says so, whatever its uid."""
     script = (
         "import os\n"
-        "from smb3server.backends import capabilities\n"
+        "from smb3server.process import capabilities\n"
         "from smb3server.process.capabilities import Capability, Sets\n"
         "kept = capabilities.get().permitted & ~Capability.SETUID\n"
         "capabilities.Change(Sets(kept, kept)).make()\n"

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(platform.machine() not in sandbox.MACHINES, reas
 
 DENIED = """
 import ctypes, errno, os, threading
-from smb3server import sandbox
+from smb3server.process import sandbox
 
 libc = ctypes.CDLL(None, use_errno=True)
 begun, entered, outcomes = threading.Event(), threading.Event(), []

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from smb3server.backends import attributes as attr
 from smb3server.backends import filetime, names
 from smb3server.backends.base import (
-    Buffer,
     DirectoryEntry,
     FileInfo,
     FileKey,
@@ -28,6 +27,7 @@ from smb3server.backends.local import file_io, release, reparse, scan, syscalls
 from smb3server.backends.local.impersonate import ActAs, SpaceOf
 from smb3server.backends.local.metadata import Blob, Metadata, file_info
 from smb3server.backends.local.syscalls import Statx
+from smbdirect.codec import Buffer
 
 if TYPE_CHECKING:
     from smb3server.backends.local.backend import LocalBackend

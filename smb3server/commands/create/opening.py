@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from smb3server.access import decide, masks, tokens
 from smb3server.access import of_handle as security_info
-from smb3server.access.caller import Caller, caller_of
+from smb3server.access.caller import Caller
 from smb3server.access.decide import Wanted
 from smb3server.access.descriptor import unpack
 from smb3server.backends.attributes import COMPRESSED
@@ -34,6 +34,7 @@ from smb3server.dispatch.waiting import MustWait
 from smb3server.files import notify, symlinks
 from smb3server.files.caching import Lease
 from smb3server.files.file import LEASE_STAT_ACCESS, STAT_ACCESS, File, FileTable
+from smb3server.state.caller import caller_of
 from smb3server.state.durable import forget_ghosts, held_for_owner
 from smb3server.state.open import Open
 from smb3server.wire import create_contexts as contexts

@@ -140,7 +140,9 @@ def _query_security(request: Request, opened: Open, query: QueryInfoRequest, dat
     """3.3.5.20.3."""
     wanted = query.additional_information
     required.check_query_security(opened.granted_access, wanted)
-    descriptor = query_security(opened, wanted)
+    if opened.handle is None:
+        raise StatusError(NtStatus.NOT_SUPPORTED)
+    descriptor = query_security(opened.handle, wanted)
     if len(descriptor) > query.output_buffer_length:
         raise StatusError(NtStatus.BUFFER_TOO_SMALL, _SIZE.pack(len(descriptor)))
     return _reply(descriptor, query.output_buffer_length)

@@ -11,11 +11,12 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from smb3server.access import decide
-from smb3server.access.caller import Caller, caller_of
+from smb3server.access.caller import Caller
 from smb3server.backends.names import split_path, upcase
 from smb3server.commands.info.file_levels import handle_of, store_all
 from smb3server.dispatch.waiting import MustWait, retry
 from smb3server.files import notify, share_modes
+from smb3server.state.caller import caller_of
 from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import Access, ShareAccess
 from smb3server.wire.file_info import RenameFlags, RenameInformation

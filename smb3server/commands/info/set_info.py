@@ -15,6 +15,7 @@ from smb3server.dispatch.request import Pending, Request, Response, handles
 from smb3server.dispatch.reserving import reserve
 from smb3server.dispatch.stable_storage import after_flush
 from smb3server.files import notify, write_times
+from smb3server.state.caller import caller_of
 from smb3server.state.open import Open, find_open
 from smb3server.wire import file_info as wire
 from smb3server.wire.change_notify import Action, NotifyFilter
@@ -356,6 +357,16 @@ def _set_security(opened: Open, wanted: SetInfoRequest, data: memoryview) -> Res
     """3.3.5.21.3."""
     which = wanted.additional_information
     required.check_set_security(opened.granted_access, which)
-    set_security(opened, which, data)
+    if opened.handle is None:
+        raise StatusError(NtStatus.NOT_SUPPORTED)
+    session, tree = opened.session, opened.tree
+    set_security(
+        opened.handle,
+        which,
+        data,
+        caller_of(session, tree),
+        session.server.accounts,
+        keep_inherited_flag=tree.share.keep_inherited_flag,
+    )
     report(opened, NotifyFilter.SECURITY)
     return done()

@@ -8,9 +8,9 @@ import pytest
 import spnego
 from spnego._spnego import NegState, NegTokenInit, NegTokenResp, unpack_token
 
+from smb3server.access.identity import Identity
 from smb3server.auth.acceptor import Acceptor
 from smb3server.auth.users import Account, UserDatabase, nt_hash
-from smb3server.state.session import Identity
 from smb3server.wire.status import NtStatus, StatusError
 
 NTLM, KERBEROS = "1.3.6.1.4.1.311.2.2.10", "1.2.840.113554.1.2.2"
