@@ -130,6 +130,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         return EXIT_USAGE
     _set_up_logging(config.log_level)
     try:
+        # Optional, and there on Linux with CPython only.
         import uvloop
     except ImportError:
         return asyncio.run(serve(config, privileges))

@@ -13,8 +13,8 @@ import pytest
 from smb3server.backends.local import file_io
 from smb3server.backends.local.handle import LocalHandle
 from smb3server.backends.local.share_root import ShareRoot
-from smb3server.client.connection import ServerError
 from smb3server.client.files import READ_WRITE, RemoteFile, Tree
+from smb3server.client.messages import ServerError
 from smb3server.client.persistent import PersistentShare
 from smb3server.client.transports import open_tcp
 from smb3server.config.arguments import parse_arguments

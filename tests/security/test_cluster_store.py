@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from smb3server.client.connection import Client, ServerError
+from smb3server.client.connection import Client
+from smb3server.client.messages import ServerError
 from smb3server.client.transports import open_tcp
 from smb3server.persistence.etcd import EtcdStore
 from smb3server.persistence.seal import Seal
