@@ -29,7 +29,7 @@ from smb3server.config.reader import read_file
 from smb3server.rpc import tcp
 from smb3server.service.service import Service
 from smb3server.settings.witness import WitnessConfig
-from smb3server.state.tree import ShareCapabilities
+from smb3server.state.share import ShareCapabilities
 from tests.witness.conftest import ADDRESS_A, ADDRESS_B, NET_NAME, PASSWORD, USER, Running, settings
 from witness import ndr
 from witness.client import WitnessClient, WitnessClientError
