@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, cast
 
 from smb3server.crypto.encryption import ENCRYPTED, TRANSFORM, TRANSFORM_PROTOCOL_ID, TRANSFORM_SIZE
-from smb3server.dispatch import checks
+from smb3server.dispatch import checks, lookup
 from smb3server.dispatch.errno_status import as_status_error
 from smb3server.dispatch.reply import Reply, ReplyWriter
 from smb3server.dispatch.request import (
@@ -33,7 +33,6 @@ from smb3server.dispatch.request import (
     Response,
 )
 from smb3server.process.turns import call_apart
-from smb3server.state import replay
 from smb3server.state.objects import Connection
 from smb3server.wire.file_id import RELATED_FILE_ID
 from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, Command, Header, HeaderFlags
@@ -548,7 +547,7 @@ class Dispatcher:
     def _wait(self, request: Request, chain: Chain, pending: Pending) -> None:
         """The handler left ``request`` pending: make it known to CANCEL and, in time, to the client."""
         connection = self.connection
-        replay.begin(request)
+        lookup.begin(request)
         if len(self.request_list) >= self.server.settings.max_async_requests:
             self._refuse(request, pending, NtStatus.INSUFFICIENT_RESOURCES)
             return
@@ -618,7 +617,7 @@ class Dispatcher:
 
     def _finish(self, request: Request, chain: Chain, result: Response | StatusError) -> None:
         connection = self.connection
-        replay.end(request)
+        lookup.end(request)
         self.request_list.pop(request.header.message_id, None)
         if request.async_id:
             self.async_command_list.pop(request.async_id, None)

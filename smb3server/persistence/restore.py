@@ -134,7 +134,7 @@ def restore_open(server: ServerState, share: Share, backend: Backend, record: Op
             log.warning("%s: a program of the host has a lock that a client holds", "/".join(record.path))
     if record.caching is not None:
         _restore_caching(file, entry, record.caching)
-    entry.durable = Durability(owner_of(entry.session), record.client_guid, record.create_guid, record.timeout)
+    entry.durable = Durability(owner_of(entry.session.identity), record.client_guid, record.create_guid, record.timeout)
     server.opens.restore(entry)
     return True
 

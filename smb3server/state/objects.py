@@ -16,7 +16,7 @@ from smb3server.backends.deferred import DeferredHandle
 from smb3server.files.caching import Lease, Oplock
 from smb3server.settings.server import Settings
 from smb3server.state.message_window import CommandSequenceWindow
-from smb3server.state.replay import Replayable
+from smb3server.state.replayable import Replayable
 from smb3server.wire.file_id import FileId
 from smb3server.wire.header import Command
 from smbdirect.codec import Buffer

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from smb3server.dispatch.lookup import check_sequence
 from smb3server.dispatch.request import Request
 from smb3server.state.objects import Open
-from smb3server.state.replay import check_sequence
 from smb3server.wire.file_id import RELATED_FILE_ID, FileId
 from smb3server.wire.header import HeaderFlags
 from smb3server.wire.status import NtStatus, StatusError
