@@ -28,6 +28,7 @@ from smb3server.state.caller import caller_of
 from smb3server.state.objects import Open, Session, TreeConnect
 from smb3server.state.opens import client_guid_of
 from smb3server.state.replayable import Replayable
+from smb3server.state.server_state import ServerState
 from smb3server.state.share import ShareType
 from smb3server.wire import create_contexts as wire
 from smb3server.wire.create import Access, CreateAction, CreateRequest, pack_response, parse_request
@@ -54,13 +55,13 @@ def create(request: Request) -> Response | Pending:
     asked = NOTHING if pipe else decode(raw_contexts, request.connection.dialect)
     if asked.reconnect is not None:
         # To an open that is counted already.
-        return _reconnect(request, _opener(request, session, tree), record, name, asked)
+        return _reconnect(server, _opener(request, server, session, tree), record, name, asked)
     if session.usage is not None:
         server.ceilings.check_open(session.usage, server.opens.with_descriptor, server.opens.limit)
     if pipe:
         checks.check_impersonation(record)
         return create_on_pipe(request, session, tree, record, name)
-    opener = _opener(request, session, tree)
+    opener = _opener(request, server, session, tree)
     key = replay.key_of(opener.client_guid, asked) if asked.durable_v2 is not None else None
     revived = None
     if key is not None:
@@ -69,22 +70,21 @@ def create(request: Request) -> Response | Pending:
         earlier = server.opens.replays.find(key, replayed, session, asked.lease_key) if revived is None else None
         if earlier is not None:
             return _respond_to_replay(earlier, record)
-    checks.check_fields(record)
-    opening = _prepare(request, opener, record, name, asked)
+    opening = _prepare(server, opener, record, name, asked)
     if revived is not None:
         opening.action = CreateAction(revived.create_action)
         return _respond_again(opening, revived, replayed=True)
     if asked.app_instance_id is not None:
-        _close_same_application(request, opening, asked.app_instance_id)
-    return _attempt(request, opening)
+        _close_same_application(opening, asked.app_instance_id)
+    return _attempt(request, server, opening)
 
 
-def _opener(request: Request, session: Session, tree: TreeConnect) -> Opener:
+def _opener(request: Request, server: ServerState, session: Session, tree: TreeConnect) -> Opener:
     connection = request.connection
     return Opener(
         session,
         tree,
-        caller_of(session, tree, request.server.accounts),
+        caller_of(session, tree, server.accounts),
         connection.client_guid,
         connection.dialect,
         connection.server_capabilities,
@@ -99,9 +99,11 @@ def _backend(tree: TreeConnect) -> Backend:
     return backend
 
 
-def _reconnect(request: Request, opener: Opener, record: CreateRequest, name: str, asked: CreateContexts) -> Response:
+def _reconnect(
+    server: ServerState, opener: Opener, record: CreateRequest, name: str, asked: CreateContexts
+) -> Response:
     """3.3.5.9.7, 3.3.5.9.12: except for name and oplock level, the fixed part does not count."""
-    backend, server = _backend(opener.tree), request.server
+    backend = _backend(opener.tree)
     try:
         path, stream, _ = names.split_path(name)
     except names.InvalidName:
@@ -113,10 +115,11 @@ def _reconnect(request: Request, opener: Opener, record: CreateRequest, name: st
     return _respond_again(opening, durable.reconnect(opener, asked, server.opens, path, opening.lease is not None))
 
 
-def _prepare(request: Request, opener: Opener, record: CreateRequest, name: str, asked: CreateContexts) -> Opening:
+def _prepare(server: ServerState, opener: Opener, record: CreateRequest, name: str, asked: CreateContexts) -> Opening:
     """Name, contexts and the tree's access."""
-    tree, server = opener.tree, request.server
+    tree = opener.tree
     backend = _backend(tree)
+    checks.check_fields(record)
     path, stream, directory = checks.parse_name(record, name, asked, tree.share.streams)
     desired = masks.map_generic(record.desired_access)
     if desired & _SYSTEM_SECURITY:
@@ -139,9 +142,9 @@ def _prepare(request: Request, opener: Opener, record: CreateRequest, name: str,
     )
 
 
-def _close_same_application(request: Request, opening: Opening, app_instance_id: bytes) -> None:
+def _close_same_application(opening: Opening, app_instance_id: bytes) -> None:
     """3.3.5.9.13: an application that fails over to another client takes its opens from the one before."""
-    opener, opens = opening.opener, request.server.opens
+    opener, opens = opening.opener, opening.opens
     if opener.dialect < Dialect.SMB_3_0:
         return
     version = opening.contexts.app_instance_version
@@ -159,13 +162,13 @@ def _close_same_application(request: Request, opening: Opening, app_instance_id:
             opens.close(opened)
 
 
-def _attempt(request: Request, opening: Opening) -> Response | Pending:
+def _attempt(request: Request, server: ServerState, opening: Opening) -> Response | Pending:
     """Until a break is over the client is told at once that it has to wait, as Windows does."""
 
     def attempt() -> Response | Coroutine[Any, Any, Response]:
-        if request.server.has_lost(opening.opener.tree.share):
+        if server.has_lost(opening.opener.tree.share):
             raise StatusError(NtStatus.NETWORK_NAME_DELETED)
-        return _conclude(request, opening, opening.attempt())
+        return _conclude(request, server, opening, opening.attempt())
 
     return retry(request, attempt, Interim.AT_ONCE, partial(_may_come_again, opening))
 
@@ -180,7 +183,9 @@ def _may_come_again(opening: Opening, pending: Pending) -> Callable[[], None]:
     return partial(replays.done, key)
 
 
-def _conclude(request: Request, opening: Opening, opened: Open) -> Response | Coroutine[Any, Any, Response]:
+def _conclude(
+    request: Request, server: ServerState, opening: Opening, opened: Open
+) -> Response | Coroutine[Any, Any, Response]:
     """The response, or what comes to it when a worker has done what takes long. Nothing is left of the open if this
     fails."""
     steps = None
@@ -192,14 +197,16 @@ def _conclude(request: Request, opening: Opening, opened: Open) -> Response | Co
             if steps is None:
                 if size is not None and opened.handle is not None:
                     opening.info = opened.handle.info()
-                return _respond(request, opening, opened)
+                return _respond(server, opening, opened)
     except BaseException:
         _take_back(opening, opened)
         raise
-    return _finish_slowly(request, opening, opened, steps)
+    return _finish_slowly(request, server, opening, opened, steps)
 
 
-async def _finish_slowly(request: Request, opening: Opening, opened: Open, steps: Steps | None) -> Response:
+async def _finish_slowly(
+    request: Request, server: ServerState, opening: Opening, opened: Open, steps: Steps | None
+) -> Response:
     """Until it is over the open is in the tables, and its client does not know of it."""
     try:
         if opening.free is not None:
@@ -212,7 +219,7 @@ async def _finish_slowly(request: Request, opening: Opening, opened: Open, steps
         if opened.handle is None:
             raise StatusError(NtStatus.FILE_CLOSED)
         opening.info = opened.handle.info()
-        return _respond(request, opening, opened)
+        return _respond(server, opening, opened)
     except BaseException:
         _take_back(opening, opened)
         raise
@@ -237,9 +244,9 @@ def _take_back(opening: Opening, opened: Open) -> None:
     opening.opens.close(opened)
 
 
-def _respond(request: Request, opening: Opening, opened: Open) -> Response:
+def _respond(server: ServerState, opening: Opening, opened: Open) -> Response:
     asked, opener, opens = opening.contexts, opening.opener, opening.opens
-    level, more = _grant_caching(request, opening, opened)
+    level, more = _grant_caching(server, opening, opened)
     if asked.app_instance_id is not None:
         opens.join_application(opened, asked.app_instance_id)
         opened.app_instance_version = asked.app_instance_version
@@ -262,9 +269,9 @@ def _respond(request: Request, opening: Opening, opened: Open) -> Response:
     return Response([pack_response(fields, [*answers, *more])], file_id=opened.file_id)
 
 
-def _grant_caching(request: Request, opening: Opening, opened: Open) -> tuple[int, list[wire.RawContext]]:
+def _grant_caching(server: ServerState, opening: Opening, opened: Open) -> tuple[int, list[wire.RawContext]]:
     """OplockLevel of the response, and its lease context."""
-    wanted, opener, server = opening.lease, opening.opener, request.server
+    wanted, opener = opening.lease, opening.opener
     more: list[wire.RawContext] = []
     if wanted is None:
         level = opening.record.requested_oplock_level

@@ -54,6 +54,7 @@ _DISPOSITIONS: dict[int, Disposition] = {
 _REPARSE_POINT, _UNBUFFERED = int(CreateOptions.OPEN_REPARSE_POINT), int(CreateOptions.NO_INTERMEDIATE_BUFFERING)
 _MAXIMUM_ALLOWED, _READS = int(Access.MAXIMUM_ALLOWED), int(Access.READ_DATA | Access.EXECUTE)
 _DACL = int(SecurityInformation.DACL)
+_DELETE_ON_CLOSE = int(CreateOptions.DELETE_ON_CLOSE)
 
 
 class _DeletedMeanwhileError(Exception):
@@ -149,7 +150,7 @@ class Opening:
 
     # Finding or creating it
 
-    def _backend_request(self, disposition: Disposition, read: bool, write: bool) -> OpenRequest:
+    def _backend_request(self, disposition: Disposition, read: bool, write: bool, exact: bool = False) -> OpenRequest:
         attributes = self.record.file_attributes & replacing.SETTABLE
         if self.directory is not True:
             attributes |= attr.ARCHIVE
@@ -166,6 +167,7 @@ class Opening:
             self._descriptor,
             self.contexts.eas or (),
             self.opener.caller.user,
+            exact,
             bool(options & _UNBUFFERED),
         )
 
@@ -176,16 +178,21 @@ class Opening:
         if self.directory is True:
             read = write = False
         disposition = _DISPOSITIONS[self.record.create_disposition]
+        handle: Handle | None = None
         if disposition == Disposition.OPEN_IF:
             # The parent matters only if the file has to be created.
-            try:
-                return self._open_by(Disposition.OPEN, read, write)
-            except PathNotFound:
-                raise
-            except FileNotFoundError:
-                pass
+            handle = self._open_present(read, write, exact=not self.stream)
+            if handle is not None:
+                return handle
         if disposition != Disposition.OPEN and not (self.stream and self._may_add_stream()):
-            handle = self._create_in_folder(read, write)
+            try:
+                handle = self._create_in_folder(read, write)
+            except StatusError:
+                # Nothing may be added there. What is there in another case can be opened all the same.
+                if disposition == Disposition.OPEN_IF and not self.stream:
+                    handle = self._open_present(read, write, exact=False)
+                if handle is None:
+                    raise
             if handle is not None:
                 return handle
         try:
@@ -198,27 +205,36 @@ class Opening:
                 raise StatusError(self._collision()) from None
             raise
 
-    def _open_by(self, disposition: Disposition, read: bool, write: bool) -> Handle:
+    def _open_present(self, read: bool, write: bool, exact: bool) -> Handle | None:
+        """Open what is there; None: there is nothing (``exact``: by just this name)."""
+        try:
+            return self._open_by(Disposition.OPEN, read, write, exact)
+        except PathNotFound:
+            raise
+        except FileNotFoundError:
+            return None
+
+    def _open_by(self, disposition: Disposition, read: bool, write: bool, exact: bool = False) -> Handle:
         try:
             if self.wanted.access & _MAXIMUM_ALLOWED and self.directory is not True:
-                return self._open_as_much_as_possible(disposition)
-            return self.backend.open(self._backend_request(disposition, read, write))
+                return self._open_as_much_as_possible(disposition, exact)
+            return self.backend.open(self._backend_request(disposition, read, write, exact))
         except IsADirectoryError:
             # Data access asked of what turns out to be a directory, where the options allow one.
             if self.directory is False:
                 raise
             return self.backend.open(self._backend_request(disposition, False, False))
 
-    def _open_as_much_as_possible(self, disposition: Disposition) -> Handle:
+    def _open_as_much_as_possible(self, disposition: Disposition, exact: bool) -> Handle:
         for read, write in ((True, True), (True, False)):
             try:
-                return self.backend.open(self._backend_request(disposition, read, write))
+                return self.backend.open(self._backend_request(disposition, read, write, exact))
             except (PermissionError, IsADirectoryError):
                 continue
             except OSError as error:
                 if error.errno != errno.EROFS:
                     raise
-        return self.backend.open(self._backend_request(disposition, False, False))
+        return self.backend.open(self._backend_request(disposition, False, False, exact))
 
     def _create_in_folder(self, read: bool, write: bool) -> Handle | None:
         """Create what is not there, in the very folder that allows it. None: something has the name by now, or a stream
@@ -235,7 +251,7 @@ class Opening:
             try:
                 decide.check_addition(caller.rights_in(found), directory)
             except StatusError:
-                if self._exists():
+                if self.record.create_disposition == CreateDisposition.CREATE and self._exists():
                     raise StatusError(self._collision()) from None
                 raise
             above = self.files.find(folder.key)
@@ -439,7 +455,7 @@ class Opening:
             create_options=record.create_options,
             create_action=self.action,
             is_directory=handle.kind == Kind.DIRECTORY and not self.stream,
-            delete_on_close=self.wanted.deletes,
+            delete_on_close=bool(record.create_options & _DELETE_ON_CLOSE),
         )
         opened.max_offset = self.backend.max_file_size
         opened.channel_sequence = opener.channel_sequence
