@@ -21,6 +21,7 @@ from typing import NamedTuple
 from smb3server.auth.acceptor import Acceptor
 from smb3server.auth.principals import Principals
 from smb3server.auth.users import Account, UserDatabase, nt_hash
+from smb3server.commands import load
 from smb3server.process import output
 from smb3server.rpc import endpoint_mapper
 from smb3server.rpc.association import Association, AssociationGroups
