@@ -18,6 +18,7 @@ from smb3server.access.decide import Wanted
 from smb3server.access.descriptor import unpack
 from smb3server.backends.attributes import COMPRESSED
 from smb3server.backends.base import (
+    Described,
     Disposition,
     FileInfo,
     FolderNotRead,
@@ -192,7 +193,9 @@ class Opening:
             except FileNotFoundError:
                 pass
         if disposition != Disposition.OPEN and not (self.stream and self._may_add_stream()):
-            self._ask_parent()
+            handle = self._create_in_parent(read, write)
+            if handle is not None:
+                return handle
         try:
             return self._open_by(disposition, read, write)
         except FileExistsError:
@@ -214,10 +217,11 @@ class Opening:
                 raise
             return self.backend.open(self._backend_request(disposition, False, False))
 
-    def _ask_parent(self) -> None:
-        """May something be created there, and which descriptor does it inherit (MS-FSA 2.1.5.1.1)?"""
+    def _create_in_parent(self, read: bool, write: bool) -> Handle | None:
+        """Create what is not there, in the very folder that allows it. None: something has the name by now, or a stream
+        is to be created with its file."""
         if not self.path:
-            return
+            return None
         try:
             parent = self.backend.open(OpenRequest(self.path[:-1], directory=True, user=self.user))
         except FileNotFoundError as error:
@@ -225,12 +229,13 @@ class Opening:
         except NotADirectoryError:
             raise StatusError(NtStatus.OBJECT_PATH_NOT_FOUND) from None
         try:
-            if parent.info().reparse_tag == symlinks.TAG_SYMLINK:
+            found = parent.describe()
+            if found.info.reparse_tag == symlinks.TAG_SYMLINK:
                 raise symlinks.stopped(parent, self.path[-1:])
             directory = self.directory is True and not self.stream
             caller = self.caller
             try:
-                decide.check_addition(caller.rights_in(parent, parent.info()), directory)
+                decide.check_addition(caller.rights_in(found), directory)
             except StatusError:
                 if self._exists():
                     raise StatusError(self._collision()) from None
@@ -238,18 +243,28 @@ class Opening:
             above = self._table.find(parent.key)
             if above is not None and above.delete_pending:
                 raise StatusError(NtStatus.DELETE_PENDING)
-            given = self.asked.get(contexts.SD_BUFFER)
-            if given is not None:
-                creator = unpack(given)
-                decide.check_creator(caller.token, creator.owner, creator.group, creator.sacl is not None)
-            self._descriptor = tokens.new_descriptor(
-                parent.security_descriptor(), given, directory, caller.token, self.user
-            )
+            self._descriptor = self._new_descriptor(found.descriptor, directory)
             self._may_add = True
-        except ValueError:
-            raise StatusError(NtStatus.INVALID_SECURITY_DESCR) from None
+            if self.stream:
+                return None
+            if self.desired & Access.MAXIMUM_ALLOWED and not directory:
+                read = write = True
+            return self.backend.create_in(parent, self._backend_request(Disposition.CREATE, read, write))
+        except FileExistsError:
+            return None
         finally:
             parent.close()
+
+    def _new_descriptor(self, parent: bytes | None, directory: bool) -> bytes | None:
+        """Return the security descriptor of a new file in a folder with the descriptor ``parent``."""
+        given, token = self.asked.get(contexts.SD_BUFFER), self.caller.token
+        try:
+            if given is not None:
+                creator = unpack(given)
+                decide.check_creator(token, creator.owner, creator.group, creator.sacl is not None)
+            return tokens.new_descriptor(parent, given, directory, token, self.user)
+        except ValueError:
+            raise StatusError(NtStatus.INVALID_SECURITY_DESCR) from None
 
     def _may_add_stream(self) -> bool:
         """The stream's file is there, and lets the caller add one. False: it is not there."""
@@ -262,12 +277,13 @@ class Opening:
         except FileNotFoundError:
             return False
         try:
-            info = base.info()
+            found = base.describe()
+            info = found.info
             if info.reparse_tag == symlinks.TAG_SYMLINK and follow:
                 raise symlinks.stopped(base, ())
             if self._base_pending(base):
                 raise StatusError(NtStatus.DELETE_PENDING)
-            decide.grant_new_stream(self.wanted, self._maximal_access(base, info), self._attributes_of(base, info))
+            decide.grant_new_stream(self.wanted, self._maximal_access(found), self._attributes_of(base, info))
         except StatusError as error:
             # Where the stream is there already (CREATE, or by now) none is added.
             if error.status != NtStatus.ACCESS_DENIED or not self._stream_exists(whole):
@@ -345,7 +361,8 @@ class Opening:
     # Opening it
 
     def _open(self, handle: Handle) -> Open:
-        self.info = info = handle.info()
+        found = handle.describe()
+        self.info = info = found.info
         follow = not self.record.create_options & CreateOptions.OPEN_REPARSE_POINT
         if info.reparse_tag == symlinks.TAG_SYMLINK and follow and not handle.created:
             raise symlinks.stopped(handle, ())
@@ -358,7 +375,7 @@ class Opening:
                 # One key names one file per client (3.3.5.9.8).
                 raise StatusError(NtStatus.INVALID_PARAMETER)
             if handle.created:
-                granted = self._grant_new(handle, info)
+                granted = self._grant_new(handle, found)
                 self.action = CreateAction.CREATED
                 if self._descriptor is not None and tokens.has_dacl(self._descriptor) and handle.file_created:
                     dacl = int(SecurityInformation.DACL)
@@ -369,7 +386,7 @@ class Opening:
                     handle.set_compressed(False)
                     self.info = handle.info()
             else:
-                granted = self._check_existing(handle, info, file)
+                granted = self._check_existing(handle, found, file)
                 self.action = CreateAction.OPENED
                 if self.overwrites:
                     self._overwrite(handle)
@@ -381,14 +398,15 @@ class Opening:
         """Does the user's maximal access to an open file include GENERIC_READ?"""
         wanted = masks.GENERIC_MAPPING[int(Access.GENERIC_READ)]
         caller = self.caller
-        return not wanted & ~tokens.maximal_access(handle, handle.info(), caller.token, caller.user)
+        return not wanted & ~tokens.maximal_access(handle.describe(), caller.token, caller.user)
 
-    def _maximal_access(self, handle: Handle, info: FileInfo) -> int:
-        return self.caller.rights_on(self.backend, self.path, handle, info)
+    def _maximal_access(self, found: Described) -> int:
+        return self.caller.rights_on(self.backend, self.path, found)
 
-    def _grant_new(self, handle: Handle, info: FileInfo) -> int:
+    def _grant_new(self, handle: Handle, found: Described) -> int:
         """What is granted on what this CREATE made."""
-        self.maximal = self._maximal_access(handle, info)
+        info = found.info
+        self.maximal = self._maximal_access(found)
         if handle.file_created:
             if not self._may_add:
                 # It was there when its folder would have been asked.
@@ -398,8 +416,9 @@ class Opening:
             raise StatusError(NtStatus.DELETE_PENDING)
         return decide.grant_new_stream(self.wanted, self.maximal, self._attributes_of(handle, info))
 
-    def _check_existing(self, handle: Handle, info: FileInfo, file: File[Open]) -> int:
+    def _check_existing(self, handle: Handle, found: Described, file: File[Open]) -> int:
         """MS-FSA 2.1.5.1.2; the granted access."""
+        info = found.info
         if file.delete_pending or self._base_pending(handle):
             self._wait_for_deletion(file)
             raise StatusError(NtStatus.DELETE_PENDING)
@@ -411,7 +430,7 @@ class Opening:
         wanted = self.wanted
         attributes = 0 if is_directory else info.attributes
         decide.check_attributes(wanted, attributes)
-        self.maximal = self._maximal_access(handle, info)
+        self.maximal = self._maximal_access(found)
         granted = decide.grant_existing(wanted, self.maximal, attributes)
         if wanted.deletes:
             handle.check_unlink()
