@@ -11,7 +11,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from smb3server.backends import filetime
+from smb3server.wire import filetime
 
 if TYPE_CHECKING:
     from smb3server.backends.base import FileInfo, Handle

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from smb3server.backends import attributes as attr
-from smb3server.backends import filetime, names
+from smb3server.backends import names
 from smb3server.backends.base import (
     DirectoryEntry,
     FileInfo,
@@ -22,6 +22,7 @@ from smb3server.backends.base import (
     Path,
     StreamInfo,
     User,
+    check_times,
 )
 from smb3server.backends.local import file_io, release, reparse, scan, syscalls
 from smb3server.backends.local.impersonate import ActAs, SpaceOf
@@ -31,6 +32,7 @@ from smb3server.backends.local.own_changes import OwnChanges
 from smb3server.backends.local.resolve import Resolver
 from smb3server.backends.local.streams import StreamStore
 from smb3server.backends.local.syscalls import Statx
+from smb3server.wire import filetime
 from smbdirect.codec import Buffer
 
 _Change = Callable[[Metadata], None]
@@ -287,8 +289,7 @@ class LocalHandle(Handle):
         """POSIX has no way to set the change time: ``change`` is kept beside it until the file changes again."""
         self._changing()
         stat = syscalls.statx(self._descriptor())
-        filetime.check(creation, last_access, last_write, change)
-        filetime.check(change)
+        check_times(creation, last_access, last_write, change)
         if last_access is not None or last_write is not None:
             atime = stat.atime if last_access is None else filetime.to_ns(last_access)
             mtime = stat.mtime if last_write is None else filetime.to_ns(last_write)

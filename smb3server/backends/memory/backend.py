@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 
 from smb3server.backends import attributes as attr
-from smb3server.backends import filetime, names
+from smb3server.backends import names
 from smb3server.backends.base import (
     Backend,
     Change,
@@ -26,6 +26,7 @@ from smb3server.backends.base import (
     StreamInfo,
     User,
     VolumeInfo,
+    check_times,
 )
 from smb3server.backends.local import file_io, reparse
 from smb3server.backends.memory.nodes import BLOCK, VOLUME, Data, Entry, Node, checked_descriptor, now
@@ -362,7 +363,7 @@ class MemoryHandle(Handle):
         last_write: int | None = None,
         change: int | None = None,
     ) -> None:
-        filetime.check(creation, last_access, last_write, change)
+        check_times(creation, last_access, last_write, change)
         node = self._changing()
         node.creation = node.creation if creation is None else creation
         node.last_access = node.last_access if last_access is None else last_access

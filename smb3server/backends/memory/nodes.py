@@ -6,8 +6,8 @@ import errno
 import time
 
 from smb3server.backends import attributes as attr
-from smb3server.backends import filetime
 from smb3server.backends.base import FileInfo, FileKey, Kind
+from smb3server.wire import filetime
 
 BLOCK = 4096
 VOLUME = 1
