@@ -19,6 +19,8 @@ from typing import NamedTuple, Protocol
 
 from smbdirect.codec import Buffer
 
+MAX_DESCRIPTOR_BYTES = 65536
+"""Bytes of the largest security descriptor that a store keeps."""
 Path = tuple[str, ...]
 """Components below the share's root, in any case; () is the root itself."""
 

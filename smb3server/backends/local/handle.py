@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from smb3server.backends import attributes as attr
 from smb3server.backends import names
 from smb3server.backends.base import (
+    MAX_DESCRIPTOR_BYTES,
     DirectoryEntry,
     FileInfo,
     FileKey,
@@ -24,6 +24,7 @@ from smb3server.backends.base import (
     User,
     check_times,
 )
+from smb3server.backends.eas import ea_size, merge_eas
 from smb3server.backends.local import file_io, release, reparse, scan, syscalls
 from smb3server.backends.local.impersonate import ActAs, SpaceOf
 from smb3server.backends.local.metadata import Blob, Metadata, MetadataStore, file_info
@@ -32,6 +33,7 @@ from smb3server.backends.local.own_changes import OwnChanges
 from smb3server.backends.local.resolve import Resolver
 from smb3server.backends.local.streams import StreamStore
 from smb3server.backends.local.syscalls import Statx
+from smb3server.wire import attributes as attr
 from smb3server.wire import filetime
 from smbdirect.codec import Buffer
 
@@ -325,8 +327,8 @@ class LocalHandle(Handle):
         return [] if raw is None else _unpack_eas(raw)
 
     def set_eas(self, changes: Sequence[tuple[bytes, bytes]], replace: bool = False) -> None:
-        eas = attr.merge_eas(() if replace else self.eas(), changes)
-        size = attr.ea_size(eas)
+        eas = merge_eas(() if replace else self.eas(), changes)
+        size = ea_size(eas)
         packed = b"".join(_EA_HEADER.pack(len(key), len(content)) + key + content for key, content in eas)
         self._set_blob(Blob.EA, packed if eas else None, lambda metadata: setattr(metadata, "ea_size", size))
 
@@ -335,7 +337,7 @@ class LocalHandle(Handle):
 
     def set_security_descriptor(self, descriptor: bytes, attributes: int = 0) -> None:
         """``attributes``, unless 0, are set with it: one write less for a new file."""
-        if len(descriptor) > attr.MAX_DESCRIPTOR_BYTES:
+        if len(descriptor) > MAX_DESCRIPTOR_BYTES:
             raise OSError(errno.E2BIG, "security descriptor larger than 64 KiB")
         change = self._attributes(attributes) if attributes else None
         self._set_blob(Blob.DESCRIPTOR, bytes(descriptor), change)

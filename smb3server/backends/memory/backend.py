@@ -9,7 +9,6 @@ import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 
-from smb3server.backends import attributes as attr
 from smb3server.backends import names
 from smb3server.backends.base import (
     Backend,
@@ -28,8 +27,10 @@ from smb3server.backends.base import (
     VolumeInfo,
     check_times,
 )
+from smb3server.backends.eas import merge_eas
 from smb3server.backends.local import file_io, reparse
 from smb3server.backends.memory.nodes import BLOCK, VOLUME, Data, Entry, Node, checked_descriptor, now
+from smb3server.wire import attributes as attr
 from smbdirect.codec import Buffer
 
 _ZERO_BLOCK = bytes(BLOCK)
@@ -170,7 +171,7 @@ class MemoryBackend(Backend):
         node = Node(self._inodes, kind, request.attributes)
         if request.security_descriptor is not None:
             node.descriptor = checked_descriptor(request.security_descriptor)
-        node.eas = attr.merge_eas((), request.ea)
+        node.eas = merge_eas((), request.ea)
         return self.attach(parent, name, node)
 
     def _open_stream(self, node: Node, request: OpenRequest) -> tuple[str, bool]:
@@ -379,7 +380,7 @@ class MemoryHandle(Handle):
 
     def set_eas(self, changes: Sequence[tuple[bytes, bytes]], replace: bool = False) -> None:
         node = self._changing()
-        node.eas = attr.merge_eas(() if replace else node.eas, changes)
+        node.eas = merge_eas(() if replace else node.eas, changes)
 
     def security_descriptor(self) -> bytes | None:
         return self._node().descriptor
