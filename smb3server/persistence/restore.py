@@ -29,9 +29,7 @@ from smb3server.persistence.store import Delete, Entry, StoreError
 from smb3server.process import garbage as collector
 from smb3server.state.caller import caller_of
 from smb3server.state.durable import Durability
-from smb3server.state.open import Open
-from smb3server.state.session import Session, SessionState
-from smb3server.state.tree import TreeConnect
+from smb3server.state.objects import Open, Session, SessionState, TreeConnect
 from smb3server.wire.create import Access, CreateAction, CreateOptions
 
 if TYPE_CHECKING:
@@ -40,7 +38,7 @@ if TYPE_CHECKING:
     from smb3server.persistence.journal import Domain
     from smb3server.server.server import Server
     from smb3server.state.connection import Connection
-    from smb3server.state.tree import Share
+    from smb3server.state.share import Share
 
 log = logging.getLogger(__name__)
 
