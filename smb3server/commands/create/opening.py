@@ -16,7 +16,6 @@ from smb3server.access import of_handle as security_info
 from smb3server.access.caller import Caller
 from smb3server.access.decide import Wanted
 from smb3server.access.descriptor import unpack
-from smb3server.backends.attributes import COMPRESSED
 from smb3server.backends.base import (
     Described,
     Disposition,
@@ -39,6 +38,7 @@ from smb3server.state import change_reports
 from smb3server.state.caller import caller_of
 from smb3server.state.durable import forget_ghosts, held_for_owner
 from smb3server.state.objects import Open
+from smb3server.wire import attributes as attr
 from smb3server.wire import create_contexts as contexts
 from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import Access, CreateAction, CreateDisposition, CreateOptions, CreateRequest
@@ -51,9 +51,8 @@ if TYPE_CHECKING:
     from smb3server.backends.base import Backend
     from smb3server.dispatch.request import Request
 
-ARCHIVE = 0x20
-SETTABLE = 0x00003127
-"""READONLY, HIDDEN, SYSTEM, ARCHIVE, TEMPORARY, OFFLINE, NOT_CONTENT_INDEXED."""
+_SETTABLE = attr.SETTABLE & ~attr.SPARSE
+"""A file is made sparse by an FSCTL, never by CREATE."""
 
 _DISPOSITIONS = {
     CreateDisposition.SUPERSEDE: Disposition.OPEN_IF,
@@ -159,9 +158,9 @@ class Opening:
     # Finding or creating it
 
     def _backend_request(self, disposition: Disposition, read: bool, write: bool) -> OpenRequest:
-        attributes = self.record.file_attributes & SETTABLE
+        attributes = self.record.file_attributes & _SETTABLE
         if self.directory is not True:
-            attributes |= ARCHIVE
+            attributes |= attr.ARCHIVE
         return OpenRequest(
             self.path,
             self.stream,
@@ -230,7 +229,7 @@ class Opening:
             raise StatusError(NtStatus.OBJECT_PATH_NOT_FOUND) from None
         try:
             found = parent.describe()
-            if found.info.reparse_tag == symlinks.TAG_SYMLINK:
+            if found.info.reparse_tag == attr.TAG_SYMLINK:
                 raise symlinks.stopped(parent, self.path[-1:])
             directory = self.directory is True and not self.stream
             caller = self.caller
@@ -279,7 +278,7 @@ class Opening:
         try:
             found = base.describe()
             info = found.info
-            if info.reparse_tag == symlinks.TAG_SYMLINK and follow:
+            if info.reparse_tag == attr.TAG_SYMLINK and follow:
                 raise symlinks.stopped(base, ())
             if self._base_pending(base):
                 raise StatusError(NtStatus.DELETE_PENDING)
@@ -364,7 +363,7 @@ class Opening:
         found = handle.describe()
         self.info = info = found.info
         follow = not self.record.create_options & CreateOptions.OPEN_REPARSE_POINT
-        if info.reparse_tag == symlinks.TAG_SYMLINK and follow and not handle.created:
+        if info.reparse_tag == attr.TAG_SYMLINK and follow and not handle.created:
             raise symlinks.stopped(handle, ())
         if self.request.server.dormant_opens:
             forget_ghosts(self._table.find(handle.key, self.stream))
@@ -381,7 +380,7 @@ class Opening:
                     dacl = int(SecurityInformation.DACL)
                     accounts = self.request.server.accounts
                     security_info.to_host(handle, security_info.current_descriptor(handle), dacl, self.caller, accounts)
-                if self.record.create_options & CreateOptions.NO_COMPRESSION and info.attributes & COMPRESSED:
+                if self.record.create_options & CreateOptions.NO_COMPRESSION and info.attributes & attr.COMPRESSED:
                     # Inherited from the directory.
                     handle.set_compressed(False)
                     self.info = handle.info()
@@ -495,7 +494,7 @@ class Opening:
     def _overwrite_now(self, handle: Handle) -> None:
         handle.truncate(0)
         if not self.stream:
-            attributes = self.record.file_attributes & SETTABLE | ARCHIVE
+            attributes = self.record.file_attributes & _SETTABLE | attr.ARCHIVE
             handle.set_attributes(attributes)
             given = [(name, value) for name, value, _ in self.asked.get(contexts.EA_BUFFER, ())]
             if given or handle.info().ea_size:
