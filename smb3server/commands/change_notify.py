@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smb3server.dispatch.request import Interim, Pending, Request, handles
+from smb3server.dispatch.lookup import find_open
+from smb3server.dispatch.request import Interim, Pending, TreeRequest, handles
 from smb3server.files.notify import Watcher, from_backend
-from smb3server.state.open import Open, find_open
+from smb3server.state.open import Open
 from smb3server.wire.change_notify import WATCH_TREE, parse_change_notify_request
 from smb3server.wire.create import Access
 from smb3server.wire.header import Command
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 _WRITES = int(Access.WRITE_DATA | Access.APPEND_DATA | Access.WRITE_ATTRIBUTES | Access.WRITE_EA)
 
 
-@handles(Command.CHANGE_NOTIFY)
-def change_notify(request: Request) -> Pending:
+@handles(Command.CHANGE_NOTIFY, TreeRequest)
+def change_notify(request: TreeRequest) -> Pending:
     """3.3.5.19. Answered when something happened, or at once if something has since the last request."""
     wanted = parse_change_notify_request(request.message)
     opened = find_open(request, wanted.file_id)
