@@ -31,10 +31,10 @@ from smbdirect.providers.verbs.provider import VerbsProvider
 
 ROOT = Path(__file__).resolve().parent.parent
 SUITES = (
-    "tests/providers/test_contract.py",
-    "tests/providers/test_transfers.py",
-    "tests/providers/test_smb_direct.py",
-    "tests/server/test_rdma_reasons.py",
+    "tests/smbdirect/contract/test_contract.py",
+    "tests/smbdirect/contract/test_transfers.py",
+    "tests/smbdirect/contract/test_smb_direct.py",
+    "tests/smb3server/status/test_rdma_reasons.py",
 )
 TEST_SECONDS = 60
 SUITE_SECONDS = 900

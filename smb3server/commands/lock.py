@@ -8,7 +8,7 @@ from smb3server.dispatch.waiting import answer
 from smb3server.files import host_locks
 from smb3server.files.file import File
 from smb3server.files.locks import Lock, Waiter, valid_range
-from smb3server.state.open import Open
+from smb3server.state.objects import Open
 from smb3server.wire.create import Access
 from smb3server.wire.header import Command
 from smb3server.wire.lock import LOCK_RESPONSE, LockElement, LockFlags, LockRequest, LockResponse, parse_request

@@ -13,7 +13,7 @@ from smb3server.dispatch.lookup import find_open
 from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
 from smb3server.dispatch.waiting import answer
 from smb3server.files.caching import LEVEL_STATES, Caching, Lease, Oplock
-from smb3server.state.open import Open
+from smb3server.state.objects import Open
 from smb3server.wire.header import Command
 from smb3server.wire.oplock_break import (
     LEASE_BREAK,

@@ -17,8 +17,8 @@ from smb3server.dispatch.lookups import folder_read
 from smb3server.dispatch.request import Pending, Response, TreeRequest, handles
 from smb3server.files.wildcards import compile_expression
 from smb3server.state.caller import token_of
-from smb3server.state.open import Open
-from smb3server.state.tree import ShareFlags
+from smb3server.state.objects import Open
+from smb3server.state.share import ShareFlags
 from smb3server.wire.create import Access
 from smb3server.wire.directory_info import LEVELS, Packer
 from smb3server.wire.file_info import FileInfoClass

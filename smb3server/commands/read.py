@@ -14,7 +14,7 @@ from smb3server.dispatch.lookup import find_open
 from smb3server.dispatch.read_size import fits_message
 from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
 from smb3server.state.ceilings import Lent, Usage
-from smb3server.state.open import Open
+from smb3server.state.objects import Open
 from smb3server.wire.create import Access
 from smb3server.wire.header import Command
 from smb3server.wire.read_write import READ_DATA_OFFSET, READ_RESPONSE, ReadRequest, ReadResponse, parse_read_request

@@ -15,7 +15,7 @@ from smb3server.crypto.kdf import derive_session_keys, derive_signing_key
 from smb3server.crypto.signing import make_signer
 from smb3server.dispatch.request import Interim, Pending, Request, Response, SessionRequest, handles
 from smb3server.state.connection import Connection
-from smb3server.state.session import Channel, Session, SessionState
+from smb3server.state.objects import Channel, Session, SessionState
 from smb3server.wire.header import HEADER_SIZE, Command, HeaderFlags
 from smb3server.wire.negotiate import Dialect, SecurityMode
 from smb3server.wire.session import (

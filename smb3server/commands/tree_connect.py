@@ -6,8 +6,8 @@ import asyncio
 
 from smb3server.dispatch import waiting
 from smb3server.dispatch.request import Interim, Pending, Response, SessionRequest, TreeRequest, handles
-from smb3server.state.session import SessionState
-from smb3server.state.tree import Share, ShareFlags, ShareType, TreeConnect
+from smb3server.state.objects import SessionState, TreeConnect
+from smb3server.state.share import Share, ShareFlags, ShareType
 from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.session import (

@@ -13,7 +13,7 @@ from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest,
 from smb3server.dispatch.stable_storage import start_flush
 from smb3server.files import write_times
 from smb3server.files.notify import report_write
-from smb3server.state.open import Open
+from smb3server.state.objects import Open
 from smb3server.wire.create import Access, CreateOptions
 from smb3server.wire.fields import tail
 from smb3server.wire.header import Command

@@ -10,7 +10,7 @@ from smbdirect.codec import Buffer
 
 if TYPE_CHECKING:
     from smb3server.crypto.signing import Signer
-    from smb3server.state.session import Session
+    from smb3server.state.objects import Session
     from smb3server.wire.file_id import FileId
     from smbdirect.message_transport import InboundMessage
 

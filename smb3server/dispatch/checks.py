@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from smb3server.dispatch.request import KINDS, TreeRequest
-from smb3server.state.session import SessionState
+from smb3server.state.objects import SessionState
 from smb3server.wire.file_id import RELATED_FILE_ID
 from smb3server.wire.header import HEADER_SIZE, Command, HeaderFlags
 from smb3server.wire.status import NtStatus, StatusError
@@ -15,7 +15,7 @@ from smb3server.wire.status import NtStatus, StatusError
 if TYPE_CHECKING:
     from smb3server.dispatch.chain import Chain
     from smb3server.dispatch.request import Request
-    from smb3server.state.session import Session
+    from smb3server.state.objects import Session
 
 FILE_ID = struct.Struct("<QQ")
 _U32 = struct.Struct("<I")

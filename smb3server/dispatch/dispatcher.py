@@ -27,7 +27,7 @@ from smbdirect.codec import Buffer
 
 if TYPE_CHECKING:
     from smb3server.server.server import Server
-    from smb3server.state.session import Session
+    from smb3server.state.objects import Session
     from smbdirect.message_transport import InboundMessage, MessageTransport
 
 log = logging.getLogger(__name__)

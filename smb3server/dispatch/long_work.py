@@ -21,7 +21,7 @@ from smb3server.dispatch.stable_storage import flushed
 from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
-    from smb3server.state.open import Open
+    from smb3server.state.objects import Open
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
     from smb3server.dispatch.request import Request, TreeRequest
-    from smb3server.state.open import Open
+    from smb3server.state.objects import Open
 
 _REPLAY = int(HeaderFlags.REPLAY_OPERATION)
 _ORDERED = frozenset([int(Command.WRITE), int(Command.SET_INFO), int(Command.IOCTL)])

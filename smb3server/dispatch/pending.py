@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from smb3server.settings.server import Settings
-    from smb3server.state.session import Session
+    from smb3server.state.objects import Session
 
 _CHANGE_NOTIFY = int(Command.CHANGE_NOTIFY)
 

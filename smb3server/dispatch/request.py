@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from smb3server.dispatch.chain import Chain
     from smb3server.server.server import Server
     from smb3server.state.connection import Connection
-    from smb3server.state.open import Open
-    from smb3server.state.session import Session
-    from smb3server.state.tree import TreeConnect
+    from smb3server.state.objects import Open, Session, TreeConnect
     from smb3server.wire.file_id import FileId
 
 

@@ -33,9 +33,9 @@ from smb3server.state.break_notifications import BreakNotifications
 from smb3server.state.ceilings import Ceilings
 from smb3server.state.durable import HandleCounts
 from smb3server.state.host_changes import HostChanges
+from smb3server.state.objects import Session, SessionState
 from smb3server.state.replay import Replays
-from smb3server.state.session import Session, SessionState
-from smb3server.state.tree import IPC_SHARE_NAME, Share, ShareType
+from smb3server.state.share import IPC_SHARE_NAME, Share, ShareType
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.unauthenticated import Strangers
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from smb3server.net.fabric_choice import Choice
     from smb3server.persistence.journal import Persistence
     from smb3server.state.connection import Connection
-    from smb3server.state.open import Open
+    from smb3server.state.objects import Open
     from smbdirect.message_transport import MessageTransport
 
 log = logging.getLogger(__name__)

@@ -20,8 +20,7 @@ from smb3server.wire.oplock_break import (
 
 if TYPE_CHECKING:
     from smb3server.state.connection import Connection
-    from smb3server.state.open import Open
-    from smb3server.state.session import Session
+    from smb3server.state.objects import Open, Session
 
 
 RETRY_DELAY = 1.0

@@ -16,7 +16,7 @@ from smbdirect.codec import Buffer
 if TYPE_CHECKING:
     from smb3server.auth.acceptor import Acceptor
     from smb3server.state.ceilings import Usage
-    from smb3server.state.session import Session
+    from smb3server.state.objects import Session
     from smbdirect.message_transport import MessageTransport
     from smbdirect.unauthenticated import Stranger
 

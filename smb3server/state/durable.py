@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from smb3server.commands.create.opening import Opening
     from smb3server.dispatch.request import Request
     from smb3server.files.file import File
-    from smb3server.state.open import Open
-    from smb3server.state.session import Session
-    from smb3server.state.tree import TreeConnect
+    from smb3server.state.objects import Open, Session, TreeConnect
 
 log = logging.getLogger(__name__)
 
@@ -172,7 +170,7 @@ def held_for_owner(entry: Open) -> bool:
 def forget_ghosts(file: File | None) -> None:
     """Restored opens of a file that is gone, whose inode number another has by now: they are nobody's any more."""
     for entry in list(file.opens) if file is not None else ():
-        handle: object = entry.handle
+        handle = entry.handle
         if isinstance(handle, DeferredHandle) and handle.gone:
             entry.close()
 

@@ -20,7 +20,7 @@ from smbdirect.transport.smb_direct import SmbDirectTransport
 if TYPE_CHECKING:
     from smb3server.server.server import Server
     from smb3server.state.connection import Connection
-    from smb3server.state.session import Session
+    from smb3server.state.objects import Session
 
 Json = dict[str, Any]
 

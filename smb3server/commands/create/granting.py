@@ -5,7 +5,7 @@ from __future__ import annotations
 from smb3server.commands.create.opening import Opening
 from smb3server.files.caching import Lease
 from smb3server.files.file import File
-from smb3server.state.open import Open
+from smb3server.state.objects import Open
 from smb3server.wire import create_contexts as contexts
 from smb3server.wire.oplock_break import OplockLevel
 

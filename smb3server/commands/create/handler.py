@@ -22,8 +22,9 @@ from smb3server.dispatch.waiting import retry
 from smb3server.files.caching import Lease
 from smb3server.files.notify import fold
 from smb3server.state import durable, replay
-from smb3server.state.open import Open, client_guid_of
-from smb3server.state.tree import ShareType
+from smb3server.state.objects import Open
+from smb3server.state.open import client_guid_of
+from smb3server.state.share import ShareType
 from smb3server.wire import create_contexts as contexts
 from smb3server.wire.create import (
     CREATE_FLAG_REPARSEPOINT,

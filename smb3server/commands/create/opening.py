@@ -36,7 +36,7 @@ from smb3server.files.caching import Lease
 from smb3server.files.file import LEASE_STAT_ACCESS, STAT_ACCESS, File, FileTable
 from smb3server.state.caller import caller_of
 from smb3server.state.durable import forget_ghosts, held_for_owner
-from smb3server.state.open import Open
+from smb3server.state.objects import Open
 from smb3server.wire import create_contexts as contexts
 from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import Access, CreateAction, CreateDisposition, CreateOptions, CreateRequest

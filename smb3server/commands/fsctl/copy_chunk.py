@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from smb3server.backends.base import Handle
     from smb3server.commands.fsctl.ioctl import Control
     from smb3server.dispatch.request import Pending
-    from smb3server.state.open import Open
+    from smb3server.state.objects import Open
 
 MAX_CHUNKS = 256
 """ServerSideCopyMaxNumberofChunks (3.3.3)."""

@@ -11,7 +11,7 @@ from smb3server.dispatch import waiting
 from smb3server.dispatch.errno_status import as_status_error
 from smb3server.dispatch.long_work import Steps
 from smb3server.dispatch.request import Pending, Response, TreeRequest
-from smb3server.state.open import Open, Pipe
+from smb3server.state.objects import Open, Pipe
 from smb3server.wire.status import NtStatus, StatusError
 
 

@@ -11,7 +11,7 @@ from smb3server.commands.info.file_levels import FILE_LEVELS, PIPE_LEVELS
 from smb3server.commands.info.fs_levels import FS_LEVELS
 from smb3server.dispatch.lookup import find_open
 from smb3server.dispatch.request import Response, TreeRequest, handles
-from smb3server.state.open import Open
+from smb3server.state.objects import Open
 from smb3server.wire.create import Access
 from smb3server.wire.file_info import EaEntry, FileInfoClass, decode_get_eas, encode_eas
 from smb3server.wire.fs_info import FsInfoClass

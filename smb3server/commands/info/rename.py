@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from smb3server.backends.base import Backend, FileInfo, FileKey, Path
     from smb3server.dispatch.request import Pending, Response, TreeRequest
     from smb3server.files.file import File
-    from smb3server.state.open import Open
+    from smb3server.state.objects import Open
 
 OPENS_AT_ONCE = 128
 """Opens whose path is asked for before others get their turn."""
