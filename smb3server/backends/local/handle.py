@@ -13,6 +13,7 @@ from typing import Protocol
 
 from smb3server.backends import names
 from smb3server.backends.base import (
+    MAX_DESCRIPTOR_BYTES,
     Described,
     DirectoryEntry,
     FileInfo,

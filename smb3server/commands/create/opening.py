@@ -49,7 +49,7 @@ from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Backend
-    from smb3server.dispatch.request import Request
+    from smb3server.dispatch.request import TreeRequest
 
 _SETTABLE = attr.SETTABLE & ~attr.SPARSE
 """A file is made sparse by an FSCTL, never by CREATE."""
@@ -72,7 +72,7 @@ class _DeletedMeanwhileError(Exception):
 class Opening:
     """One CREATE on a disk share, its request checked as far as it can be without the file."""
 
-    request: Request
+    request: TreeRequest
     record: CreateRequest
     backend: Backend
     path: Path
@@ -108,8 +108,7 @@ class Opening:
     def attempt(self) -> Open:
         """Return the open. Raises what ``waiting.Attempt`` may raise, ``StatusError`` and ``OSError``; nothing stays
         behind then."""
-        tree = self.request.tree
-        if tree is not None and self.request.server.has_lost(tree.share):
+        if self.request.server.has_lost(self.request.tree.share):
             raise StatusError(NtStatus.NETWORK_NAME_DELETED)
         self.backend.defer_reading = True
         try:
@@ -316,10 +315,6 @@ class Opening:
     def caller(self) -> Caller:
         if self._caller is None:
             session, tree = self.request.session, self.request.tree
-            if session is None:
-                raise StatusError(NtStatus.USER_SESSION_DELETED)
-            if tree is None:
-                raise StatusError(NtStatus.NETWORK_NAME_DELETED)
             self._caller = caller_of(session, tree)
         return self._caller
 
@@ -523,8 +518,6 @@ class Opening:
     def _register(self, handle: Handle, file: File[Open], granted: int) -> Open:
         request, record = self.request, self.record
         session, tree = request.session, request.tree
-        if session is None or tree is None:
-            raise StatusError(NtStatus.USER_SESSION_DELETED)
         server = request.server
         opened = Open(server.new_file_id(), session, tree)
         opened.granted_access = granted

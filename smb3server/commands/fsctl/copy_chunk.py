@@ -13,7 +13,7 @@ from smb3server.commands.info.file_levels import handle_of
 from smb3server.commands.info.set_info import report
 from smb3server.dispatch import waiting
 from smb3server.dispatch.errno_status import as_status_error
-from smb3server.dispatch.request import Request, Response
+from smb3server.dispatch.request import Response, TreeRequest
 from smb3server.dispatch.stable_storage import after_flush, flushed
 from smb3server.wire import attributes as attr
 from smb3server.wire import fsctl as wire
@@ -55,10 +55,9 @@ def request_resume_key(control: Control) -> bytes:
     return wire.RESUME_KEY_RESPONSE.pack(wire.ResumeKeyResponse(key))
 
 
-def _find_source(request: Request, key: bytes) -> Open:
-    session = request.session
+def _find_source(request: TreeRequest, key: bytes) -> Open:
     found = request.server.global_open_table.get(int.from_bytes(key[:8], "little"))
-    if found is None or session is None or found.session is not session or found.resume_key != key:
+    if found is None or found.session is not request.session or found.resume_key != key:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
     return found
 
