@@ -1,24 +1,13 @@
-"""Asking real files what a session's user may do with them."""
+"""Asks real files what a user may do with them."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from smb3server.access import decide, tokens
 from smb3server.access.check import Token
 from smb3server.backends.base import Backend, FileInfo, Handle, Kind, OpenRequest, Path, User
-from smb3server.state.session import Session
 from smb3server.wire.create import Access
-
-
-class Connected(Protocol):
-    """What is asked of a tree connect."""
-
-    @property
-    def maximal_access(self) -> int: ...
-
-    @property
-    def user(self) -> User | None: ...
 
 
 class Caller(NamedTuple):
@@ -65,8 +54,3 @@ class Caller(NamedTuple):
             return tokens.maximal_access(handle, handle.info(), self.token, self.user)
         finally:
             handle.close()
-
-
-def caller_of(session: Session, tree: Connected) -> Caller:
-    """Name the user of a session, as a tree connect lets him act."""
-    return Caller(tokens.token_of(session, tree.user), tree.user, tree.maximal_access)

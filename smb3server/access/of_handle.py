@@ -1,4 +1,4 @@
-"""Security descriptors of opens: the parts a client asks for or sets (MS-FSA 2.1.5.14, 2.1.5.17)."""
+"""Security descriptors of open files: the parts a client asks for or sets (MS-FSA 2.1.5.14, 2.1.5.17)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Protocol
 
 from smb3server.access import decide, tokens
-from smb3server.access.caller import Caller, caller_of
+from smb3server.access.caller import Caller
 from smb3server.access.check import map_generic
 from smb3server.access.descriptor import AceFlag, AceType, Acl, Control, SecurityDescriptor, Sid, unpack
 from smb3server.access.posix import IdMap, to_mode, to_posix_acl
@@ -16,7 +16,6 @@ from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
     from smb3server.backends.base import FileInfo, Handle
-    from smb3server.state.open import Open
 
 _IDS = IdMap()
 _DACL_BITS = int(
@@ -38,20 +37,14 @@ _SACL_PARTS = (
 )
 
 
-def _handle(opened: Open) -> Handle:
-    if opened.handle is None:
-        raise StatusError(NtStatus.NOT_SUPPORTED)
-    return opened.handle
-
-
 def current_descriptor(handle: Handle) -> SecurityDescriptor:
     """The stored descriptor; one made from owner and mode where there is none, or none that can be read."""
     return tokens.effective_descriptor(handle.security_descriptor(), handle.info())
 
 
-def query_security(opened: Open, which: int) -> bytes:
-    """Self-relative descriptor with the parts in ``which`` (SecurityInformation)."""
-    found = current_descriptor(_handle(opened))
+def query_security(handle: Handle, which: int) -> bytes:
+    """Return the self-relative descriptor with the parts in ``which`` (SecurityInformation)."""
+    found = current_descriptor(handle)
     control = 0
     dacl = sacl = None
     if which & SecurityInformation.DACL:
@@ -117,17 +110,25 @@ def _specific(acl: Acl | None) -> Acl | None:
     )
 
 
-def set_security(opened: Open, which: int, data: memoryview) -> None:
-    """Replace the parts in ``which``. INVALID_SECURITY_DESCR, INVALID_OWNER, INVALID_PRIMARY_GROUP; nothing is changed
-    then."""
-    handle = _handle(opened)
+class HostUsers(Protocol):
+    """Knows which accounts are users of the host."""
+
+    def host_user(self, sid: Sid) -> User | None: ...
+
+
+def set_security(
+    handle: Handle, which: int, data: memoryview, caller: Caller, accounts: HostUsers, *, keep_inherited_flag: bool
+) -> None:
+    """Replace the parts in ``which`` (SecurityInformation) by those of the self-relative descriptor ``data``.
+
+    ``keep_inherited_flag`` stores the AUTO_INHERITED flags as the client sent them. Raises ``StatusError``
+    (INVALID_SECURITY_DESCR, INVALID_OWNER, INVALID_PRIMARY_GROUP); nothing is changed then."""
     try:
         new = unpack(data)
     except ValueError:
         raise StatusError(NtStatus.INVALID_SECURITY_DESCR) from None
     merged = present = current_descriptor(handle)
-    caller = caller_of(opened.session, opened.tree)
-    settle = _as_sent if opened.tree.share.keep_inherited_flag else _inheritance_bits
+    settle = _as_sent if keep_inherited_flag else _inheritance_bits
     if which & SecurityInformation.OWNER:
         decide.check_owner(caller.token, new.owner, present.owner)
         merged = merged._replace(owner=new.owner)
@@ -151,13 +152,7 @@ def set_security(opened: Open, which: int, data: memoryview) -> None:
     except ValueError:
         raise StatusError(NtStatus.INVALID_SECURITY_DESCR) from None
     handle.set_security_descriptor(packed)
-    to_host(handle, merged, which, caller, opened.session.server.accounts)
-
-
-class HostUsers(Protocol):
-    """Knows which accounts are users of the host."""
-
-    def host_user(self, sid: Sid) -> User | None: ...
+    to_host(handle, merged, which, caller, accounts)
 
 
 def to_host(handle: Handle, descriptor: SecurityDescriptor, which: int, caller: Caller, accounts: HostUsers) -> None:

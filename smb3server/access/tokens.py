@@ -1,10 +1,9 @@
-"""Who a session is to security descriptors, and what a descriptor lets it do."""
+"""What a user is to security descriptors, and what a descriptor lets the user do."""
 
 from __future__ import annotations
 
 import functools
 import os
-from typing import TYPE_CHECKING
 
 from smb3server.access.check import FILE_ALL_ACCESS, Token, granted_access
 from smb3server.access.descriptor import (
@@ -18,16 +17,12 @@ from smb3server.access.descriptor import (
     Sid,
     unpack,
 )
+from smb3server.access.identity import Identity
 from smb3server.access.inheritance import create_descriptor
 from smb3server.access.posix import OWNERS_ALONE, IdMap, default_descriptor
 from smb3server.backends.base import FileInfo, Handle, Kind, User
-from smb3server.state.session import Identity
-
-if TYPE_CHECKING:
-    from smb3server.state.session import Session
 
 _IDS = IdMap()
-_NOBODY = Identity("", anonymous=True)
 _SACL_CONTROL = int(
     Control.SACL_PRESENT
     | Control.SACL_DEFAULTED
@@ -54,20 +49,14 @@ def _token(account: Sid, own: User | None, acting: User, guest: bool, anonymous:
     return Token(user, frozenset(sids), _IDS.group_sid(acting.gid))
 
 
-def token_of(session: Session, user: User | None) -> Token:
-    """``user`` are the POSIX credentials that files are accessed with; None: the server's own, which all share.
+def token_for(identity: Identity, account: Sid, user: User | None) -> Token:
+    """Make the token of a user who acts on files with the POSIX credentials ``user``; None means the server's own,
+    which all such users share. ``account`` is the SID of the identity itself.
 
-    ``Token.user``, whom new files belong to, is the host's user if the session's user has that one alone, else the
-    account (or the guest, or the principal). ``Token.sids`` has both."""
-    identity = session.identity or _NOBODY
-    known = session.token
-    if known is not None and known[0] is identity and known[1] is user:
-        return known[2]
+    ``Token.user``, whom new files belong to, is the host's user if this identity is the only one to act as it, else
+    the account (or the guest, or the principal). ``Token.sids`` has both."""
     acting = user or User(os.geteuid(), os.getegid(), shared=True)
-    account = session.server.accounts.identity_sid(identity)
-    token = _token(account, identity.user, acting, identity.guest, identity.anonymous)
-    session.token = (identity, user, token)
-    return token
+    return _token(account, identity.user, acting, identity.guest, identity.anonymous)
 
 
 @functools.lru_cache(maxsize=4096)

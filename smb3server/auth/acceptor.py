@@ -17,6 +17,7 @@ from spnego._context import GSSMech
 from spnego._spnego import NegTokenInit
 from spnego.exceptions import SpnegoError
 
+from smb3server.access.identity import Identity
 from smb3server.auth.exchange import AP_REQ, Exchange, Mechanism
 from smb3server.auth.guessing import Guesses, LogonDelayed
 from smb3server.auth.ntlm import NtlmAcceptor
@@ -24,7 +25,6 @@ from smb3server.auth.ntlm_logon import LogonError, NtlmLogon
 from smb3server.auth.principals import Principals
 from smb3server.auth.spnego_tokens import KERBEROS, MS_KERBEROS, NTLM, gss_mechanism
 from smb3server.auth.users import UserDatabase
-from smb3server.state.session import Identity
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.errors import DecodeError
 

@@ -23,9 +23,8 @@ from smb3server.access.descriptor import ANONYMOUS, Sid
 from smb3server.backends.base import User
 
 if TYPE_CHECKING:
-    from smb3server.auth.users import Account
-    from smb3server.server.server import Server
-    from smb3server.state.session import Identity, Session
+    from smb3server.access.identity import Identity
+    from smb3server.auth.users import Account, UserDatabase
 
 UNIX_USER, UNIX_GROUP = "Unix User", "Unix Group"
 _NT, _UNIX = 5, 22
@@ -84,26 +83,27 @@ _BY_NAME = {entry.name.casefold(): entry for entry in WELL_KNOWN if entry.name}
 
 
 class Accounts:
-    """Of one server; always as its users are now."""
+    """The accounts of one server and its domain; always as ``users`` is now."""
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self.domain_seed = b""
-        """12 bytes that make the SIDs of the domain; empty: those of the server's GUID."""
+    def __init__(self, users: UserDatabase, domain: str, domain_seed: bytes, *, guests_may_ask: bool) -> None:
+        """``domain`` is the server's name. ``guests_may_ask`` lets those who have proven nothing look up names."""
+        self._users = users
+        self.domain = domain
+        self.domain_seed = domain_seed
+        """12 bytes that make the SIDs of the domain."""
+        self._guests_may_ask = guests_may_ask
         self._principals: dict[Sid, Identity] = {}
         """Those seen without an account, latest last."""
 
-    def may_be_asked_by(self, session: Session) -> bool:
-        """Who has proved nothing learns no names of accounts, nor of the host's users."""
-        return not (session.is_guest or session.is_anonymous) or self._server.settings.guests_see_accounts
-
-    @property
-    def domain(self) -> str:
-        return self._server.settings.server_name
+    def may_be_asked_by(self, identity: Identity | None) -> bool:
+        """Return whether a user may look up names of accounts and of the host's users: one who has proven nothing may
+        not, unless the settings say so."""
+        proven = identity is not None and not identity.guest and not identity.anonymous
+        return proven or self._guests_may_ask
 
     @property
     def domain_sid(self) -> Sid:
-        return Sid(_NT, (21, *struct.unpack("<III", self.domain_seed or self._server.server_guid[:12])))
+        return Sid(_NT, (21, *struct.unpack("<III", self.domain_seed)))
 
     def account_sid(self, name: str) -> Sid:
         return self._of_domain(rid(name))
@@ -137,11 +137,11 @@ class Accounts:
         domain, subs = self.domain_sid.sub_authorities, sid.sub_authorities
         if sid.authority != _NT or subs[:-1] != domain:
             return None
-        return next((account.user for account in self._server.users if rid(account.name) == subs[-1]), None)
+        return next((account.user for account in self._users if rid(account.name) == subs[-1]), None)
 
     def users(self) -> Iterator[tuple[int, Account]]:
         """RID and account, ordered by name."""
-        for account in sorted(self._server.users, key=lambda account: account.name.casefold()):
+        for account in sorted(self._users, key=lambda account: account.name.casefold()):
             yield rid(account.name), account
 
     def by_sid(self, sid: Sid) -> Known | None:
@@ -174,7 +174,7 @@ class Accounts:
         if domain in ("", "nt authority", "builtin") and folded in _BY_NAME:
             return _BY_NAME[folded]
         if domain in ("", self.domain.casefold(), "workgroup"):
-            account = self._server.users.find(name)
+            account = self._users.find(name)
             if account is not None:
                 return self._known(account, self.sid_of(account))
             if folded == _GUEST.casefold():
@@ -186,7 +186,7 @@ class Accounts:
 
     def _unix(self, sid: Sid, kind: int, number: int) -> Known | None:
         if kind == 1:
-            for account in self._server.users:
+            for account in self._users:
                 if account.user is not None and account.user.uid == number:
                     return self._known(account, sid)
             with contextlib.suppress(KeyError, OverflowError):

@@ -14,8 +14,8 @@ from spnego._ntlm import NTLMProxy
 from spnego._ntlm_raw.messages import NegotiateFlags
 from spnego.exceptions import InvalidTokenError, NegotiateOptions
 
+from smb3server.access.identity import Identity
 from smb3server.auth.ntlm_logon import NtlmLogon
-from smb3server.state.session import Identity
 
 
 class NtlmAcceptor(NTLMProxy):  # type: ignore[misc]

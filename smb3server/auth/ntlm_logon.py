@@ -12,11 +12,11 @@ import os
 from spnego._ntlm_raw.crypto import rc4init, rc4k, sealkey, signkey
 from spnego._ntlm_raw.security import sign
 
+from smb3server.access.identity import Identity
 from smb3server.auth import ntlm_messages as messages
 from smb3server.auth.guessing import Guesses, LogonDelayed, LogonRefused
 from smb3server.auth.ntlm_messages import CLIENT_CHALLENGE_SIZE, MIC_OFFSET, MIC_SIZE, PROOF_SIZE, Authenticate, Flags
 from smb3server.auth.users import Account, UserDatabase
-from smb3server.state.session import Identity
 
 _UNICODE = int(Flags.UNICODE)
 _KEY_EXCHANGE = int(Flags.KEY_EXCHANGE)

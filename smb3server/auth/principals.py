@@ -6,8 +6,8 @@ import re
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from smb3server.access.identity import Identity
 from smb3server.auth.users import UserDatabase
-from smb3server.state.session import Identity
 
 if TYPE_CHECKING:
     from smb3server.backends.base import User

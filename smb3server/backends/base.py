@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-Buffer = bytes | bytearray | memoryview
+from smbdirect.codec import Buffer
+
 Path = tuple[str, ...]
 """Components below the share's root, in any case; () is the root itself."""
 
@@ -120,7 +121,9 @@ class OpenRequest:
 
 
 class Handle(ABC):
-    """An open file, stream or directory. Keeps working after renames, by whomever."""
+    """An open file, stream or directory. It keeps working when somebody renames the file."""
+
+    __slots__ = ()
 
     key: FileKey
     stream: str

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from smb3server.dispatch.request import Interim, Pending, Request, Response, handles
 from smb3server.dispatch.waiting import answer
 from smb3server.files.caching import LEVEL_STATES, Caching, Lease, Oplock
-from smb3server.state.open import Open, find_open
+from smb3server.state.objects import Open
+from smb3server.state.open import find_open
 from smb3server.wire.header import Command
 from smb3server.wire.oplock_break import (
     LEASE_BREAK,
@@ -33,7 +34,7 @@ def acknowledge(request: Request) -> Response | Pending:
     return _acknowledge_oplock(request, record)
 
 
-def _after_writes(request: Request, caching: Caching, act: Callable[[], Response]) -> Response | Pending:
+def _after_writes(request: Request, caching: Caching[Open], act: Callable[[], Response]) -> Response | Pending:
     """``act``, at once or when the writes received so far are stored."""
     if not caching.after_arrivals(lambda: answer(pending, act)):
         return act()
@@ -52,7 +53,7 @@ def _acknowledge_oplock(request: Request, record: OplockBreak) -> Response | Pen
     return _after_writes(request, oplock.caching, lambda: _end_oplock_break(found, oplock, record))
 
 
-def _end_oplock_break(found: Open, oplock: Oplock, record: OplockBreak) -> Response:
+def _end_oplock_break(found: Open, oplock: Oplock[Open], record: OplockBreak) -> Response:
     if not oplock.breaking:
         raise StatusError(NtStatus.INVALID_OPLOCK_PROTOCOL)
     if record.oplock_level not in (OplockLevel.NONE, OplockLevel.II):
@@ -69,13 +70,13 @@ def _end_oplock_break(found: Open, oplock: Oplock, record: OplockBreak) -> Respo
 def _acknowledge_lease(request: Request, record: LeaseBreak) -> Response | Pending:
     """3.3.5.22.2."""
     connection = request.connection
-    lease = connection.server.file_table.leases.find(connection.client_guid, record.lease_key)
+    lease = request.server.file_table.leases.find(connection.client_guid, record.lease_key)
     if lease is None:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
     return _after_writes(request, lease.caching, lambda: _end_lease_break(lease, record))
 
 
-def _end_lease_break(lease: Lease, record: LeaseBreak) -> Response:
+def _end_lease_break(lease: Lease[Open], record: LeaseBreak) -> Response:
     if not lease.breaking:
         raise StatusError(NtStatus.UNSUCCESSFUL)
     if not lease.acknowledge(record.lease_state):

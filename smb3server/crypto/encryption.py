@@ -14,8 +14,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import GCM
 
 from smb3server.crypto.algorithms import Cipher
-from smb3server.dispatch.request import Buffer
-from smbdirect.codec import Codec
+from smbdirect.codec import Buffer, Codec
 
 TRANSFORM_PROTOCOL_ID = b"\xfdSMB"
 TRANSFORM_SIZE = 52

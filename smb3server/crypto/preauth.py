@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
-from smb3server.dispatch.request import Buffer
+from smbdirect.codec import Buffer
 
 INITIAL_HASH = bytes(64)
 

@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.cmac import CMAC
 
 from smb3server.crypto.algorithms import SigningAlgorithm
-from smb3server.dispatch.request import Buffer
 from smb3server.wire.header import SIGNATURE_OFFSET, Command
+from smbdirect.codec import Buffer
 
 _MESSAGE_ID = struct.Struct("<Q")
 _GMAC_NONCE = struct.Struct("<QI")

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from smb3server.access.identity import Identity
 from smb3server.files.caching import Lease, Oplock
-from smb3server.state.session import Identity
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Path
-    from smb3server.state.open import Open
+    from smb3server.state.objects import Open
 
 FORMAT = 2
 _READABLE = (1, 2)
@@ -128,7 +128,7 @@ def snapshot(entry: Open) -> bytes:
     return json.dumps(record, separators=(",", ":")).encode()
 
 
-def _caching(holder: Lease | Oplock | None) -> CachingRecord | None:
+def _caching(holder: Lease[Open] | Oplock[Open] | None) -> CachingRecord | None:
     if holder is None:
         return None
     common = (holder.state, holder.breaking, holder.requested, holder.required)

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from smb3server.access import masks
-from smb3server.access.caller import caller_of
+from smb3server.access.identity import Identity
 from smb3server.backends.base import Disposition, Handle, Kind, OpenRequest
 from smb3server.backends.deferred import DeferredHandle
 from smb3server.files import host_locks
@@ -27,10 +27,9 @@ from smb3server.files.locks import Lock
 from smb3server.persistence.records import CachingRecord, OpenRecord, opens_prefix, parse
 from smb3server.persistence.store import Delete, Entry, StoreError
 from smb3server.process import garbage as collector
+from smb3server.state.caller import caller_of
 from smb3server.state.durable import Durability
-from smb3server.state.open import Open
-from smb3server.state.session import Identity, Session, SessionState
-from smb3server.state.tree import TreeConnect
+from smb3server.state.objects import Open, Session, SessionState, TreeConnect
 from smb3server.wire.create import Access, CreateAction, CreateOptions
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from smb3server.persistence.journal import Domain
     from smb3server.server.server import Server
     from smb3server.state.connection import Connection
-    from smb3server.state.tree import Share
+    from smb3server.state.share import Share
 
 log = logging.getLogger(__name__)
 
@@ -122,8 +121,7 @@ def restore_open(server: Server, share: Share, backend: Backend, record: OpenRec
     entry.path = record.path
     entry.is_directory = record.is_directory
     entry.handle = handle
-    deferred: object = handle
-    if isinstance(deferred, DeferredHandle):
+    if isinstance(handle, DeferredHandle):
         server.dormant_opens += 1
     else:
         entry.descriptor = None if entry.is_directory else handle.fileno()
@@ -137,7 +135,7 @@ def restore_open(server: Server, share: Share, backend: Backend, record: OpenRec
     file.delete_pending = file.delete_pending or record.delete_pending
     for lock in record.locks:
         file.locks.add(Lock(entry, *lock))
-        if not host_locks.take(entry, *lock):
+        if not host_locks.take(entry.descriptor if entry.tree.share.posix_locks else None, *lock):
             log.warning("%s: a program of the host has a lock that a client holds", "/".join(record.path))
     if record.caching is not None:
         _restore_caching(file, entry, record.caching)
@@ -199,7 +197,7 @@ def _handle_of(backend: Backend, entry: Open, record: OpenRecord) -> Handle:
         remembered = backend.remember(wanted)
         if remembered is not None:
             _check_kind(remembered.kind, record)
-            return cast("Handle", DeferredHandle(remembered, lambda found: checked(found.open(wanted))))
+            return DeferredHandle(remembered, lambda found: checked(found.open(wanted)))
     return checked(backend.open(wanted))
 
 
@@ -219,9 +217,9 @@ def _check_kind(kind: Kind, record: OpenRecord) -> None:
         raise FileNotFoundError("a directory has the name now")
 
 
-def _restore_caching(file: File, entry: Open, record: CachingRecord) -> None:
+def _restore_caching(file: File[Open], entry: Open, record: CachingRecord) -> None:
     """A break that was under way begins again when the client is back."""
-    holder: Lease | Oplock
+    holder: Lease[Open] | Oplock[Open]
     if record.key:
         key, client_guid = bytes.fromhex(record.key), bytes.fromhex(record.client_guid)
         lease = file.table.leases.find(client_guid, key)

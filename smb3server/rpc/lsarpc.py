@@ -13,7 +13,7 @@ from smb3server.rpc.dcerpc import Interface
 from smb3server.rpc.handles import NULL_HANDLE, Handles
 from smb3server.rpc.ndr import operation, wire_uuid
 from smb3server.server.server import Server
-from smb3server.state.session import Session
+from smb3server.state.objects import Session
 from smb3server.wire.status import NtStatus
 
 UUID = wire_uuid("12345778-1234-ABCD-EF00-0123456789AB")
@@ -99,7 +99,7 @@ class _Service:
         self.handles = Handles()
 
     def _open(self, answer: Any) -> Any:
-        if not self.accounts.may_be_asked_by(self.session):
+        if not self.accounts.may_be_asked_by(self.session.identity):
             answer["PolicyHandle"] = NULL_HANDLE
             answer["ErrorCode"] = NtStatus.ACCESS_DENIED
             return answer

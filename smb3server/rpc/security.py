@@ -12,9 +12,9 @@ from spnego import ContextReq
 from spnego.exceptions import SpnegoError
 from spnego.iov import BufferType
 
+from smb3server.access.identity import Identity
 from smb3server.auth.acceptor import Acceptor
 from smb3server.auth.ntlm import NtlmAcceptor
-from smb3server.state.session import Identity
 from smb3server.wire.status import StatusError
 from smbdirect.codec import Codec
 

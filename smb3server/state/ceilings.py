@@ -23,7 +23,7 @@ LEAST = 16
 
 
 class Who(Protocol):
-    """What tells users apart (``session.Identity``)."""
+    """What tells users apart (``access.identity.Identity``)."""
 
     @property
     def guest(self) -> bool: ...

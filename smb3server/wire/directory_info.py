@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from smb3server.wire.fields import decode_name
 from smb3server.wire.file_info import FileInfoClass, chain
 from smbdirect.codec import Buffer
 from smbdirect.errors import DecodeError
-
-if TYPE_CHECKING:
-    from smb3server.backends.base import FileInfo
 
 ATTRIBUTE_REPARSE_POINT = 0x400
 
@@ -30,16 +27,48 @@ _ID_EXTD = struct.Struct("<IIqqqqqqIIIIQQ")
 _ID_EXTD_BOTH = struct.Struct("<IIqqqqqqIIIIQQBB24s")
 _NEXT = struct.Struct("<I")
 
-Encoder = Callable[["FileInfo", bytes, int], bytes]
-"""(info, name in UTF-16LE, FileId) -> the entry's fixed part."""
+
+class Metadata(Protocol):
+    """What the levels say of a file. Times are FILETIMEs, sizes bytes."""
+
+    @property
+    def creation_time(self) -> int: ...
+
+    @property
+    def last_access_time(self) -> int: ...
+
+    @property
+    def last_write_time(self) -> int: ...
+
+    @property
+    def change_time(self) -> int: ...
+
+    @property
+    def end_of_file(self) -> int: ...
+
+    @property
+    def allocation_size(self) -> int: ...
+
+    @property
+    def attributes(self) -> int: ...
+
+    @property
+    def ea_size(self) -> int: ...
+
+    @property
+    def reparse_tag(self) -> int: ...
 
 
-def _ea_size(info: FileInfo) -> int:
+Encoder = Callable[[Metadata, bytes, int], bytes]
+"""(metadata, name in UTF-16LE, FileId) -> the entry's fixed part."""
+
+
+def _ea_size(info: Metadata) -> int:
     """Where the level has no field of its own for it, a reparse point's tag takes EaSize's place (2.4.8)."""
     return info.reparse_tag if info.attributes & ATTRIBUTE_REPARSE_POINT else info.ea_size
 
 
-def _directory(i: FileInfo, name: bytes, file_id: int) -> bytes:
+def _directory(i: Metadata, name: bytes, file_id: int) -> bytes:
     return _DIRECTORY.pack(
         0,
         0,
@@ -54,11 +83,11 @@ def _directory(i: FileInfo, name: bytes, file_id: int) -> bytes:
     )
 
 
-def _full(i: FileInfo, name: bytes, file_id: int) -> bytes:
+def _full(i: Metadata, name: bytes, file_id: int) -> bytes:
     return _directory(i, name, file_id) + _NEXT.pack(_ea_size(i))
 
 
-def _id_full(i: FileInfo, name: bytes, file_id: int) -> bytes:
+def _id_full(i: Metadata, name: bytes, file_id: int) -> bytes:
     return _ID_FULL.pack(
         0,
         0,
@@ -76,7 +105,7 @@ def _id_full(i: FileInfo, name: bytes, file_id: int) -> bytes:
     )
 
 
-def _both(i: FileInfo, name: bytes, file_id: int) -> bytes:
+def _both(i: Metadata, name: bytes, file_id: int) -> bytes:
     return _BOTH.pack(
         0,
         0,
@@ -95,7 +124,7 @@ def _both(i: FileInfo, name: bytes, file_id: int) -> bytes:
     )
 
 
-def _id_both(i: FileInfo, name: bytes, file_id: int) -> bytes:
+def _id_both(i: Metadata, name: bytes, file_id: int) -> bytes:
     return _ID_BOTH.pack(
         0,
         0,
@@ -116,11 +145,11 @@ def _id_both(i: FileInfo, name: bytes, file_id: int) -> bytes:
     )
 
 
-def _names(i: FileInfo, name: bytes, file_id: int) -> bytes:
+def _names(i: Metadata, name: bytes, file_id: int) -> bytes:
     return _NAMES.pack(0, 0, len(name))
 
 
-def _id_extd(i: FileInfo, name: bytes, file_id: int) -> bytes:
+def _id_extd(i: Metadata, name: bytes, file_id: int) -> bytes:
     return _ID_EXTD.pack(
         0,
         0,
@@ -139,7 +168,7 @@ def _id_extd(i: FileInfo, name: bytes, file_id: int) -> bytes:
     )
 
 
-def _id_extd_both(i: FileInfo, name: bytes, file_id: int) -> bytes:
+def _id_extd_both(i: Metadata, name: bytes, file_id: int) -> bytes:
     return _id_extd(i, name, file_id) + struct.pack("<BB24s", 0, 0, b"")
 
 
@@ -185,7 +214,7 @@ class Packer:
         self.has_short_names = self._short_at > 0
         self._last = 0
 
-    def add(self, info: FileInfo, name: bytes, file_id: int, short: bytes = b"") -> bool:
+    def add(self, info: Metadata, name: bytes, file_id: int, short: bytes = b"") -> bool:
         """Append an entry, its names in UTF-16LE (``short`` only where the level has it); False, with nothing changed,
         if it does not fit."""
         buffer = self.buffer

@@ -9,9 +9,8 @@ from typing import Annotated, NamedTuple
 
 from construct import Bytes, Int16ul, Int32ul, Int64ul
 
-from smb3server.dispatch.request import Buffer
 from smb3server.wire.header import HEADER_SIZE
-from smbdirect.codec import Codec
+from smbdirect.codec import Buffer, Codec
 from smbdirect.errors import DecodeError
 
 

@@ -1,4 +1,4 @@
-"""The contract every RDMA provider keeps; ``tests/providers`` runs one suite over all of them.
+"""The contract every RDMA provider keeps; ``tests/smbdirect/contract`` runs one suite over all of them.
 
 Verbs-like and asynchronous, on one event loop's thread. Completions are delivered in batches by callback.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 from pathlib import Path
 
-from tests.ha.process import PASSWORD, USER, ServerProcess
+from tests.lab.process import PASSWORD, USER, ServerProcess
 from tools.failover.client import BLOCK, block, check, percentiles
 from tools.failover.crowd import Options, Outcome, work
 

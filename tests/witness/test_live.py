@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.witness.live import (
+from tests.lab.witness_live import (
     AVAILABLE,
     CLIENT_MOVE,
     IP_CHANGE,

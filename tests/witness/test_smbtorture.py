@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.witness.clusapi import Resource
+from tests.lab.clusapi import Resource
 from tests.witness.conftest import NET_NAME, PASSWORD, USER, Running, settings
-from tools import own_user
+from tools.support import own_user
 from witness.registrations import Limits
 
 pytestmark = [

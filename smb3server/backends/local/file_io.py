@@ -8,8 +8,8 @@ import os
 import struct
 from collections.abc import Iterator, Sequence
 
-from smb3server.backends.base import Buffer
 from smb3server.backends.local import syscalls
+from smbdirect.codec import Buffer
 
 _IOV_MAX = 1024
 _FICLONERANGE = 0x4020940D

@@ -13,7 +13,6 @@ from smb3server.backends import attributes as attr
 from smb3server.backends import filetime, names
 from smb3server.backends.base import (
     Backend,
-    Buffer,
     Change,
     DirectoryEntry,
     Disposition,
@@ -30,6 +29,7 @@ from smb3server.backends.base import (
 )
 from smb3server.backends.local import file_io, reparse
 from smb3server.backends.memory.nodes import BLOCK, VOLUME, Data, Entry, Node, checked_descriptor, now
+from smbdirect.codec import Buffer
 
 _ZERO_BLOCK = bytes(BLOCK)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from smb3server.access import decide, masks, tokens
 from smb3server.access import of_handle as security_info
-from smb3server.access.caller import Caller, caller_of
+from smb3server.access.caller import Caller
 from smb3server.access.decide import Wanted
 from smb3server.access.descriptor import unpack
 from smb3server.backends.attributes import COMPRESSED
@@ -31,11 +31,13 @@ from smb3server.backends.base import (
 from smb3server.dispatch.long_work import Steps
 from smb3server.dispatch.reserving import reserve
 from smb3server.dispatch.waiting import MustWait
-from smb3server.files import notify, symlinks
+from smb3server.files import symlinks
 from smb3server.files.caching import Lease
 from smb3server.files.file import LEASE_STAT_ACCESS, STAT_ACCESS, File, FileTable
+from smb3server.state import change_reports
+from smb3server.state.caller import caller_of
 from smb3server.state.durable import forget_ghosts, held_for_owner
-from smb3server.state.open import Open
+from smb3server.state.objects import Open
 from smb3server.wire import create_contexts as contexts
 from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import Access, CreateAction, CreateDisposition, CreateOptions, CreateRequest
@@ -85,7 +87,7 @@ class Opening:
     first: bool = True
     info: FileInfo | None = None
     action: CreateAction = CreateAction.OPENED
-    lease: Lease | None = None
+    lease: Lease[Open] | None = None
     maximal: int = 0
     free: Callable[[], None] | None = field(default=None, init=False)
     """What is left to do of an overwriting, on a worker."""
@@ -107,7 +109,7 @@ class Opening:
         """Return the open. Raises what ``waiting.Attempt`` may raise, ``StatusError`` and ``OSError``; nothing stays
         behind then."""
         tree = self.request.tree
-        if tree is not None and self.request.connection.server.has_lost(tree.share):
+        if tree is not None and self.request.server.has_lost(tree.share):
             raise StatusError(NtStatus.NETWORK_NAME_DELETED)
         self.backend.defer_reading = True
         try:
@@ -330,15 +332,15 @@ class Opening:
         self._wait_for_deletion(file)
         return NtStatus.DELETE_PENDING
 
-    def _wait_for_deletion(self, file: File) -> None:
+    def _wait_for_deletion(self, file: File[Open]) -> None:
         """Raises ``MustWait`` while clients that keep a deleted file open for caching are asked to let go. Windows
         answers DELETE_PENDING, which reaches an application that has just removed the file and makes it anew."""
         if file.delete_pending and any(holder.breaking for holder in file.caching.others(self.own_lease())):
             raise MustWait(file.caching)
 
     @property
-    def _table(self) -> FileTable:
-        return self.request.connection.server.file_table
+    def _table(self) -> FileTable[Open]:
+        return self.request.server.file_table
 
     # Opening it
 
@@ -347,7 +349,7 @@ class Opening:
         follow = not self.record.create_options & CreateOptions.OPEN_REPARSE_POINT
         if info.reparse_tag == symlinks.TAG_SYMLINK and follow and not handle.created:
             raise symlinks.stopped(handle, ())
-        if self.request.connection.server.dormant_opens:
+        if self.request.server.dormant_opens:
             forget_ghosts(self._table.find(handle.key, self.stream))
         file = self._table.get(handle.key, self.stream)
         try:
@@ -360,7 +362,7 @@ class Opening:
                 self.action = CreateAction.CREATED
                 if self._descriptor is not None and tokens.has_dacl(self._descriptor) and handle.file_created:
                     dacl = int(SecurityInformation.DACL)
-                    accounts = self.request.connection.server.accounts
+                    accounts = self.request.server.accounts
                     security_info.to_host(handle, security_info.current_descriptor(handle), dacl, self.caller, accounts)
                 if self.record.create_options & CreateOptions.NO_COMPRESSION and info.attributes & COMPRESSED:
                     # Inherited from the directory.
@@ -396,7 +398,7 @@ class Opening:
             raise StatusError(NtStatus.DELETE_PENDING)
         return decide.grant_new_stream(self.wanted, self.maximal, self._attributes_of(handle, info))
 
-    def _check_existing(self, handle: Handle, info: FileInfo, file: File) -> int:
+    def _check_existing(self, handle: Handle, info: FileInfo, file: File[Open]) -> int:
         """MS-FSA 2.1.5.1.2; the granted access."""
         if file.delete_pending or self._base_pending(handle):
             self._wait_for_deletion(file)
@@ -424,7 +426,7 @@ class Opening:
         base = self._table.find(handle.key)
         return base is not None and base.delete_pending
 
-    def own_lease(self) -> Lease | None:
+    def own_lease(self) -> Lease[Open] | None:
         wanted = self.wanted_lease
         if wanted is None:
             return None
@@ -444,7 +446,7 @@ class Opening:
             return None
         return self.request.connection.client_guid, wanted.parent_lease_key
 
-    def _share(self, file: File, granted: int) -> None:
+    def _share(self, file: File[Open], granted: int) -> None:
         """Sharing violations and oplock breaks: MS-FSA 2.1.5.1.2.2, 2.1.4.12."""
         sharing = granted | (int(Access.WRITE_DATA) if self.overwrites else 0)
         if self.request.connection.dialect >= Dialect.SMB_3_0 and any(held_for_owner(entry) for entry in file.opens):
@@ -500,12 +502,12 @@ class Opening:
             return None
         return reserve(opened, wanted.allocation_size)
 
-    def _register(self, handle: Handle, file: File, granted: int) -> Open:
+    def _register(self, handle: Handle, file: File[Open], granted: int) -> Open:
         request, record = self.request, self.record
         session, tree = request.session, request.tree
         if session is None or tree is None:
             raise StatusError(NtStatus.USER_SESSION_DELETED)
-        server = request.connection.server
+        server = request.server
         opened = Open(server.new_file_id(), session, tree)
         opened.granted_access = granted
         opened.max_offset = self.backend.max_file_size
@@ -530,11 +532,11 @@ class Opening:
 
     def _report(self, opened: Open) -> None:
         """Change notification, and what leases on the directory promise (MS-FSA 2.1.4.1)."""
-        if self.action == CreateAction.OPENED or not notify.somebody_listens(opened):
+        if self.action == CreateAction.OPENED or not change_reports.somebody_listens(opened):
             return
         if self.stream:
             created = self.action == CreateAction.CREATED
-            notify.report(
+            change_reports.report(
                 opened,
                 self.path,
                 Action.ADDED_STREAM if created else Action.MODIFIED_STREAM,
@@ -543,7 +545,7 @@ class Opening:
             )
         elif self.action == CreateAction.CREATED:
             kind = NotifyFilter.DIR_NAME if opened.is_directory else NotifyFilter.FILE_NAME
-            notify.report(opened, self.path, Action.ADDED, kind)
+            change_reports.report(opened, self.path, Action.ADDED, kind)
         else:
             changed = NotifyFilter.ATTRIBUTES | NotifyFilter.SIZE | NotifyFilter.LAST_WRITE
-            notify.report(opened, self.path, Action.MODIFIED, changed)
+            change_reports.report(opened, self.path, Action.MODIFIED, changed)

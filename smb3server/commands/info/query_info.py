@@ -10,7 +10,8 @@ from smb3server.access.of_handle import query_security
 from smb3server.commands.info.file_levels import FILE_LEVELS, PIPE_LEVELS
 from smb3server.commands.info.fs_levels import FS_LEVELS
 from smb3server.dispatch.request import Request, Response, handles
-from smb3server.state.open import Open, find_open
+from smb3server.state.objects import Open
+from smb3server.state.open import find_open
 from smb3server.wire.create import Access
 from smb3server.wire.file_info import EaEntry, FileInfoClass, decode_get_eas, encode_eas
 from smb3server.wire.fs_info import FsInfoClass
@@ -140,7 +141,9 @@ def _query_security(request: Request, opened: Open, query: QueryInfoRequest, dat
     """3.3.5.20.3."""
     wanted = query.additional_information
     required.check_query_security(opened.granted_access, wanted)
-    descriptor = query_security(opened, wanted)
+    if opened.handle is None:
+        raise StatusError(NtStatus.NOT_SUPPORTED)
+    descriptor = query_security(opened.handle, wanted)
     if len(descriptor) > query.output_buffer_length:
         raise StatusError(NtStatus.BUFFER_TOO_SMALL, _SIZE.pack(len(descriptor)))
     return _reply(descriptor, query.output_buffer_length)

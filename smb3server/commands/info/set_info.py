@@ -14,8 +14,11 @@ from smb3server.dispatch.long_work import run_steps
 from smb3server.dispatch.request import Pending, Request, Response, handles
 from smb3server.dispatch.reserving import reserve
 from smb3server.dispatch.stable_storage import after_flush
-from smb3server.files import notify, write_times
-from smb3server.state.open import Open, find_open
+from smb3server.files import write_times
+from smb3server.state import change_reports
+from smb3server.state.caller import caller_of
+from smb3server.state.objects import Open
+from smb3server.state.open import find_open
 from smb3server.wire import file_info as wire
 from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.file_info import DispositionFlags, FileInfoClass
@@ -97,10 +100,10 @@ def _set_file(request: Request, opened: Open, wanted: SetInfoRequest, data: memo
 def report(opened: Open, completion_filter: int) -> None:
     """Tell watchers that the file, or its stream, was modified."""
     handle = handle_of(opened)
-    if not notify.somebody_listens(opened):
+    if not change_reports.somebody_listens(opened):
         return
     action = Action.MODIFIED_STREAM if handle.stream else Action.MODIFIED
-    notify.report(opened, handle.path, action, completion_filter, handle.stream)
+    change_reports.report(opened, handle.path, action, completion_filter, handle.stream)
 
 
 # Levels
@@ -179,7 +182,7 @@ def _set_disposition(opened: Open, delete: bool, flags: int) -> None:
     file.mark(opened)
     _store_deletion(opened, None, before)
     if opened.is_directory:
-        notify.directory_deleted(opened.tree.share, handle.path)
+        opened.tree.share.notify.directory_deleted(handle.path)
 
 
 def _store_deletion(opened: Open, on_close: bool | None, pending: bool | None) -> None:
@@ -268,7 +271,7 @@ def _report_size(opened: Open) -> None:
 
 def _data_changes(opened: Open) -> None:
     if opened.file is not None:
-        opened.file.data_changes(opened)
+        opened.file.data_changes(opened.caching)
 
 
 def _valid_data_length(request: Request, opened: Open, data: memoryview) -> None:
@@ -356,6 +359,16 @@ def _set_security(opened: Open, wanted: SetInfoRequest, data: memoryview) -> Res
     """3.3.5.21.3."""
     which = wanted.additional_information
     required.check_set_security(opened.granted_access, which)
-    set_security(opened, which, data)
+    if opened.handle is None:
+        raise StatusError(NtStatus.NOT_SUPPORTED)
+    session, tree = opened.session, opened.tree
+    set_security(
+        opened.handle,
+        which,
+        data,
+        caller_of(session, tree),
+        session.server.accounts,
+        keep_inherited_flag=tree.share.keep_inherited_flag,
+    )
     report(opened, NotifyFilter.SECURITY)
     return done()

@@ -1,7 +1,7 @@
 """The part of libibverbs' and librdmacm's binary interface that is used here (rdma-core 44, stable since 2006).
 
 Control structures are ctypes; the ones of the data path are packed by ``struct`` straight into reusable memory.
-``tests/unit/test_verbs_abi.py`` holds every offset against the installed headers where a compiler is present.
+``tests/smbdirect/verbs/test_abi.py`` holds every offset against the installed headers where a compiler is present.
 """
 
 from __future__ import annotations

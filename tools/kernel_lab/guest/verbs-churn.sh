@@ -1,8 +1,8 @@
 # args: siw|rxe IP. CHURN connections (1000) between two endpoints of ours on the kernel's RDMA device come and go in all ways there are.
-# What is left is counted in the process (tests/providers/test_churn.py) and in the kernel's RDMA subsystem.
+# What is left is counted in the process (tests/smbdirect/contract/test_churn.py) and in the kernel's RDMA subsystem.
 . /out/lib.sh
 ck verbs_device $1; [ $fail = 0 ] || exit 1
 rdma resource > /tmp/before; cat /tmp/before
-ck t host_python -m pytest -q -p no:cacheprovider --timeout=0 -m "''" -k "'verbs and ten_thousand'" tests/providers/test_churn.py
+ck t host_python -m pytest -q -p no:cacheprovider --timeout=0 -m "''" -k "'verbs and ten_thousand'" tests/smbdirect/contract/test_churn.py
 rdma resource > /tmp/after; cat /tmp/after; ck cmp /tmp/before /tmp/after
 exit $fail

@@ -1,1 +1,0 @@
-"""Attacks on a server, each of which must fail."""

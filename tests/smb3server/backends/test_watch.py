@@ -1,0 +1,242 @@
+"""Changes on the host are reported (inotify)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Callable, Coroutine
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from smb3server.backends.base import Backend, Change, OpenRequest
+from smb3server.backends.local import own_changes
+from smb3server.backends.local import watch as watching
+from smb3server.backends.local.backend import LocalBackend
+from smb3server.backends.local.watch import (
+    ACTION_ADDED,
+    ACTION_LOST,
+    ACTION_MODIFIED,
+    ACTION_REMOVED,
+    ACTION_RENAMED_NEW_NAME,
+    ACTION_RENAMED_OLD_NAME,
+    CREATE,
+    NOTIFY_DATA,
+    NOTIFY_DIR_NAME,
+    NOTIFY_FILE_NAME,
+    NOTIFY_METADATA,
+    Watcher,
+)
+from tests.smb3server.backends.conftest import descriptors
+from tests.smb3server.backends.test_contract import mkdir, opened, put
+
+Seen = list[tuple[int, str]]
+
+
+class Log:
+    """Changes seen, and waiting for them."""
+
+    def __init__(self) -> None:
+        self.changes: list[Change] = []
+        self.news = asyncio.Event()
+
+    def __call__(self, change: Change) -> None:
+        self.changes.append(change)
+        self.news.set()
+
+    async def until(self, action: int, path: str) -> Change:
+        while True:
+            for change in self.changes:
+                if (change.action, "/".join(change.path)) == (action, path):
+                    return change
+            self.news.clear()
+            async with asyncio.timeout(10):
+                await self.news.wait()
+
+    def take(self) -> Seen:
+        seen = [(change.action, "/".join(change.path)) for change in self.changes]
+        self.changes.clear()
+        return seen
+
+
+def run(root: Path, body: Callable[[LocalBackend], Coroutine[Any, Any, None]]) -> None:
+    before = len(descriptors())
+    with closing(LocalBackend(root)) as store:
+        asyncio.run(body(store))
+    assert len(descriptors()) <= before, "descriptors leaked"
+
+
+def test_one_directory(tmp_path: Path) -> None:
+    (tmp_path / "D").mkdir()
+
+    async def body(store: LocalBackend) -> None:
+        log = Log()
+        with closing(store.open(OpenRequest(("d",), directory=True))) as handle:
+            stop = store.watch(handle, False, log)
+            assert stop is not None
+            (tmp_path / "D" / "f").touch()
+            assert (await log.until(ACTION_ADDED, "D/f")).filter == NOTIFY_FILE_NAME
+            (tmp_path / "D" / "f").write_text("x")
+            assert (await log.until(ACTION_MODIFIED, "D/f")).filter in (NOTIFY_DATA, NOTIFY_METADATA)
+            (tmp_path / "D" / "e").mkdir()
+            assert (await log.until(ACTION_ADDED, "D/e")).filter == NOTIFY_DIR_NAME
+            (tmp_path / "D" / "e" / "inner").touch()
+            log.take()
+            os.rename(tmp_path / "D" / "f", tmp_path / "D" / "g")
+            await log.until(ACTION_RENAMED_NEW_NAME, "D/g")
+            assert log.take() == [(ACTION_RENAMED_OLD_NAME, "D/f"), (ACTION_RENAMED_NEW_NAME, "D/g")]
+            os.rename(tmp_path / "D" / "g", tmp_path / "g")
+            await log.until(ACTION_REMOVED, "D/g")
+            os.rename(tmp_path / "g", tmp_path / "D" / "a:b")
+            await log.until(ACTION_ADDED, "D/a\uf022b")
+            os.rename(tmp_path / "D", tmp_path / "Moved")
+            os.unlink(tmp_path / "Moved" / "a:b")
+            await log.until(ACTION_REMOVED, "Moved/a\uf022b")
+            log.take()
+            stop()
+            (tmp_path / "Moved" / "late").touch()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert log.take() == []
+            stop()
+
+    run(tmp_path, body)
+
+
+def test_recursive(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "outside").mkdir()
+
+    async def body(store: LocalBackend) -> None:
+        log = Log()
+        with closing(store.open(OpenRequest((), directory=True))) as handle:
+            stop = store.watch(handle, True, log)
+            assert stop is not None
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            (tmp_path / "a" / "b" / "f").touch()
+            await log.until(ACTION_ADDED, "a/b/f")
+            (tmp_path / "new" / "deep").mkdir(parents=True)
+            (tmp_path / "new" / "deep" / "f").touch()
+            await log.until(ACTION_ADDED, "new/deep/f")
+            os.rename(tmp_path / "new", tmp_path / "a" / "moved")
+            await log.until(ACTION_ADDED, "a/moved")
+            assert (ACTION_REMOVED, "new") in log.take()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            (tmp_path / "a" / "moved" / "deep" / "g").touch()
+            await log.until(ACTION_ADDED, "a/moved/deep/g")
+            shutil.rmtree(tmp_path / "a")
+            await log.until(ACTION_REMOVED, "a")
+            log.take()
+            with closing(store.open(OpenRequest(("outside",), stream="s", disposition=2))):  # type: ignore[arg-type]
+                pass
+            (tmp_path / "last").touch()
+            await log.until(ACTION_ADDED, "last")
+            assert not any(".smb3server" in path for _, path in log.take())
+
+    run(tmp_path, body)
+
+
+def test_two_watch_the_same(tmp_path: Path) -> None:
+    async def body(store: LocalBackend) -> None:
+        first, second = Log(), Log()
+        with closing(store.open(OpenRequest((), directory=True))) as handle:
+            stop = store.watch(handle, False, first)
+            assert stop is not None
+            assert store.watch(handle, True, second) is not None
+            (tmp_path / "f").touch()
+            await first.until(ACTION_ADDED, "f")
+            await second.until(ACTION_ADDED, "f")
+            stop()
+            first.take()
+            (tmp_path / "g").touch()
+            await second.until(ACTION_ADDED, "g")
+            assert first.take() == []
+
+    run(tmp_path, body)
+
+
+def test_own_changes_are_not_told(tmp_path: Path) -> None:
+    async def body(store: LocalBackend) -> None:
+        log = Log()
+        with closing(store.open(OpenRequest((), directory=True))) as handle:
+            assert store.watch(handle, True, log) is not None
+            mkdir(store, "d")
+            (tmp_path / "made").touch()
+            await log.until(ACTION_ADDED, "made")
+            put(store, "d", "f", data=b"x", stream="s")
+            put(store, "other")
+            with opened(store, "d", "f", write=True) as file:
+                file.write_from([b"x" * 10], 0)
+                file.set_attributes(2)
+                file.set_times(last_write=1 << 56)
+                file.truncate(3)
+                file.rename(("d", "G"), False)
+                file.rename(("OTHER",), True)
+                file.link(("link",), False)
+                file.link(("LINK",), True)
+            put(store, "g")
+            with opened(store, "link") as file:
+                file.link(("G",), True)
+                file.unlink()
+            (tmp_path / "d" / "host").touch()
+            (tmp_path / "mark").touch()
+            await log.until(ACTION_ADDED, "mark")
+            await log.until(ACTION_ADDED, "d/host")
+            (tmp_path / "OTHER").unlink()
+            await log.until(ACTION_REMOVED, "OTHER")
+            names = {path for _, path in log.take()}
+            assert names <= {"made", "mark", "d/host", "OTHER"}
+
+    run(tmp_path, body)
+
+
+def test_bounds_and_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(20):
+        (tmp_path / f"d{number}").mkdir()
+
+    async def body(store: LocalBackend) -> None:
+        log = Log()
+        watcher = Watcher(store.resolver, store.own, max_watches=5)
+        try:
+            assert watcher.subscribe(list, True, log) is not None
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert len(watcher._nodes) == 5
+            overflow = watching._EVENT.pack(-1, watching._OVERFLOW, 0, 0)
+            with monkeypatch.context() as patch:
+                patch.setattr(watching.os, "read", lambda *_: overflow)
+                watcher._on_readable()
+            assert log.take() == [(ACTION_LOST, "")]
+        finally:
+            watcher.close()
+
+    run(tmp_path, body)
+
+
+def test_nothing_to_watch_with(backend: Backend) -> None:
+    with closing(backend.open(OpenRequest((), directory=True))) as handle:
+        assert backend.watch(handle, True, lambda _: None) is None, "no event loop"
+
+
+def test_a_name_that_comes_and_goes_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody watches nothing uses the expectations up: they must not pile up over the days."""
+    clock = 1000.0
+    monkeypatch.setattr("smb3server.backends.local.own_changes.time.monotonic", lambda: clock)
+    changes = own_changes.OwnChanges()
+    changes.watched = True
+    directory = os.open(tmp_path, os.O_PATH)
+    try:
+        for _ in range(10000):
+            changes.expect(directory, "lock", CREATE)
+            clock += own_changes.SECONDS / 4
+        ((key, deadlines),) = changes._expected.items()
+        assert len(deadlines) <= 5
+        assert changes.is_expected(*key)
+    finally:
+        os.close(directory)

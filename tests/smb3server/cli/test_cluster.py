@@ -1,0 +1,138 @@
+"""``smb3server cluster``: what an administrator sees and is told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from smb3server.cli.cluster import main
+from smb3server.wire.create import ShareAccess
+from tests.lab.etcd import Etcd
+from tests.lab.nodes import Node, admin, client
+from tools.cluster.etcd import free_ports
+from tools.support import own_user
+
+HELP_WORDS = ("status", "drain", "move", "move-client", "Exit status")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Etcd, dict[str, Node]]]:
+    folder = tmp_path_factory.mktemp("admin")
+    (folder / "share").mkdir()
+    etcd = Etcd(folder)
+    etcd.start()
+    services = (
+        '[[service]]\nname = "one"\nnodes = ["a", "b"]\n[[service]]\nname = "spare"\nnodes = ["nowhere"]\n'
+        f'[[share]]\nname = "data"\npath = "{folder / "share"}"\n{own_user.LINE}'
+        'continuous_availability = true\nservice = "one"\n'
+    )
+    nodes = {name: Node(folder, name, etcd.url, services) for name in ("a", "b")}
+    try:
+        for node in nodes.values():
+            node.start()
+        yield etcd, nodes
+    finally:
+        for node in nodes.values():
+            node.kill()
+        etcd.stop()
+
+
+def said(etcd: Etcd, *arguments: str) -> str:
+    done = admin(etcd.url, *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def complaint(etcd: Etcd, *arguments: str) -> str:
+    """One line, and no traceback."""
+    done = admin(etcd.url, *arguments)
+    assert done.returncode == 1 and not done.stdout
+    assert done.stderr.startswith("smb3server cluster: ") and done.stderr.count("\n") == 1
+    return done.stderr
+
+
+def test_status(cluster: tuple[Etcd, dict[str, Node]]) -> None:
+    """Who has what, since when, how many clients; nodes that are up, that drain, that do not answer."""
+    etcd, nodes = cluster
+
+    async def body() -> None:
+        share = client(list(nodes.values()))
+        file = await share.open("f", share=int(ShareAccess.READ))
+        found = json.loads(await asyncio.to_thread(said, etcd, "status", "--json"))
+        a, b = found["nodes"]
+        assert (a["name"], a["draining"], a["answers"], b["name"]) == ("a", False, True, "b")
+        assert 0 <= a["lease_left"] <= 2
+        one, spare = found["services"]
+        assert (one["name"], one["node"], one["serving"], one["clients"], one["opens"]) == ("one", "a", True, 1, 1)
+        assert 0 <= one["seconds"] < 60
+        assert (spare["name"], spare["node"], spare["clients"]) == ("spare", None, None)
+        text = await asyncio.to_thread(said, etcd, "status")
+        for word in ("lease left", "served for", "clients", "served", "nobody has it"):
+            assert word in text, text
+        nodes["b"].send(signal.SIGSTOP)
+        try:
+            found = json.loads(await asyncio.to_thread(said, etcd, "status", "--json"))
+            # Until its lease is over it is a member that says nothing.
+            assert [node["answers"] for node in found["nodes"] if node["name"] == "b"] in ([False], [])
+        finally:
+            nodes["b"].send(signal.SIGCONT)
+        await file.close()
+        await share.close()
+
+    asyncio.run(asyncio.wait_for(body(), 60))
+
+
+def test_complaints(cluster: tuple[Etcd, dict[str, Node]]) -> None:
+    etcd, _ = cluster
+    assert "there is no node z that is up (up: a" in complaint(etcd, "move", "one", "z")
+    assert "there is no node z" in complaint(etcd, "drain", "z")
+    assert "there is no node z" in complaint(etcd, "drain", "--undo", "z")
+    assert "there is no node z" in complaint(etcd, "move-client", "PC", "z")
+    assert "there is no service two (there are: one, spare)" in complaint(etcd, "move", "two", "a")
+    assert "after 0.5 s spare is not on b" in complaint(etcd, "move", "spare", "b", "--timeout", "0.5")
+    assert "no client PC is registered" in complaint(etcd, "move-client", "PC", "a")
+
+
+def test_drain_says_what_it_did(cluster: tuple[Etcd, dict[str, Node]]) -> None:
+    etcd, _ = cluster
+    assert said(etcd, "drain", "a") == "a is free, and stays so until drain --undo; moved: one\n"
+    assert "up, draining" in said(etcd, "status")
+    assert "a is draining: drain --undo a first" in complaint(etcd, "move", "one", "a")
+    assert "no other node is up to take one" in complaint(etcd, "drain", "b")
+    assert said(etcd, "drain", "--undo", "a") == "a may have services again\n"
+    assert said(etcd, "drain", "--undo", "a") == "a was not draining\n"
+    assert said(etcd, "drain", "--undo", "b") == "b may have services again\n"
+    assert said(etcd, "move", "one", "a") == "one is on a\n"
+
+
+def test_etcd_out_of_reach(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    done = admin(f"etcd://127.0.0.1:{port}", "status")
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert "no etcd member answers" in done.stderr and str(port) in done.stderr
+
+
+def test_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*arguments: str) -> tuple[int | str | None, str]:
+        try:
+            code: int | str | None = main(arguments)
+        except SystemExit as exit_:
+            code = exit_.code
+        shown = capsys.readouterr()
+        return code, shown.out + shown.err
+
+    code, text = run("--help")
+    assert code == 0 and all(word in text for word in HELP_WORDS)
+    assert "NODE" in run("drain", "--help")[1]
+    # The store's options may stand behind the command, too; nothing listens on port 1.
+    for right in (["--cluster", "etcd://127.0.0.1:1", "status"], ["status", "--cluster", "etcd://127.0.0.1:1"]):
+        code, text = run(*right)
+        assert code == 1 and "no etcd member answers" in text, right
+    for wrong in (["status"], [], ["--cluster", "http://x", "status"], ["--cluster", "etcd://h:1", "move", "x"],
+                  ["--cluster", "etcd://h:1", "drain", "a", "--timeout", "nan"]):  # fmt: skip
+        assert run(*wrong)[0] == 2, wrong

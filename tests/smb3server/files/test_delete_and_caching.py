@@ -1,0 +1,50 @@
+"""A file removed while another client keeps it open only for caching (MS-FSA 2.1.4.12, handle caching)."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from smb3server.client import ServerError
+from smb3server.client.files import READ_WRITE
+from smb3server.files.caching import HANDLE, READ
+from smb3server.wire.create import CreateDisposition, CreateOptions
+from smb3server.wire.create_contexts import RawContext
+from smb3server.wire.oplock_break import LeaseBreakNotification, OplockLevel
+from smb3server.wire.status import NtStatus
+from tests.smb3server.status.test_rdma_reasons import Scene, log_on, play
+
+KEY = b"k" * 16
+LEASE = RawContext(b"RqLs", KEY + (READ | HANDLE).to_bytes(4, "little") + bytes(12))
+ON_CLOSE = int(CreateOptions.DELETE_ON_CLOSE)
+
+
+@pytest.mark.parametrize("lets_go", [True, False], ids=["closes", "acknowledges"])
+def test_removed_and_made_anew(tmp_path: Path, lets_go: bool) -> None:
+    async def scene(acted: Scene) -> None:
+        caching = await (await log_on(await acted.tcp())).tree_connect("data")
+        other = await (await log_on(await acted.tcp())).tree_connect("data")
+        broken: asyncio.Queue[LeaseBreakNotification] = asyncio.Queue()
+        caching.client.on_break = broken.put_nowait  # type: ignore[assignment]
+        (tmp_path / "share" / "f").write_bytes(b"old")
+        held = await caching.create("f", contexts=[LEASE], oplock=int(OplockLevel.LEASE))
+        await other.close(await other.create("f", READ_WRITE, options=ON_CLOSE))
+        notification = await asyncio.wait_for(broken.get(), 10)
+        assert (notification.current_lease_state, notification.new_lease_state) == (READ | HANDLE, READ)
+        making = asyncio.create_task(other.create("f", READ_WRITE, CreateDisposition.CREATE))
+        await asyncio.sleep(0)
+        if lets_go:
+            await caching.close(held)
+            made = await making
+            assert made.size == 0
+        else:
+            await caching.acknowledge_lease_break(KEY, READ)
+            with pytest.raises(ServerError) as failure:
+                await making
+            assert failure.value.status in (NtStatus.DELETE_PENDING, NtStatus.OBJECT_NAME_COLLISION)
+            await caching.close(held)
+            assert not (tmp_path / "share" / "f").exists()
+
+    play(tmp_path, scene)

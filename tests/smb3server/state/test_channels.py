@@ -1,0 +1,170 @@
+"""Several connections of one session: how long each may say nothing, and which one a break takes (MS-SMB2 3.3.4.6)."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+from typing import Any, cast
+
+from smb3server.client import Client, open_rdma, open_tcp
+from smb3server.client.channels import BoundSession
+from smb3server.config.arguments import parse_arguments
+from smb3server.files.caching import Holder
+from smb3server.net.tcp import PEER_TIMEOUT, TcpTransport
+from smb3server.service.listeners import make_provider
+from smb3server.service.service import Service
+from smb3server.state.break_notifications import BreakNotifications, live_connection
+from smb3server.state.connection import Connection
+from smb3server.state.objects import CHANNEL_SILENCE
+from smbdirect.core.constants import KEEPALIVE_INTERVAL, KEEPALIVE_RESPONSE_TIMEOUT
+from smbdirect.transport.smb_direct import SmbDirectTransport
+from tools.support import own_user
+
+
+def _silence(connection: Connection) -> float:
+    """Seconds that the transport gives its peer."""
+    transport = connection.transport
+    if isinstance(transport, SmbDirectTransport):
+        return transport.connection.keepalive_interval + KEEPALIVE_RESPONSE_TIMEOUT
+    assert isinstance(transport, TcpTransport)
+    if transport._socket.fileno() < 0:
+        return 0.0  # closed, and about to be forgotten
+    return transport._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) / 1000
+
+
+def test_lone_connections_have_patience_and_channels_do_not(tmp_path: Path) -> None:
+    async def main() -> None:
+        share = tmp_path / "share"
+        share.mkdir()
+        arguments = [
+            "--share",
+            own_user.option("share", share),
+            "--user",
+            "u:pw",
+            "--port",
+            "0",
+            "--listen",
+            "127.0.0.1",
+        ]
+        arguments += ["--rdma", "iwarp", "--rdma-port", "0", "--state", str(tmp_path / "state")]
+        service = Service(parse_arguments(arguments))
+        await service.start()
+        try:
+            await scene(service)
+        finally:
+            await service.stop()
+
+    async def scene(service: Service) -> None:
+        def silences() -> dict[bool, float]:
+            return {entry.transport.rdma is not None: _silence(entry) for entry in service.server.connection_list}
+
+        async def settled(expected: dict[bool, float]) -> None:
+            async with asyncio.timeout(10):
+                while silences() != expected:
+                    await asyncio.sleep(0.01)
+
+        first = await Client.connect(await open_tcp("127.0.0.1", service.listeners[0].address[1]))
+        session = await first.log_on("u", "pw")
+        assert silences() == {False: PEER_TIMEOUT}
+        rdma = await open_rdma(make_provider("iwarp"), "127.0.0.1", service.fabrics.listeners[0][1].address[1])
+        second = await Client.connect(rdma, client_guid=first.client_guid)
+        await BoundSession.bind(session, second, "u", "pw")
+        assert silences() == {False: CHANNEL_SILENCE, True: CHANNEL_SILENCE}
+        await first.close()
+        await settled({True: KEEPALIVE_INTERVAL + KEEPALIVE_RESPONSE_TIMEOUT})
+        await second.close()
+
+    asyncio.run(main())
+
+
+class _Transport:
+    def __init__(self) -> None:
+        self.stalled = False
+
+    def is_stalled(self) -> bool:
+        return self.stalled
+
+
+class _Connection:
+    """What choosing and watching a connection needs to know of it."""
+
+    def __init__(self) -> None:
+        self.transport = _Transport()
+        self.closed = False
+        self.ended_by = ""
+        self.forced_stall = False
+        self.session_table: dict[int, Any] = {}
+
+    def is_stalled(self) -> bool:
+        return self.forced_stall or self.transport.stalled
+
+
+class _Session:
+    def __init__(self, *connections: _Connection) -> None:
+        self.connection = connections[0]
+        self.channel_list = dict.fromkeys(connections)
+        for connection in connections:
+            connection.session_table[1] = self
+
+
+class _Clock(BreakNotifications):
+    def __init__(self) -> None:
+        self.due: list[Any] = []
+
+    def call_later(self, delay: float, callback: Any) -> Any:
+        self.due.append(callback)
+        return self
+
+    def cancel(self) -> None:
+        raise AssertionError("nobody cancels these")
+
+    def tick(self) -> None:
+        due, self.due = self.due, []
+        for callback in due:
+            callback()
+
+
+class _Holder:
+    requested, state, breaking = 1, 3, True
+
+
+def test_break_moves_to_another_channel_when_its_own_dies_later() -> None:
+    """The network took the notification and lost the peer afterwards: the first look does not show it yet."""
+    first, second = _Connection(), _Connection()
+    session = cast("Any", _Session(first, second))
+    clock, holder = _Clock(), _Holder()
+    sent: list[object] = []
+
+    def send() -> None:
+        connection = live_connection(session)
+        sent.append(connection)
+        clock._watch(cast("Connection", connection), lambda: live_connection(session), send, cast("Holder", holder), 1)
+
+    send()
+    for _ in range(3):
+        clock.tick()
+        assert sent == [first]
+    first.transport.stalled = True
+    clock.tick()
+    assert sent == [first, second]
+    # Both are lost: nothing is repeated where it cannot arrive, until one of them is back.
+    second.transport.stalled = True
+    clock.tick()
+    assert sent == [first, second]
+    first.transport.stalled = False
+    clock.tick()
+    assert sent == [first, second, first]
+    # Acknowledged: nobody looks any more.
+    holder.breaking = False
+    clock.tick()
+    assert not clock.due
+
+
+def test_lone_connection_is_not_watched() -> None:
+    connection = _Connection()
+    session = cast("Any", _Session(connection))
+    clock = _Clock()
+    lone = cast("Connection", connection)
+    clock._watch(lone, lambda: live_connection(session), lambda: None, cast("Holder", _Holder()), 1)
+    assert not clock.due

@@ -1,0 +1,190 @@
+"""Credits: MS-SMBD 3.1.5.1, 3.1.5.8, 3.1.5.9."""
+
+from __future__ import annotations
+
+import pytest
+
+from smbdirect.core.connection import Role
+from smbdirect.core.settings import Settings
+from smbdirect.errors import TimerExpired
+from tests.lab.cores import START, client, data, request, server
+
+
+def test_bvt_smbd_credit_mgmt_operation_with_minimum_credits() -> None:
+    """A peer that asks for one credit and grants one at a time is served."""
+    subject = server(grant=1, credits_requested=1)
+    for index in range(50):
+        assert subject.core.credits.receive_credits >= 1
+        subject.receive(data(b"%d" % index, requested=1, granted=1))
+        subject.core.send_message([b"answer %d" % index])
+        messages = subject.pump()
+        headers = subject.headers(messages)
+        # 3.1.5.1: the last credit goes with a grant.
+        assert any(header.credits_granted for header in headers)
+        assert messages[0][24:] == b"answer %d" % index
+    assert subject.core.credits.receives_posted < 20
+
+
+def test_smbd_credit_mgmt_operation_with_limited_credits() -> None:
+    """A message of more fragments than credits goes out as the peer grants."""
+    subject = server(grant=10)
+    available = subject.core.credits.send_credits
+    subject.core.send_message([bytes(50_000)])
+    sent = subject.pump()
+    assert len(sent) == available
+    while subject.core.send_queue:
+        subject.receive(data(granted=10))
+        more = subject.pump()
+        assert 0 < len(more) <= 11
+        sent += more
+    assert sum(header.data_length for header in subject.headers(sent)) == 50_000
+
+
+def test_smbd_credit_mgmt_consume_all_send_credits() -> None:
+    """3.1.5.1: with no credits nothing is sent, and with a grant it continues."""
+    subject = server(grant=10)
+    subject.core.send_message([bytes(100_000)])
+    subject.pump()
+    assert subject.core.credits.send_credits == 0
+    assert subject.pump() == []
+    subject.receive(data(granted=10))
+    assert len(subject.pump()) == 10
+
+
+def test_last_credit_is_not_spent_without_a_grant() -> None:
+    """3.1.5.1, 3.1.5.9: at one credit a new receive is posted to be granted, and without one nothing is sent."""
+    subject = server(grant=10)
+    subject.core.send_message([bytes(100_000)])
+    subject.post_limit = 0
+    sent = subject.pump()
+    assert subject.core.credits.send_credits == 1
+    assert subject.core.receives_wanted == 1
+    subject.post_limit = 1
+    (last,) = subject.pump()
+    assert subject.headers([last])[0].credits_granted == 1
+    assert subject.core.credits.send_credits == 0
+    assert len(sent) > 0
+
+
+def test_smbd_credit_mgmt_consume_all_receive_credits() -> None:
+    """A peer that uses up what it holds is granted more before it runs dry."""
+    subject = server(grant=10)
+    held = subject.core.credits.receive_credits
+    for _ in range(100):
+        assert held > 0
+        subject.receive(data(b"x", granted=1))
+        held -= 1
+        held += sum(header.credits_granted for header in subject.headers(subject.pump()))
+        assert held == subject.core.credits.receive_credits
+
+
+def test_peer_without_credit_is_terminated() -> None:
+    subject = server(grant=10)
+    subject.post_limit = 0
+    for _ in range(10):
+        while subject.core.credits.receive_credits:
+            subject.receive(data(b"x"))
+    subject.core.receives_were_posted(1)
+    subject.refuses(data(b"one too many"), "3.1.5.8")
+
+
+def test_smbd_credit_mgmt_consume_all_credit_server_timeout() -> None:
+    """Not in spec, but in the published cases: messages wait five seconds for a peer that grants nothing."""
+    subject = server(grant=10)
+    subject.core.send_message([bytes(100_000)])
+    subject.pump()
+    assert subject.core.next_deadline() == START + 5
+    subject.core.handle_timer(START + 4.9)
+    with pytest.raises(TimerExpired):
+        subject.core.handle_timer(START + 5)
+    assert subject.core.role is Role.CLOSED
+
+
+def test_waiting_for_our_own_receives_is_not_the_peers_fault() -> None:
+    """One credit is left but nothing to grant with it, because the upper layer holds every buffer: no timeout."""
+    subject = server(grant=10)
+    subject.core.send_message([bytes(100_000)])
+    subject.post_limit = 0
+    subject.pump()
+    assert subject.core.credits.send_credits == 1
+    assert subject.core.next_deadline() == START + 120
+
+
+def test_a_grant_stops_the_credit_timer() -> None:
+    subject = server(grant=10)
+    subject.core.send_message([bytes(12_000)])
+    subject.pump()
+    assert subject.core.next_deadline() == START + 5
+    subject.now = START + 4
+    subject.receive(data(granted=10))
+    subject.pump()
+    assert not subject.core.send_queue
+    assert subject.core.next_deadline() == START + 124
+
+
+def test_smbd_credit_mgmt_negative_parameter_credit_requested() -> None:
+    server().refuses(data(b"x", requested=0), "3.1.5.8")
+
+
+def test_receive_credit_target_follows_the_peer() -> None:
+    """3.1.5.8: more when asked for more, up to ReceiveCreditMax; fewer are never taken back."""
+    subject = server(Settings(receive_credit_max=100), credits_requested=10)
+    for asked, window in ((50, 50), (100, 100), (101, 100), (0xFFFF, 100)):
+        subject.receive(data(b"x", requested=asked, granted=1))
+        subject.pump()
+        assert subject.core.credits.receive_credit_target == asked
+        assert subject.core.credits.receives_posted == window
+    subject.receive(data(b"x", requested=5, granted=1))
+    subject.pump()
+    assert subject.core.credits.receive_credits <= subject.core.credits.receives_posted
+    assert subject.core.receives_wanted == 0
+
+
+def test_every_message_requests_the_target() -> None:
+    """3.1.5.1."""
+    subject = server(Settings(send_credit_target=77))
+    for _ in range(3):
+        subject.core.send_message([b"x"])
+    assert [header.credits_requested for header in subject.headers(subject.pump())] == [77] * 3
+
+
+def test_grants_ride_on_data() -> None:
+    subject = server()
+    for _ in range(3):
+        subject.receive(data(b"x", granted=1))
+    subject.core.send_message([b"answer"])
+    (header,) = subject.headers(subject.pump())
+    assert header.credits_granted > 0
+    assert subject.core.credits.receive_credits == subject.core.credits.receives_posted
+
+
+def test_credits_are_never_granted_beyond_what_is_posted() -> None:
+    subject = server()
+    subject.post_limit = 3
+    for _ in range(8):
+        subject.receive(data(b"x", granted=1))
+        subject.pump()
+        assert subject.core.credits.receive_credits <= subject.core.credits.receives_posted
+
+
+def test_initiator_grants_with_its_first_message() -> None:
+    """3.1.5.7 initializes the receives; the peer has no credit until told."""
+    subject = client(credits_granted=1)
+    (header,) = subject.headers(subject.sent[1:])
+    assert header.credits_granted == 10
+    assert subject.core.credits.send_credits == 0
+
+
+@pytest.mark.parametrize("granted", [1, 100, 0xFFFF])
+def test_send_credits_add_up(granted: int) -> None:
+    subject = server(grant=10)
+    before = subject.core.credits.send_credits
+    subject.receive(data(granted=granted))
+    assert subject.core.credits.send_credits == before + granted
+
+
+def test_negotiation_grants_what_is_posted() -> None:
+    subject = server(Settings(receive_credit_max=16), grant=0, credits_requested=255)
+    assert len(request()) == 20
+    assert subject.core.credits.receive_credits == 16
+    assert subject.core.credits.receives_posted == 16

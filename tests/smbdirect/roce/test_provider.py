@@ -1,0 +1,294 @@
+"""The RoCEv2 provider over real sockets: addresses, privileges, counters, many connections, and tshark as judge."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scapy.layers.inet import IP, UDP
+from scapy.utils import rdpcap
+
+from smbdirect.errors import ConnectionLost, ProviderError
+from smbdirect.providers.base import Access, CloseCause, Read, RemoteSegment, Send, Write
+from smbdirect.providers.roce import RoceProvider, icrc, sockets
+from tests.smbdirect.contract.conftest import Pair, Side, connect, free_udp_port
+
+RIGHTS = Access.LOCAL_WRITE | Access.REMOTE_READ | Access.REMOTE_WRITE
+
+
+async def connect_two(server: RoceProvider, client: RoceProvider, listen_on: str, connect_to: str) -> Pair:
+    """A connected pair of two providers, which share nothing."""
+    accepted: asyncio.Future[Side] = asyncio.get_running_loop().create_future()
+    tasks: list[asyncio.Task[None]] = []
+    buffers: dict[str, list[bytearray]] = {}
+
+    def on_request(request: Any) -> None:
+        side = Side(request.prepare())
+        buffers["server"] = side.post_receives(32)
+
+        async def accept() -> None:
+            await request.accept()
+            accepted.set_result(side)
+
+        tasks.append(asyncio.ensure_future(accept()))
+
+    sides: list[Side] = []
+
+    def prepare(endpoint: Any) -> None:
+        sides.append(Side(endpoint))
+        buffers["client"] = sides[0].post_receives(32)
+
+    listener = await server.listen(listen_on, 0, on_request)
+    await client.connect(connect_to, listener.address[1], prepare)
+    far = await accepted
+    await asyncio.gather(*tasks)
+    await listener.close()
+    return Pair(client, sides[0], far, buffers["client"], buffers["server"])
+
+
+async def exercise(pair: Pair, size: int = 100_001) -> None:
+    """Send, Write, Read and Send with Invalidate, contents checked."""
+    memory = bytearray(size)
+    region = pair.client.endpoint.register(memoryview(memory), RIGHTS)
+    pair.client.endpoint.post([Send([b"hello"])])
+    await pair.server.receives(1)
+    data = os.urandom(size)
+    remote = RemoteSegment(region.token, region.address, size)
+    back = bytearray(size)
+    pair.server.endpoint.post([Write([data], remote), Read([memoryview(back)], remote)])
+    await pair.server.sends(2)
+    assert memory == back == data
+    pair.server.endpoint.post([Send([b"done"], invalidate=region.token)])
+    (received,) = await pair.client.receives(1)
+    assert received.invalidated == region.token and not region.valid
+
+
+def read_frames(capture: Path) -> list[Any]:
+    """What tcpdump wrote so far; it may be in the middle of a frame."""
+    try:
+        return list(rdpcap(str(capture)))
+    except EOFError:
+        return []
+
+
+async def finish(pair: Pair) -> None:
+    pair.client.endpoint.disconnect()
+    assert (await pair.client.end()).cause is CloseCause.LOCAL
+    assert (await pair.server.end()).cause is CloseCause.PEER
+
+
+@pytest.mark.parametrize(
+    ("listen_on", "connect_to"),
+    [("127.0.0.2", "127.0.0.2"), ("127.0.0.3", "127.0.0.3")],
+)
+@pytest.mark.parametrize("check", [True, False])
+def test_two_providers_on_two_addresses(listen_on: str, connect_to: str, check: bool) -> None:
+    async def main() -> None:
+        port = free_udp_port()
+        pair = await connect_two(RoceProvider(port, check), RoceProvider(port, check), listen_on, connect_to)
+        assert pair.server.endpoint.local_address[0] == listen_on
+        assert pair.server.endpoint.peer_address[0] == "127.0.0.1"
+        await exercise(pair)
+        await finish(pair)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize(("everywhere", "host"), [("0.0.0.0", "127.0.0.5"), ("::", "::1")])
+def test_listening_on_all_addresses(everywhere: str, host: str, check: bool) -> None:
+    """Answers leave from the address that was asked."""
+
+    async def main() -> None:
+        provider = RoceProvider(free_udp_port(), check)
+        pair = await connect_two(provider, provider, everywhere, host)
+        assert pair.server.endpoint.local_address[0] == host
+        await exercise(pair)
+        await finish(pair)
+
+    asyncio.run(main())
+
+
+def test_a_port_that_is_taken_is_named_with_the_remedy() -> None:
+    async def main() -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as owner:
+            owner.bind(("127.0.0.1", 0))
+            with pytest.raises(ProviderError, match=r"rdma_rxe owns it .* stop it"):
+                await RoceProvider(owner.getsockname()[1]).listen("127.0.0.1", 5445, lambda request: None)
+
+    asyncio.run(main())
+
+
+def test_without_the_capability_it_serves_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = socket.socket
+
+    def without_raw(family: int = -1, kind: int = -1, *rest: Any) -> socket.socket:
+        if kind != -1 and kind & 0xF == socket.SOCK_RAW:
+            raise PermissionError(1, "Operation not permitted")
+        return real(family, kind, *rest)
+
+    monkeypatch.setattr(sockets.socket, "socket", without_raw)
+
+    async def main() -> None:
+        provider = RoceProvider(free_udp_port())
+        pair = await connect_two(provider, provider, "127.0.0.1", "127.0.0.1")
+        other = await connect_two(provider, provider, "127.0.0.2", "127.0.0.2")
+        assert len(provider.notices) == 1 and "CAP_NET_RAW" in provider.notices[0]
+        for each in (pair, other):
+            await exercise(each)
+            await finish(each)
+
+    asyncio.run(main())
+
+
+def test_path_mtu_is_the_smaller_of_both() -> None:
+    async def main() -> None:
+        port = free_udp_port()
+        pair = await connect_two(RoceProvider(port), RoceProvider(port, max_mtu=512), "127.0.0.2", "127.0.0.2")
+        assert pair.server.endpoint.queue_pair.requester.mtu == 512  # type: ignore[attr-defined]
+        await exercise(pair)
+        await finish(pair)
+
+    asyncio.run(main())
+
+
+def test_counters_after_warm_up() -> None:
+    async def main() -> None:
+        pair = await connect(RoceProvider(free_udp_port()), "127.0.0.1", receives=32)
+        memory = bytearray(8192)
+        region = pair.client.endpoint.register(memoryview(memory), RIGHTS)
+        pair.client.endpoint.post([Send([b"hello"])])
+        await pair.server.receives(1)
+        remote = RemoteSegment(region.token, region.address, 8192)
+        local = memoryview(bytearray(8192))
+        before = [dict(side.endpoint.counters) for side in (pair.client, pair.server)]
+        for count in range(1, 51):
+            pair.server.endpoint.post([Write([local], remote), Read([local], remote)])
+            await pair.server.sends(2 * count)
+        after = [dict(side.endpoint.counters) for side in (pair.client, pair.server)]
+        for first, last in zip(before, after, strict=True):
+            for name in ("registrations", "allocations", "retransmissions", "crc_errors", "malformed", "naks_sent"):
+                assert last[name] == first[name], name
+        client, server = after
+        assert server["bytes_written"] == server["bytes_read"] == 50 * 8192
+        assert client["bytes_placed"] == client["bytes_served"] == 50 * 8192
+        assert (server["writes"], server["reads"]) == (50, 50)
+        pair.client.endpoint.abort()
+        pair.server.endpoint.abort()
+        await pair.client.end()
+        await pair.server.end()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_a_congestion_mark_is_reported(check: bool) -> None:
+    async def main() -> None:
+        pair = await connect(RoceProvider(free_udp_port(), check), "127.0.0.1", receives=32)
+        pair.client.endpoint.post([Send([b"hello"])])
+        await pair.server.receives(1)
+        port = pair.client.endpoint.path._port  # type: ignore[attr-defined]
+        port.socket.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 3)
+        pair.client.endpoint.post([Send([b"marked"])])
+        await pair.server.receives(2)
+        port.socket.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 2)
+        async with asyncio.timeout(5):
+            while not pair.client.endpoint.counters["cnp_received"]:
+                await asyncio.sleep(0.001)
+        assert pair.server.endpoint.counters["ecn_marks"] > 0
+        pair.client.endpoint.abort()
+        pair.server.endpoint.abort()
+        await pair.client.end()
+        await pair.server.end()
+
+    asyncio.run(main())
+
+
+def test_many_connections_leave_nothing_behind() -> None:
+    async def main() -> None:
+        provider = RoceProvider(free_udp_port())
+        descriptors = len(os.listdir("/proc/self/fd"))
+        for _ in range(300):
+            pair = await connect(provider, "127.0.0.1", receives=2)
+            pair.client.endpoint.disconnect()
+            await pair.client.end()
+            await pair.server.end()
+        async with asyncio.timeout(5):
+            while provider._ports:
+                await asyncio.sleep(0.001)
+        assert not provider.endpoints and not provider._connections and not len(provider._manager)
+        assert provider._timer is None
+        gc.collect()
+        assert len(os.listdir("/proc/self/fd")) == descriptors
+
+    asyncio.run(main())
+
+
+def test_a_silent_peer_times_out() -> None:
+    async def main() -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+            silent.bind(("127.0.0.2", 0))
+            provider = RoceProvider(silent.getsockname()[1])
+            with pytest.raises(ConnectionLost) as caught:
+                await provider.connect("127.0.0.2", 5445, lambda endpoint: None, timeout=0.3)
+            assert caught.value.reason.cause is CloseCause.TIMEOUT  # type: ignore[attr-defined]
+            assert not provider.endpoints
+
+    asyncio.run(main())
+
+
+@pytest.mark.interop
+@pytest.mark.root
+@pytest.mark.skipif(not shutil.which("tcpdump"), reason="tcpdump is not installed")
+@pytest.mark.skipif(not shutil.which("tshark"), reason="tshark is not installed")
+@pytest.mark.skipif(os.geteuid() != 0, reason="capturing needs root")
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_tshark_and_the_icrc_of_every_packet(tmp_path: Path, host: str) -> None:
+    capture = tmp_path / "roce.pcap"
+    port = free_udp_port()
+
+    async def main() -> int:
+        provider = RoceProvider(port, max_mtu=1024)
+        pair = await connect_two(provider, provider, host, host)
+        await exercise(pair)
+        await finish(pair)
+        return sum(side.endpoint.counters["packets_sent"] for side in (pair.client, pair.server))
+
+    command = ["tcpdump", "-i", "lo", "-s", "2048", "-B", "16384", "-U", "--immediate-mode", "-w", str(capture)]
+    dump = subprocess.Popen([*command, f"udp port {port}"], stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 10
+        while not (capture.exists() and capture.stat().st_size >= 24):
+            assert time.monotonic() < deadline, "tcpdump does not start"
+            time.sleep(0.005)
+        sent = asyncio.run(main())
+        while len(read_frames(capture)) < sent + 5 and time.monotonic() < deadline:
+            time.sleep(0.05)
+    finally:
+        dump.terminate()
+        dump.wait()
+    arguments = ["tshark", "-n", "-r", str(capture), "-d", f"udp.port=={port},infiniband", "-T", "fields"]
+    for protocol in ("artemis", "rpcordma", "iser", "smb_direct"):
+        arguments += ["--disable-protocol", protocol]
+    for field in ("infiniband.bth.opcode", "infiniband.invariant.crc", "_ws.malformed"):
+        arguments += ["-e", field]
+    lines = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+    rows = [line.split("\t") for line in lines]
+    assert len(rows) == sent + 5, "REQ, REP, RTU, DREQ, DREP"
+    assert all(opcode and not malformed for opcode, _, malformed in rows)
+    if host == "::1":
+        return
+    for frame in rdpcap(str(capture)):
+        packet = bytes(frame[IP])
+        assert UDP in frame
+        assert packet[4:8] == b"\0\0\x40\0", "ID 0, DF"
+        buffer = bytearray(icrc.ONES) + packet
+        assert icrc.check_ipv4(buffer, memoryview(buffer), len(buffer))

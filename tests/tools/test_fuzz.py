@@ -1,0 +1,111 @@
+"""The fuzzer finds what must not be, and finds nothing in the server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from smb3server.client.messages import Reply
+from smb3server.wire.header import HEADER, Header
+from smb3server.wire.status import NtStatus
+from tools.fuzz import smb
+from tools.fuzz.__main__ import fuzz
+from tools.fuzz.client import FuzzClient
+from tools.fuzz.mutation import mutate
+from tools.fuzz.watch import Failed, Watch, watched
+
+SEED = 20
+
+
+@pytest.mark.parametrize("kind", ["signed", "encrypted", "twochannels", "rdma", "rpc"])
+def test_some_seconds_of_each_kind(kind: str, tmp_path: Path) -> None:
+    fuzz(kind, 1.0, SEED, out=tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", [*smb.KINDS, "rpc"])
+def test_twenty_seconds_of_each_kind(kind: str, tmp_path: Path) -> None:
+    fuzz(kind, 20.0, SEED, out=tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes a network namespace: RoCE has one UDP port per host")
+def test_twenty_seconds_of_roce(tmp_path: Path) -> None:
+    """In a process of its own, which makes the namespace."""
+    command = [sys.executable, "-m", "tools.fuzz", "--kinds", "roce", "--minutes", "0.33", "--seed", str(SEED)]
+    ended = subprocess.run([*command, "--out", str(tmp_path)], capture_output=True, text=True, timeout=100, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_mutation_depends_on_the_seed_alone() -> None:
+    data = bytes(range(200))
+    first = [mutate(random.Random(number), data) for number in range(50)]
+    assert first == [mutate(random.Random(number), data) for number in range(50)]
+    assert len(set(first)) > 45
+    for number in range(100):
+        mutate(random.Random(number), b"")
+
+
+class _Log:
+    """What ``Watch`` asks of a server, with a log that a test writes."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.text = ""
+        self.memory = 1 << 20
+
+    def alive(self) -> bool:
+        return True
+
+    def log_text(self, start: int = 0) -> str:
+        return self.text[start:]
+
+    def resident(self) -> int:
+        return self.memory
+
+
+def test_what_must_not_be_is_found(tmp_path: Path) -> None:
+    """A traceback, an error line, an INTERNAL_ERROR, memory, a client that is not answered."""
+    with watched() as real:
+        log = _Log(real.server.port)
+        watch = Watch(log, tmp_path)  # type: ignore[arg-type]
+        log.text = "2026-01-01 INFO smb3server: all is well\n"
+        watch.look()
+        log.text += "Traceback (most recent call last):\n"
+        with pytest.raises(Failed, match="traceback"):
+            watch.look()
+        watch = Watch(log, tmp_path)  # type: ignore[arg-type]
+        log.text = "2026-01-01 ERROR smb3server: something\n"
+        with pytest.raises(Failed, match="in the log"):
+            watch.look()
+        watch = Watch(log, tmp_path)  # type: ignore[arg-type]
+        log.text, log.memory = "", 1 << 40
+        with pytest.raises(Failed, match="holds"):
+            watch.look()
+        log.memory, log.port = 0, 1
+        with pytest.raises(Failed, match="innocent"):
+            Watch(log, tmp_path).look()  # type: ignore[arg-type]
+
+
+async def _one(answer: int) -> list[int]:
+    class Transport:
+        rdma = None
+
+        def start(self, *_: object) -> None: ...
+
+    client = FuzzClient(Transport())
+    message = memoryview(bytearray(HEADER.pack(Header(status=answer, command=5, credits=1))))
+    client._take_one(Reply(HEADER.unpack(message), message), False)
+    return client.internal_errors
+
+
+@pytest.mark.parametrize(("answer", "found"), [(NtStatus.INTERNAL_ERROR, [5]), (NtStatus.ACCESS_DENIED, [])])
+def test_internal_errors_are_noted(answer: int, found: list[int]) -> None:
+    assert asyncio.run(_one(answer)) == found
