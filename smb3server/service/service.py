@@ -19,7 +19,8 @@ from smb3server.backends.local.backend import LocalBackend, LocalOptions
 from smb3server.commands import load
 from smb3server.commands.info.presentation import hider
 from smb3server.config.checks import check_address
-from smb3server.config.reader import Config, ConfigError, ShareConfig, WitnessConfig
+from smb3server.config.error import ConfigError
+from smb3server.config.model import Config, ShareConfig
 from smb3server.net.host import ROOT, machine_id, overlapping, port_owners
 from smb3server.net.listener import TcpListener
 from smb3server.persistence.journal import Domain, Persistence
@@ -31,6 +32,7 @@ from smb3server.server.server import Server
 from smb3server.service import stand_in
 from smb3server.service.listeners import Fabrics
 from smb3server.service.privileges import Privileges, in_force
+from smb3server.settings.witness import WitnessConfig
 from smb3server.state.share import Share, ShareCapabilities, ShareFlags, ShareType
 from smb3server.status.admin_socket import AdminSocket, Command, socket_path
 from smb3server.status.report import collect
@@ -114,7 +116,7 @@ class Service:
             config.listen or hosts,
             server.settings.server_name,
             server.new_rpc_acceptor,
-            server.strangers,
+            server.unauthenticated,
             lambda: [share.name for share in server.share_list.values() if share.type == ShareType.DISK],
             lambda: [entry.address for entry in server.interfaces.interfaces],
             self.cluster_events,
@@ -142,7 +144,7 @@ class Service:
             settings = self.config.settings
             spare = min(settings.max_connections + 2 * settings.max_unauthenticated + 256, soft // 2)
             # Strangers must not take the descriptors that users' connections need.
-            for table in (self.server.silent_peers, self.server.strangers):
+            for table in (self.server.silent_peers, self.server.unauthenticated):
                 table.limit = min(table.limit, max(spare // 4, 16))
             self.server.opens.limit = (soft - spare) // DESCRIPTORS_PER_OPEN
 
@@ -332,7 +334,7 @@ class Service:
         from smb3server.cluster import tickle
         from smb3server.cluster.cluster import Cluster
         from smb3server.cluster.witness_source import WitnessSource
-        from smb3server.persistence import store_access
+        from smb3server.settings import store_access
 
         self._cannot_tickle = tickle.why_not()
         if self._cannot_tickle and any(service.addresses for service in config.services):

@@ -96,7 +96,7 @@ def owner_of(session: Session) -> str:
     return session.identity.owner if session.identity is not None else ""
 
 
-def covers(holder: Oplock | Lease | None) -> bool:
+def covers(holder: Oplock[Open] | Lease[Open] | None) -> bool:
     """A batch oplock or handle caching: without it nobody would be told to let go of the open."""
     return holder is not None and not holder.breaking and bool(holder.state & HANDLE)
 

@@ -26,16 +26,17 @@ if TYPE_CHECKING:
     from smb3server.access.identity import Identity
     from smb3server.auth.acceptor import Acceptor
     from smb3server.backends.base import Handle, Path, User
-    from smb3server.commands.query_directory import Enumeration
     from smb3server.crypto.encryption import SessionCipher
     from smb3server.crypto.signing import Signer
+    from smb3server.files.enumeration import Enumeration
     from smb3server.files.file import File
     from smb3server.files.notify import Watcher
     from smb3server.state.ceilings import Usage
     from smb3server.state.durable import Durability
     from smb3server.state.share import Share
+    from smb3server.wire.file_id import FileId
     from smbdirect.message_transport import MessageTransport
-    from smbdirect.unauthenticated import Stranger
+    from smbdirect.unauthenticated import UnauthenticatedPeer
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +108,7 @@ class Connection:
         """A session was valid on it once."""
         self.deadlines: list[asyncio.TimerHandle] = []
         """By which it must have negotiated and authenticated; they would keep a closed connection in memory."""
-        self.place: Stranger | None = None
+        self.place: UnauthenticatedPeer | None = None
         """Among those without a session, until it has one."""
         self.closed = False
         self.forced_stall = False
@@ -273,7 +274,7 @@ class Session:
         """Connections that others stand in for are given up soon, and a lone one may lose its network for long."""
         for connection in self.channel_list:
             shared = any(len(session.channel_list) > 1 for session in connection.session_table.values())
-            connection.transport.limit_silence(CHANNEL_SILENCE if shared else None)
+            connection.transport.set_peer_timeout(CHANNEL_SILENCE if shared else None)
 
     def new_tree_id(self) -> int:
         """An unused TreeId, never 0 or 0xFFFFFFFF."""
@@ -421,9 +422,9 @@ class Open:
         self.in_flight = 0
         """Worker threads and RDMA transfers that use the handle: it stays open for them."""
         self.pipe: Pipe | None = None
-        self.file: File | None = None
+        self.file: File[Open] | None = None
         """None for pipes only."""
-        self.caching: Oplock | Lease | None = None
+        self.caching: Oplock[Open] | Lease[Open] | None = None
         self.parent_lease: tuple[bytes, bytes] | None = None
         """(ClientGuid, ParentLeaseKey): the directory lease whose holder knows what this open does."""
         self.delete_on_close = delete_on_close

@@ -12,6 +12,7 @@ from functools import partial
 from smb3server.backends.deferred import DeferredHandle
 from smb3server.files import write_times
 from smb3server.files.file import File
+from smb3server.state import last_close
 from smb3server.state.durable import Durability, HandleCounts, covers, may_come_back
 from smb3server.state.objects import Open
 from smb3server.state.ports import Persistence
@@ -167,7 +168,7 @@ class OpenTable:
         if file is not None and handle is not None:
             if not lost:
                 settle_write_time(opened)
-            file.close_open(opened)
+            last_close.leave(file, opened)
             if opened.delete_on_close and self.persistence is not None:
                 # Opens that are left keep in mind, over a restart, that the file ends with the last of them.
                 for other in file.opens:
@@ -232,7 +233,7 @@ class OpenTable:
         if opened.durable is not None and opened.durable.disconnected and not may_come_back(opened):
             self.close(opened)
 
-    def close_gone(self, file: File | None) -> None:
+    def close_gone(self, file: File[Open] | None) -> None:
         """Close restored opens of a file that is gone, whose inode number another file has by now."""
         for opened in list(file.opens) if file is not None else ():
             handle: object = opened.handle

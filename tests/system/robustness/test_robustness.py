@@ -27,7 +27,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from smb3server.client import Client, open_tcp
-from smb3server.config.reader import Config, ShareConfig, parse_user
+from smb3server.config.arguments import parse_user
+from smb3server.config.model import Config, ShareConfig
 from smb3server.net import tcp
 from smb3server.service.service import Service
 from smb3server.settings.server import Settings
@@ -36,7 +37,7 @@ from smbdirect.core.settings import Settings as SmbDirectSettings
 from smbdirect.providers.iwarp.endpoint import IwarpEndpoint
 from smbdirect.providers.iwarp.provider import IwarpProvider
 from tests.lab.hostile_client import MPA_REQUEST, OVER_SMB_DIRECT, READ_WRITE, SAID
-from tools import own_user
+from tools.support import own_user
 
 PATIENCE = 20.0
 """Seconds for what takes milliseconds on an idle machine."""
@@ -58,7 +59,7 @@ class Footprint(NamedTuple):
     regions: int
     buffers: int
     """Pooled buffers in use and bytes on loan."""
-    strangers: int
+    unauthenticated: int
     """Bytes of the allowance taken."""
 
 
@@ -85,7 +86,6 @@ class Serving:
     def footprint(self) -> Footprint:
         gc.collect()
         server = self.service.server
-        pools = [listener._pool for _, listener in self.service.fabrics.listeners]
         endpoints = list(self.endpoints)
         return Footprint(
             descriptors=len(os.listdir("/proc/self/fd")),
@@ -95,8 +95,8 @@ class Serving:
             opens=len(server.opens.by_id),
             endpoints=len(endpoints),
             regions=sum(len(endpoint._regions) for endpoint in endpoints),
-            buffers=server.buffers.in_use + sum(pool.lent for pool in pools),
-            strangers=server.buffers.strangers.taken + sum(pool.strangers.taken for pool in pools),
+            buffers=server.buffers.lent,
+            unauthenticated=server.buffers.unauthenticated.taken,
         )
 
     async def until(self, condition: Callable[[], object], patience: float = PATIENCE) -> None:
@@ -311,7 +311,7 @@ def test_network_cut_for_good(
 ) -> None:
     """A client that never comes back is noticed and cleared away; the limits are shortened to two seconds."""
     namespace, interface, address = other_machine
-    monkeypatch.setattr(tcp, "PATIENCE", 2.0)
+    monkeypatch.setattr(tcp, "PEER_TIMEOUT", 2.0)
     monkeypatch.setattr(
         "smb3server.service.listeners.TransportSettings",
         lambda **given: SmbDirectSettings(**given, keepalive_interval=1.0, keepalive_response_timeout=1.0),

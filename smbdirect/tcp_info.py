@@ -1,0 +1,49 @@
+"""What the kernel counts about a TCP connection, and how long it waits for the other end."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import sys
+
+_TOTAL_RETRANSMISSIONS = struct.Struct("=100xI")
+"""tcpi_total_retrans in Linux's struct tcp_info."""
+_STALL_INFO_SIZE = 60
+"""struct tcp_info up to tcpi_last_ack_recv (linux/tcp.h)."""
+_STALL_MILLISECONDS = 1000
+_PROBES = 4
+
+
+def retransmissions(sock: socket.socket) -> int:
+    """Segments sent again so far; 0 where the system does not tell or the socket is closed."""
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TOTAL_RETRANSMISSIONS.size)
+    except OSError:
+        return 0
+    return int(_TOTAL_RETRANSMISSIONS.unpack(info)[0]) if len(info) == _TOTAL_RETRANSMISSIONS.size else 0
+
+
+def is_stalled(sock: socket.socket) -> bool:
+    """Whether segments are on their way and nothing was acknowledged for a second or longer; False where the system
+    does not tell or the socket is closed."""
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _STALL_INFO_SIZE)
+    except OSError:
+        return False
+    if len(info) < _STALL_INFO_SIZE:
+        return False
+    unacknowledged = int.from_bytes(info[24:28], sys.byteorder)
+    last_acknowledgment = int.from_bytes(info[56:60], sys.byteorder)
+    return unacknowledged > 0 and last_acknowledgment >= _STALL_MILLISECONDS
+
+
+def set_peer_timeout(sock: socket.socket, seconds: float) -> None:
+    """Have the kernel close the connection when the peer acknowledges nothing for ``seconds``, of data or of the probes
+    that it sends when there is none."""
+    idle = max(1, round(seconds / 2))
+    interval = max(1, round((seconds - idle) / _PROBES))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(seconds * 1000))
