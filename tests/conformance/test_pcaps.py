@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
+from tests.lab.captures import CAPTURES, FOLDER
 from tools.kernel_lab.judge import for_tshark, tshark_complaints
 from tools.pcap.session import CaptureFile, read_capture
 
-FOLDER = Path(__file__).resolve().parents[2] / "pcaps"
-CAPTURES = sorted(path.stem for path in FOLDER.glob("*.pcap"))
 COUNTERS = ("rdma_read_bytes", "rdma_write_bytes", "inline_read_bytes", "inline_write_bytes", "invalidations")
 
 

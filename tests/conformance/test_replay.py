@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from tests.conformance.test_pcaps import CAPTURES, FOLDER
+from tests.lab.captures import CAPTURES, FOLDER
 from tools.pcap.rdma import Kind
 from tools.pcap.replay import replay_iwarp, replay_machines, replay_sends, replay_smb2
 from tools.pcap.session import Session, read_capture

@@ -20,8 +20,7 @@ from smb3server.backends.local import case_cache, release, syscalls
 from smb3server.backends.local.backend import LocalBackend, LocalOptions
 from smb3server.backends.local.impersonate import ActAs
 from smb3server.backends.local.metadata import unpack
-from tests.smb3server.backends.conftest import descriptors
-from tests.smb3server.backends.test_contract import exists, get, listing, mkdir, opened, put, read
+from tests.lab.stores import descriptors, exists, get, listing, mkdir, opened, put, read
 
 Local = tuple[LocalBackend, Path]
 CREATE = Disposition.CREATE

@@ -22,7 +22,7 @@ from smbdirect.providers.base import (
     Status,
     Write,
 )
-from tests.smbdirect.contract.conftest import PATIENCE, Entry, Pair, Side, connect
+from tests.lab.providers import PATIENCE, Entry, Pair, Side, connect
 
 REMOTE_RIGHTS = Access.LOCAL_WRITE | Access.REMOTE_READ | Access.REMOTE_WRITE
 
