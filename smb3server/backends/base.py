@@ -121,7 +121,9 @@ class OpenRequest:
 
 
 class Handle(ABC):
-    """An open file, stream or directory. Keeps working after renames, by whomever."""
+    """An open file, stream or directory. It keeps working when somebody renames the file."""
+
+    __slots__ = ()
 
     key: FileKey
     stream: str

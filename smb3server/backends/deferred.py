@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
-from smb3server.backends.base import FileKey, Handle, Kind, Path, Remembered
+from smb3server.backends.base import DirectoryEntry, FileInfo, Handle, Path, Remembered, StreamInfo, User
+from smbdirect.codec import Buffer
 
 
-class DeferredHandle:
-    """Stands for a ``Handle`` and becomes one at the first use of more than its identity; then, too, it takes a
-    descriptor. Whatever is asked of it may raise ``OSError`` for that reason, ``FileNotFoundError`` if the file is
-    gone."""
+class DeferredHandle(Handle):
+    """Knows the identity of a file and opens it when more than that is asked for; only then it takes a descriptor.
+
+    ``key``, ``kind``, ``stream``, ``gone`` and ``close`` never open the file, ``path`` does if the file was renamed,
+    every other method does. Those that open it raise the ``OSError`` of opening as well, ``FileNotFoundError`` if the
+    file is gone.
+    """
 
     __slots__ = ("_handle", "_open", "_remembered", "created", "file_created", "key", "kind", "stream")
 
     def __init__(self, remembered: Remembered, open_now: Callable[[Remembered], Handle]) -> None:
+        """``open_now`` opens what is remembered; it is called once at most, unless it raises."""
         self._remembered = remembered
         self._open = open_now
         self._handle: Handle | None = None
-        self.key: FileKey = remembered.key
-        self.kind: Kind = remembered.kind
+        self.key = remembered.key
+        self.kind = remembered.kind
         self.stream = ""
         self.created = self.file_created = False
 
     def open(self) -> Handle:
-        """The real one."""
+        """Return the open file behind this handle, opened now if it is not. Raises ``OSError``."""
         handle = self._handle
         if handle is None:
             handle = self._handle = self._open(self._remembered)
@@ -38,7 +42,6 @@ class DeferredHandle:
 
     @property
     def path(self) -> Path:
-        """As long as the file has the name that it was found by, it stays closed."""
         if self._handle is None and self._remembered.is_there():
             return self._remembered.path
         return self.open().path
@@ -47,5 +50,109 @@ class DeferredHandle:
         if self._handle is not None:
             self._handle.close()
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.open(), name)
+    def fileno(self) -> int | None:
+        return self.open().fileno()
+
+    def info(self) -> FileInfo:
+        return self.open().info()
+
+    def read_into(self, buffers: Sequence[memoryview], offset: int) -> int:
+        return self.open().read_into(buffers, offset)
+
+    def write_from(self, buffers: Sequence[Buffer], offset: int) -> int:
+        return self.open().write_from(buffers, offset)
+
+    def flush(self) -> None:
+        self.open().flush()
+
+    def shrinking(self, size: int) -> Callable[[], None] | None:
+        return self.open().shrinking(size)
+
+    def allocating(self, size: int) -> Iterator[None] | None:
+        return self.open().allocating(size)
+
+    def zeroing(self, offset: int, length: int) -> Iterator[None] | None:
+        return self.open().zeroing(offset, length)
+
+    def truncate(self, size: int) -> None:
+        self.open().truncate(size)
+
+    def allocate(self, size: int) -> None:
+        self.open().allocate(size)
+
+    def zero_range(self, offset: int, length: int) -> None:
+        self.open().zero_range(offset, length)
+
+    def allocated_ranges(self, offset: int, length: int, limit: int = 65536) -> list[tuple[int, int]]:
+        return self.open().allocated_ranges(offset, length, limit)
+
+    def copy_range(self, source: Handle, source_offset: int, offset: int, length: int) -> int:
+        return self.open().copy_range(source, source_offset, offset, length)
+
+    def clone_range(self, source: Handle, source_offset: int, offset: int, length: int) -> None:
+        self.open().clone_range(source, source_offset, offset, length)
+
+    def set_times(
+        self,
+        creation: int | None = None,
+        last_access: int | None = None,
+        last_write: int | None = None,
+        change: int | None = None,
+    ) -> None:
+        self.open().set_times(creation, last_access, last_write, change)
+
+    def set_attributes(self, attributes: int) -> None:
+        self.open().set_attributes(attributes)
+
+    def set_compressed(self, compressed: bool) -> None:
+        self.open().set_compressed(compressed)
+
+    def eas(self) -> list[tuple[bytes, bytes]]:
+        return self.open().eas()
+
+    def set_ea(self, name: bytes, value: bytes) -> None:
+        self.open().set_ea(name, value)
+
+    def set_eas(self, changes: Sequence[tuple[bytes, bytes]], replace: bool = False) -> None:
+        self.open().set_eas(changes, replace)
+
+    def security_descriptor(self) -> bytes | None:
+        return self.open().security_descriptor()
+
+    def set_security_descriptor(self, descriptor: bytes) -> None:
+        self.open().set_security_descriptor(descriptor)
+
+    def set_permissions(
+        self, uid: int | None, gid: int | None, mode: int | None = None, acl: bytes | None = None
+    ) -> None:
+        self.open().set_permissions(uid, gid, mode, acl)
+
+    def streams(self) -> list[StreamInfo]:
+        return self.open().streams()
+
+    def rename(self, target: Path, replace: bool, user: User | None = None) -> None:
+        self.open().rename(target, replace, user)
+
+    def rename_stream(self, name: str, replace: bool) -> None:
+        self.open().rename_stream(name, replace)
+
+    def link(self, target: Path, replace: bool, user: User | None = None) -> None:
+        self.open().link(target, replace, user)
+
+    def check_unlink(self) -> None:
+        self.open().check_unlink()
+
+    def unlink(self) -> None:
+        self.open().unlink()
+
+    def reparse_point(self) -> bytes | None:
+        return self.open().reparse_point()
+
+    def set_reparse_point(self, data: bytes | None) -> None:
+        self.open().set_reparse_point(data)
+
+    def scan(self) -> Iterator[DirectoryEntry]:
+        return self.open().scan()
+
+    def search(self, matches: Callable[[str], bool], only: str | None = None) -> Iterator[DirectoryEntry | None]:
+        return self.open().search(matches, only)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from smb3server.dispatch.request import Request
     from smb3server.server.server import Server
     from smb3server.state.connection import Connection
-    from smb3server.state.tree import Share
+    from smb3server.state.share import Share
 
 log = logging.getLogger(__name__)
 

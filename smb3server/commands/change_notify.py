@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from smb3server.dispatch.request import Interim, Pending, Request, handles
 from smb3server.files.notify import Watcher, from_backend
-from smb3server.state.open import Open, find_open
+from smb3server.state.objects import Open
+from smb3server.state.open import find_open
 from smb3server.wire.change_notify import WATCH_TREE, parse_change_notify_request
 from smb3server.wire.create import Access
 from smb3server.wire.header import Command

@@ -7,7 +7,8 @@ from smb3server.dispatch.waiting import answer
 from smb3server.files import host_locks
 from smb3server.files.file import File
 from smb3server.files.locks import Lock, Waiter, valid_range
-from smb3server.state.open import Open, find_open
+from smb3server.state.objects import Open
+from smb3server.state.open import find_open
 from smb3server.wire.create import Access
 from smb3server.wire.header import Command
 from smb3server.wire.lock import LOCK_RESPONSE, LockElement, LockFlags, LockRequest, LockResponse, parse_request
@@ -61,7 +62,7 @@ def lock(request: Request) -> Response | Pending:
 
 def _store(request: Request, found: Open, record: LockRequest, taken: list[LockElement], released: list[Lock]) -> None:
     """Locks of a persistent open are stored before the client hears of them. Where that fails they are as before."""
-    persistence = request.connection.server.persistence
+    persistence = request.server.persistence
     if persistence is None or found.durable is None or not found.durable.persistent:
         return
 
@@ -134,12 +135,12 @@ def _lock(
     for element in elements:
         if element.flags not in _VALID_LOCKS or (len(elements) > 1 and not element.flags & _FAIL):
             raise StatusError(NtStatus.INVALID_PARAMETER)
-    limit = request.connection.server.settings.max_locks - len(elements)
+    limit = request.server.settings.max_locks - len(elements)
     # The open's own locks are counted only where they can be too many.
     if len(file.locks.locks) + len(file.locks.waiters) > limit and file.locks.count_of(found) > limit:
         raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
     if found.usage is not None:
-        request.connection.server.ceilings.check_locks(found.usage, len(elements))
+        request.server.ceilings.check_locks(found.usage, len(elements))
     file.data_changes(found)
     taken: list[LockElement] = []
     try:

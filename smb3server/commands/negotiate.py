@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from smb3server.crypto import preauth
 from smb3server.crypto.algorithms import PREAUTH_SHA_512, Cipher, SigningAlgorithm
 from smb3server.dispatch.read_size import fits_message, inline_limit, read_offer, sealed_credits
-from smb3server.dispatch.request import Disconnect, Request, Response, handles
+from smb3server.dispatch.request import SMB1_NEGOTIATE, Disconnect, Request, Response, handles
 from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.negotiate import (
     NEGOTIATE_REQUEST,
@@ -35,6 +35,7 @@ from smbdirect.codec import Buffer
 from smbdirect.errors import DecodeError
 
 if TYPE_CHECKING:
+    from smb3server.settings.server import Settings
     from smb3server.state.connection import Connection
 
 _FILETIME_EPOCH = 11644473600
@@ -48,9 +49,8 @@ def filetime(seconds: float) -> int:
     return int((seconds + _FILETIME_EPOCH) * 10_000_000)
 
 
-def select_dialect(connection: Connection, dialects: Sequence[int]) -> Dialect | None:
-    """The greatest common one."""
-    settings = connection.server.settings
+def select_dialect(connection: Connection, settings: Settings, dialects: Sequence[int]) -> Dialect | None:
+    """Return the greatest dialect that both sides have; None if there is none."""
     lowest = settings.min_dialect if connection.transport.rdma is None else settings.rdma_min_dialect
     return next((d for d in _OFFERED if d in dialects and lowest <= d <= settings.max_dialect), None)
 
@@ -68,23 +68,25 @@ def negotiate(request: Request) -> Response:
         raise StatusError(NtStatus.INVALID_PARAMETER) from None
     if wanted.structure_size != 36 or not dialects:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    dialect = select_dialect(connection, dialects)
+    dialect = select_dialect(connection, request.server.settings, dialects)
     if dialect is None:
         raise StatusError(NtStatus.NOT_SUPPORTED)
     contexts: list[tuple[int, bytes]] = []
     if dialect is Dialect.SMB_3_1_1:
-        contexts = _negotiate_contexts(connection, contexts_of(request.message, wanted))
+        contexts = _negotiate_contexts(connection, request.server.settings, contexts_of(request.message, wanted))
         start = preauth.extend(preauth.INITIAL_HASH, (request.message,))
         request.extra["on_encoded"] = partial(_hash_reply, connection, start)
-    _settle(connection, wanted, dialects, dialect)
-    return _response(connection, dialect, contexts)
+    _settle(request, wanted, dialects, dialect)
+    return _response(request, dialect, contexts)
 
 
 def _hash_reply(connection: Connection, start: bytes, segments: Sequence[Buffer]) -> None:
     connection.preauth_integrity_hash = preauth.extend(start, segments)
 
 
-def _negotiate_contexts(connection: Connection, contexts: list[tuple[int, memoryview]]) -> list[tuple[int, bytes]]:
+def _negotiate_contexts(
+    connection: Connection, settings: Settings, contexts: list[tuple[int, memoryview]]
+) -> list[tuple[int, bytes]]:
     """Settle hash, cipher and signing algorithm; what to answer. Types not known here are ignored, as the
     specification wants; one that comes twice is an error."""
     offered: dict[int, memoryview] = {}
@@ -107,7 +109,6 @@ def _negotiate_contexts(connection: Connection, contexts: list[tuple[int, memory
             struct.pack("<HHH", 1, _SALT_SIZE, PREAUTH_SHA_512) + os.urandom(_SALT_SIZE),
         )
     ]
-    settings = connection.server.settings
     cipher, algorithm = Cipher.NONE, SigningAlgorithm.AES_CMAC
     if ContextType.ENCRYPTION in offered:
         ciphers = numbers_of(offered[ContextType.ENCRYPTION])
@@ -129,8 +130,8 @@ def _negotiate_contexts(connection: Connection, contexts: list[tuple[int, memory
     return answers
 
 
-def _settle(connection: Connection, wanted: NegotiateRequest, dialects: tuple[int, ...], dialect: int) -> None:
-    server = connection.server
+def _settle(request: Request, wanted: NegotiateRequest, dialects: tuple[int, ...], dialect: int) -> None:
+    connection, server = request.connection, request.server
     settings = server.settings
     connection.negotiated = True
     connection.dialect = dialect
@@ -148,7 +149,7 @@ def _settle(connection: Connection, wanted: NegotiateRequest, dialects: tuple[in
             capabilities |= Capability.LEASING
         connection.supports_multi_credit = True
         connection.max_transact_size = min(server.max_transact_size, inline_limit(connection.transport))
-        connection.max_read_size = read_offer(connection.transport, settings, _reads_inline(connection))
+        connection.max_read_size = read_offer(connection.transport, settings, _reads_inline(request))
         connection.max_write_size = server.max_write_size
     if dialect >= Dialect.SMB_3_0:
         if settings.multichannel:
@@ -168,23 +169,24 @@ def _settle(connection: Connection, wanted: NegotiateRequest, dialects: tuple[in
         connection.hold_credits(sealed_credits(connection.transport))
 
 
-def _reads_inline(connection: Connection) -> bool:
+def _reads_inline(request: Request) -> bool:
     """Whether it is known by now that no READ of the client will go by RDMA.
 
     Encrypted data never does (``channel.remote_buffers``). Clients do without RDMA, too, where they sign (Linux:
     ``smb3_use_rdma_offload``; Windows without the transforms of 2.2.3.1.6), which they do where either side requires it
     (3.3.5.4, Connection.ShouldSign). The field Channel exists from dialect 3.0 on (2.2.19).
     """
+    connection = request.connection
     mode = connection.client_security_mode | connection.server_security_mode
     return (
         connection.dialect < Dialect.SMB_3_0
-        or connection.server.wants_encryption
+        or request.server.wants_encryption
         or bool(mode & SecurityMode.SIGNING_REQUIRED)
     )
 
 
-def _response(connection: Connection, dialect: int, contexts: list[tuple[int, bytes]]) -> Response:
-    server = connection.server
+def _response(request: Request, dialect: int, contexts: list[tuple[int, bytes]]) -> Response:
+    connection, server = request.connection, request.server
     token = server.hint_token
     offset = HEADER_SIZE + NEGOTIATE_RESPONSE.size
     contexts_at = offset + len(token)
@@ -213,18 +215,23 @@ def _response(connection: Connection, dialect: int, contexts: list[tuple[int, by
     return Response((body,))
 
 
-def smb1_negotiate(connection: Connection, message: memoryview) -> Response | None:
-    """3.3.5.3: the multi-protocol negotiate; None if the client cannot go on with SMB2."""
-    names = smb1_dialects(message)
-    settings = connection.server.settings
+@handles(SMB1_NEGOTIATE)
+def smb1_negotiate(request: Request) -> Response:
+    """Answer a client that begins with SMB1: lead it to SMB2. Raises ``Disconnect`` if it cannot go on with that.
+    [MS-SMB2 3.3.5.3]"""
+    connection = request.connection
+    names = smb1_dialects(request.message)
+    settings = request.server.settings
+    if connection.dialect:
+        raise Disconnect("SMB1 message after the negotiation")
     if names is None:
-        return None
+        raise Disconnect("SMB1 message that is no negotiation")
     if b"SMB 2.???" in names and settings.max_dialect > Dialect.SMB_2_0_2:
         connection.dialect = Dialect.WILDCARD
         connection.server_security_mode = SecurityMode.SIGNING_ENABLED
         connection.server_capabilities = Capability.LARGE_MTU
-        return _response(connection, Dialect.WILDCARD, [])
+        return _response(request, Dialect.WILDCARD, [])
     if b"SMB 2.002" in names and settings.min_dialect <= Dialect.SMB_2_0_2:
-        _settle(connection, NegotiateRequest(), (), Dialect.SMB_2_0_2)
-        return _response(connection, Dialect.SMB_2_0_2, [])
-    return None
+        _settle(request, NegotiateRequest(), (), Dialect.SMB_2_0_2)
+        return _response(request, Dialect.SMB_2_0_2, [])
+    raise Disconnect("SMB1 client that does not know SMB2")

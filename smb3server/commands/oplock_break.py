@@ -12,7 +12,8 @@ from collections.abc import Callable
 from smb3server.dispatch.request import Interim, Pending, Request, Response, handles
 from smb3server.dispatch.waiting import answer
 from smb3server.files.caching import LEVEL_STATES, Caching, Lease, Oplock
-from smb3server.state.open import Open, find_open
+from smb3server.state.objects import Open
+from smb3server.state.open import find_open
 from smb3server.wire.header import Command
 from smb3server.wire.oplock_break import (
     LEASE_BREAK,
@@ -69,7 +70,7 @@ def _end_oplock_break(found: Open, oplock: Oplock, record: OplockBreak) -> Respo
 def _acknowledge_lease(request: Request, record: LeaseBreak) -> Response | Pending:
     """3.3.5.22.2."""
     connection = request.connection
-    lease = connection.server.file_table.leases.find(connection.client_guid, record.lease_key)
+    lease = request.server.file_table.leases.find(connection.client_guid, record.lease_key)
     if lease is None:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
     return _after_writes(request, lease.caching, lambda: _end_lease_break(lease, record))

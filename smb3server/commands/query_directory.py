@@ -11,12 +11,14 @@ from smb3server.access import tokens
 from smb3server.backends.base import FolderNotRead, OpenRequest
 from smb3server.backends.names import has_wildcards, short_name
 from smb3server.commands.info.presentation import Hides, hidden
+from smb3server.dispatch import waiting
 from smb3server.dispatch.lookups import folder_read
 from smb3server.dispatch.request import Pending, Request, Response, handles
 from smb3server.files.wildcards import compile_expression
 from smb3server.state.caller import token_of
-from smb3server.state.open import Open, find_open
-from smb3server.state.tree import ShareFlags
+from smb3server.state.objects import Open
+from smb3server.state.open import find_open
+from smb3server.state.share import ShareFlags
 from smb3server.wire.create import Access
 from smb3server.wire.directory_info import LEVELS, Packer
 from smb3server.wire.file_info import FileInfoClass
@@ -104,7 +106,7 @@ def query_directory(request: Request) -> Response | Pending:
     if not enumeration.unfinished and listing.go_on():
         return listing.response()
     enumeration.unfinished += 1
-    return request.run(listing.finish(request))
+    return waiting.run(request, listing.finish(request))
 
 
 def _enumeration(opened: Open, handle: Handle, flags: int, pattern: str) -> Enumeration:

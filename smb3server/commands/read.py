@@ -13,7 +13,8 @@ from smb3server.dispatch.errno_status import as_status_error
 from smb3server.dispatch.read_size import fits_message
 from smb3server.dispatch.request import Interim, Pending, Request, Response, handles
 from smb3server.state.ceilings import Lent, Usage
-from smb3server.state.open import Open, find_open
+from smb3server.state.objects import Open
+from smb3server.state.open import find_open
 from smb3server.wire.create import Access
 from smb3server.wire.header import Command
 from smb3server.wire.read_write import READ_DATA_OFFSET, READ_RESPONSE, ReadRequest, ReadResponse, parse_read_request
@@ -86,7 +87,7 @@ def _read_file(request: Request, record: ReadRequest, found: Open, remote: Remot
     if length < LENT_FROM or found.usage is None:
         buffer = request.connection.transport.acquire(length)
     else:
-        server = request.connection.server
+        server = request.server
         if not server.ceilings.may_lend(found.usage, length):
             return _read_later(request, record, found, remote, found.usage)
         buffer = Lent(request.connection.transport.acquire(length), length, found.usage)

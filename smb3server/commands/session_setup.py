@@ -15,7 +15,7 @@ from smb3server.crypto.kdf import derive_session_keys, derive_signing_key
 from smb3server.crypto.signing import make_signer
 from smb3server.dispatch.request import Interim, Pending, Request, Response, handles
 from smb3server.state.connection import Connection
-from smb3server.state.session import Channel, Session, SessionState
+from smb3server.state.objects import Channel, Session, SessionState
 from smb3server.wire.header import HEADER_SIZE, Command, HeaderFlags
 from smb3server.wire.negotiate import Dialect, SecurityMode
 from smb3server.wire.session import (
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 def session_setup(request: Request) -> Response | Pending:
     """3.3.5.5."""
     connection = request.connection
-    server = connection.server
+    server = request.server
     setup = SESSION_SETUP_REQUEST.unpack(request.message, HEADER_SIZE)
     if setup.structure_size != 25:
         raise StatusError(NtStatus.INVALID_PARAMETER)
@@ -86,7 +86,7 @@ def _check_binding(request: Request) -> Session:
     """3.3.5.5, step 4: the conditions under which a session gets one more channel. Once the signature is known to be
     good, refusals are signed with the session's key, too: clients believe no other."""
     connection = request.connection
-    server = connection.server
+    server = request.server
     session = server.global_session_table.get(request.header.session_id)
     if session is None:
         raise StatusError(NtStatus.USER_SESSION_DELETED)
@@ -133,7 +133,7 @@ def _authenticate(request: Request, session: Session, setup: SessionSetupRequest
         hashes[key] = preauth.extend(start, (_as_received(request),))
     acceptor = connection.acceptors.get(key)
     if acceptor is None:
-        acceptor = connection.acceptors[key] = connection.server.new_acceptor(connection.client_name)
+        acceptor = connection.acceptors[key] = request.server.new_acceptor(connection.client_name)
     try:
         return _step(request, session, setup, token, acceptor)
     except LogonDelayed as delay:
@@ -142,7 +142,7 @@ def _authenticate(request: Request, session: Session, setup: SessionSetupRequest
         _forget_failed(request, session, acceptor, error)
         pending = request.pend(Interim.NEVER, lambda: None)
         # Answered after a moment, as what is guessed is.
-        connection.loop.call_later(connection.server.settings.failed_logon_delay, pending.fail, error)
+        connection.loop.call_later(request.server.settings.failed_logon_delay, pending.fail, error)
         return pending
 
 
@@ -234,7 +234,7 @@ def _forget_failed(request: Request, session: Session, acceptor: Acceptor, error
     connection.preauth_session_table.pop(session.session_id, None)
     log.warning("%s: logon of %s failed: %s", connection.client_name, acceptor.claimed or "nobody", error)
     if session.state is SessionState.IN_PROGRESS or connection in session.channel_list:
-        connection.server.remove_session(session)
+        request.server.remove_session(session)
 
 
 def _response(token: bytes, flags: int, status: int) -> Response:
@@ -247,7 +247,7 @@ def _complete(request: Request, session: Session, setup: SessionSetupRequest) ->
     connection = request.connection
     acceptor = connection.acceptors[session.session_id]
     identity = acceptor.identity
-    server = connection.server
+    server = request.server
     if identity is None:
         raise StatusError(NtStatus.INTERNAL_ERROR)
     if not server.has_room(connection):
@@ -257,7 +257,7 @@ def _complete(request: Request, session: Session, setup: SessionSetupRequest) ->
             if session.identity is None or not session.identity.same_user(identity):
                 raise StatusError(NtStatus.ACCESS_DENIED)
             server.count_channel(session, connection)
-            _add_channel(connection, session, acceptor.session_key)
+            _add_channel(request, session, acceptor.session_key)
             request.signer = None
         else:
             # 3.3.5.5.2: another user may take over; opens keep what they were granted, and all keys stay.
@@ -287,7 +287,7 @@ def _complete(request: Request, session: Session, setup: SessionSetupRequest) ->
     session.state = SessionState.VALID
     if session.deadline is not None:
         session.deadline.cancel()
-    connection.authenticated()
+    request.host.authenticated()
     log.info("%s: %s logged on", connection.client_name, identity)
     return _flags(session)
 
@@ -322,8 +322,10 @@ def _make_keys(connection: Connection, session: Session, full_key: bytes) -> Non
         session.cipher = SessionCipher(connection.cipher_id, session.session_id, keys.encryption, keys.decryption)
 
 
-def _add_channel(connection: Connection, session: Session, full_key: bytes) -> None:
-    """3.3.5.5.3, binding: the channel signs with a key of its own, made of this exchange's key."""
+def _add_channel(request: Request, session: Session, full_key: bytes) -> None:
+    """Bind the session to the connection. The channel signs with a key of its own, made of this exchange's key.
+    [MS-SMB2 3.3.5.5.3]"""
+    connection = request.connection
     key = derive_signing_key(
         connection.dialect,
         full_key[:16].ljust(16, b"\0"),
@@ -331,7 +333,7 @@ def _add_channel(connection: Connection, session: Session, full_key: bytes) -> N
     )
     session.channel_list[connection] = Channel(connection, key, make_signer(connection.signing_algorithm_id, key))
     connection.session_table[session.session_id] = session
-    connection.authenticated()
+    request.host.authenticated()
     session.channels_changed()
     log.info("%s: channel %d of a session of %s", connection.client_name, len(session.channel_list), session.identity)
 
@@ -342,5 +344,5 @@ def logoff(request: Request) -> Response:
     session = request.session
     if session is None:
         raise StatusError(NtStatus.USER_SESSION_DELETED)
-    request.connection.server.remove_session(session)
+    request.server.remove_session(session)
     return Response((EMPTY.pack(Empty()),))

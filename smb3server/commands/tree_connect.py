@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+from smb3server.dispatch import waiting
 from smb3server.dispatch.request import Disconnect, Interim, Pending, Request, Response, handles
-from smb3server.state.session import SessionState
-from smb3server.state.tree import Share, ShareFlags, ShareType, TreeConnect
+from smb3server.state.objects import SessionState, TreeConnect
+from smb3server.state.share import Share, ShareFlags, ShareType
 from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.session import (
@@ -32,13 +33,13 @@ def tree_connect(request: Request) -> Response | Pending:
     """3.3.5.7."""
     wanted = TREE_CONNECT_REQUEST.unpack(request.message, HEADER_SIZE)
     name = _share_name(request, wanted)
-    share = request.connection.server.share_list.get(name.casefold())
+    share = request.server.share_list.get(name.casefold())
     if share is None:
         raise StatusError(NtStatus.BAD_NETWORK_NAME)
     arriving = share.placement.arriving if share.placement is not None else None
     if arriving is not None:
         # Never with an interim reply: the asynchronous header has no room for the TreeId (2.2.1.1).
-        return request.run(_when_arrived(request, wanted, share, arriving), Interim.NEVER)
+        return waiting.run(request, _when_arrived(request, wanted, share, arriving), Interim.NEVER)
     return _connect(request, wanted, share)
 
 
@@ -52,7 +53,7 @@ async def _when_arrived(
 
 def _connect(request: Request, wanted: TreeConnectRequest, share: Share) -> Response:
     connection, session = request.connection, request.session
-    server = connection.server
+    server = request.server
     if session is None or session.state is not SessionState.VALID:
         raise StatusError(NtStatus.USER_SESSION_DELETED)
     if share.placement is not None:
@@ -122,7 +123,7 @@ def tree_disconnect(request: Request) -> Response:
     # Gone before its requests are cancelled: CHANGE_NOTIFY tells a CANCEL from this.
     session.tree_connect_table.pop(tree.tree_id, None)
     for connection in session.channel_list:
-        connection.cancel_requests(session, tree.tree_id)
+        connection.host.cancel_requests(session, tree.tree_id)
     for entry in list(session.open_table.values()):
         if entry.tree is tree:
             entry.close()

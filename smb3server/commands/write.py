@@ -12,7 +12,8 @@ from smb3server.dispatch.request import Interim, Pending, Request, Response, han
 from smb3server.dispatch.stable_storage import start_flush
 from smb3server.files import write_times
 from smb3server.files.notify import report_write
-from smb3server.state.open import Open, find_open
+from smb3server.state.objects import Open
+from smb3server.state.open import find_open
 from smb3server.wire.create import Access, CreateOptions
 from smb3server.wire.fields import tail
 from smb3server.wire.header import Command
@@ -145,7 +146,7 @@ def _write_from_peer(request: Request, record: WriteRequest, remote: RemoteMemor
             if pending.done:
                 return
             # Locks may have come, the open and the share may have gone while the data was on its way.
-            if request.connection.server.has_lost(found.tree.share):
+            if request.server.has_lost(found.tree.share):
                 raise StatusError(NtStatus.NETWORK_NAME_DELETED)
             _check(found, record.offset, length)
             result = _store(request, record, found, buffer.view, remote)

@@ -6,13 +6,13 @@ import struct
 import time
 from typing import TYPE_CHECKING
 
-from smb3server.state.session import SessionState
+from smb3server.state.objects import SessionState
 from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
     from smb3server.dispatch.request import Request
-    from smb3server.state.session import Session
+    from smb3server.state.objects import Session
 
 FILE_ID = struct.Struct("<QQ")
 _U32 = struct.Struct("<I")
@@ -98,7 +98,7 @@ def check_body(request: Request) -> None:
 def is_test_request(request: Request) -> bool:
     """smbtorture marks a connection as stalled without a session."""
     return (
-        request.connection.server.settings.test_fsctls
+        request.server.settings.test_fsctls
         and request.header.command == Command.IOCTL
         and _U32.unpack_from(request.message, HEADER_SIZE + 4)[0] == _FORCE_UNACKED_TIMEOUT
     )

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from smb3server.crypto.encryption import ENCRYPTED, TRANSFORM, TRANSFORM_PROTOCOL_ID, TRANSFORM_SIZE
@@ -22,15 +22,20 @@ from smb3server.dispatch import checks
 from smb3server.dispatch.errno_status import as_status_error
 from smb3server.dispatch.reply import Reply, ReplyWriter
 from smb3server.dispatch.request import (
+    HANDLERS,
     RELATED_FILE_ID,
+    SMB1_NEGOTIATE,
     CompoundState,
     Disconnect,
+    Handler,
     Interim,
     Pending,
     Request,
     Response,
 )
+from smb3server.process.turns import call_apart
 from smb3server.state import replay
+from smb3server.state.connection import Connection
 from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, Command, Header, HeaderFlags
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.codec import Buffer
@@ -39,9 +44,9 @@ from smbdirect.errors import DecodeError
 if TYPE_CHECKING:
     from smb3server.persistence.journal import Persistence
     from smb3server.persistence.store import StoreError
-    from smb3server.state.connection import Connection
-    from smb3server.state.session import Session
-    from smbdirect.message_transport import InboundMessage
+    from smb3server.server.server import Server
+    from smb3server.state.objects import Session
+    from smbdirect.message_transport import InboundMessage, MessageTransport
 
 log = logging.getLogger(__name__)
 
@@ -126,11 +131,18 @@ def _is_secret(request: Request) -> bool:
 
 
 class Dispatcher:
-    """One connection's."""
+    """Runs one connection: its messages, its requests and its end."""
 
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-        self.writer = ReplyWriter(connection)
+    def __init__(self, server: Server, transport: MessageTransport) -> None:
+        self.server = server
+        self.connection = Connection(transport, server.settings, self)
+        self.writer = ReplyWriter(self.connection, server)
+        self.handlers: Mapping[int, Handler] = HANDLERS
+        """What serves the connection's commands, by command."""
+        self.request_list: dict[int, Request] = {}
+        """Asynchronous requests by MessageId (Connection.RequestList)."""
+        self.async_command_list: dict[int, Request] = {}
+        """Those of them whose client was sent STATUS_PENDING, by AsyncId (Connection.AsyncCommandList)."""
         self._delayed: deque[tuple[float, Request]] = deque()
         """Requests that get an interim reply at that time, if still pending; all delays are alike, so it is sorted."""
         self._timer_running = False
@@ -141,11 +153,20 @@ class Dispatcher:
         self._has_turn = False
         """A turn is coming for the chain that is parked first."""
 
+    def start(self) -> None:
+        """Serve what the transport delivers."""
+        self.connection.transport.start(self.receive, self._closed)
+
+    @property
+    def pending_requests(self) -> int:
+        """Asynchronous requests that are not answered yet."""
+        return len(self.request_list)
+
     # Receiving
 
     def receive(self, inbound: InboundMessage) -> None:
         """3.3.5.2, for one message of the transport."""
-        if self.connection.server.is_fenced(self.connection):
+        if self.server.is_fenced(self.connection):
             # Not even done: somebody else may be doing it by now.
             inbound.release()
             self.connection.disconnect("this node is fenced")
@@ -180,16 +201,14 @@ class Dispatcher:
             raise Disconnect(f"unknown protocol identifier {bytes(magic).hex()}")
 
     def _receive_smb1(self, inbound: InboundMessage, view: memoryview) -> None:
-        from smb3server.commands.negotiate import smb1_negotiate
-
-        if self.connection.dialect:
-            raise Disconnect("SMB1 message after the negotiation")
-        response = smb1_negotiate(self.connection, view)
-        if response is None:
-            raise Disconnect("SMB1 message that does not lead to SMB2")
-        self.connection.command_sequence_window.consume(0, 1)
+        """Answer the first message of a client that begins with SMB1. [MS-SMB2 3.3.5.3]"""
         chain = Chain(inbound, view, None)
-        chain.replies.append(self.writer.reply(Request(self.connection, Header(credits=1), view, chain), response))
+        request = Request(self, self.connection, Header(credits=1), view, chain)
+        response = self.handlers[SMB1_NEGOTIATE](request)
+        if isinstance(response, Pending):
+            raise TypeError("the negotiation is answered at once")
+        self.connection.command_sequence_window.consume(0, 1)
+        chain.replies.append(self.writer.reply(request, response))
         chain.offset = -1
         self._advance(chain)
 
@@ -234,7 +253,7 @@ class Dispatcher:
             if command == _CANCEL:
                 self._cancel(request, chain)
                 continue
-            watchdog = self.connection.server.watchdog
+            watchdog = self.server.watchdog
             if watchdog is None:
                 result = self._run(request, chain)
             else:
@@ -271,7 +290,7 @@ class Dispatcher:
     def _ask_for_turn(self) -> None:
         if not self._has_turn:
             self._has_turn = True
-            self.connection.server.turns.add(self._turn)
+            self.server.turns.add(self._turn)
 
     def _turn(self) -> None:
         self._has_turn = False
@@ -313,7 +332,7 @@ class Dispatcher:
         if self._parked:
             if not self._has_turn:
                 self._later()
-        elif not connection.server.stopping:
+        elif not self.server.stopping:
             connection.transport.resume_reading()
 
     def _flush(self, chain: Chain) -> None:
@@ -345,15 +364,15 @@ class Dispatcher:
                 raise Disconnect(f"MessageId {header.message_id} is not in the window")
         if not connection.negotiated and header.command != _NEGOTIATE:
             raise Disconnect("first request is not NEGOTIATE")
-        return Request(connection, header, message, chain, None, None, chain.cipher_session is not None)
+        return Request(self, connection, header, message, chain, None, None, chain.cipher_session is not None)
 
     def _run(self, request: Request, chain: Chain) -> Response | StatusError | Pending:
         """Check a command and call its handler; whatever it raises becomes its status."""
-        persistence = self.connection.server.persistence
+        persistence = self.server.persistence
         touches = persistence.touches if persistence is not None else 0
         try:
             self._check(request, chain)
-            handler = self.connection.handlers.get(request.header.command)
+            handler = self.handlers.get(request.header.command)
             if handler is None:
                 return StatusError(NtStatus.INVALID_PARAMETER)
             chain.executing = True
@@ -513,18 +532,18 @@ class Dispatcher:
         """The handler left ``request`` pending: make it known to CANCEL and, in time, to the client."""
         connection = self.connection
         replay.begin(request)
-        if len(connection.request_list) >= connection.server.settings.max_async_requests:
+        if len(self.request_list) >= self.server.settings.max_async_requests:
             self._refuse(request, pending, NtStatus.INSUFFICIENT_RESOURCES)
             return
         if request.header.command == Command.CHANGE_NOTIFY and chain.offset >= 0:
             # What follows would wait for it for ever. Windows, too, answers so what must not wait within a compound.
             self._refuse(request, pending, NtStatus.INTERNAL_ERROR)
             return
-        connection.request_list[request.header.message_id] = request
+        self.request_list[request.header.message_id] = request
         if pending.interim is Interim.AT_ONCE and chain.offset < 0:
             self._send_interim(request)
         elif pending.interim is not Interim.NEVER:
-            delay = connection.server.settings.interim_delay
+            delay = self.server.settings.interim_delay
             self._delayed.append((connection.loop.time() + delay, request))
             if not self._timer_running:
                 self._timer_running = True
@@ -532,7 +551,7 @@ class Dispatcher:
 
     def _refuse(self, request: Request, pending: Pending, status: NtStatus) -> None:
         """End what a handler left pending, with ``status``."""
-        self.connection.request_list[request.header.message_id] = request
+        self.request_list[request.header.message_id] = request
         request.extra[_INSTEAD] = status
         pending.cancel()
 
@@ -560,7 +579,7 @@ class Dispatcher:
         self._flush(chain)
         self._next_async_id += 1
         request.async_id = self._next_async_id
-        self.connection.async_command_list[request.async_id] = request
+        self.async_command_list[request.async_id] = request
         self.writer.send([self.writer.interim(request)], chain.cipher_session)
 
     def finish(self, request: Request, result: Response | StatusError) -> None:
@@ -571,7 +590,7 @@ class Dispatcher:
         if chain.executing:
             chain.result = result
             return
-        persistence = self.connection.server.persistence
+        persistence = self.server.persistence
         if persistence is None or not persistence.dirty:
             self._finish(request, chain, result)
             return
@@ -583,9 +602,9 @@ class Dispatcher:
     def _finish(self, request: Request, chain: Chain, result: Response | StatusError) -> None:
         connection = self.connection
         replay.end(request)
-        connection.request_list.pop(request.header.message_id, None)
+        self.request_list.pop(request.header.message_id, None)
         if request.async_id:
-            connection.async_command_list.pop(request.async_id, None)
+            self.async_command_list.pop(request.async_id, None)
         chain.pending = None
         if _INSTEAD in request.extra and isinstance(result, StatusError):
             result = StatusError(cast("int", request.extra[_INSTEAD]))
@@ -620,21 +639,71 @@ class Dispatcher:
         elif session is not None and chain.cipher_session is not session:
             return
         if header.flags & HeaderFlags.ASYNC_COMMAND:
-            target = connection.async_command_list.get(header.async_id)
+            target = self.async_command_list.get(header.async_id)
         else:
-            target = connection.request_list.get(header.message_id)
+            target = self.request_list.get(header.message_id)
         if target is not None and target.session is session and target.pending is not None:
             target.pending.cancel()
 
     # Unsolicited
 
-    def notify(self, session: Session, segments: Sequence[Buffer], command: int) -> None:
-        """3.3.4.6: an oplock or lease break notification."""
+    def notify(self, session: Session, segments: Sequence[Buffer], command: int = Command.OPLOCK_BREAK) -> None:
+        """Send an oplock or lease break, or another message that no request asked for. It is never signed. [MS-SMB2
+        3.3.4.6, 3.3.4.7]"""
         encrypt = session if session.encrypt_data else None
         self.writer.send([self.writer.notification(segments, command)], encrypt)
 
-    def close(self) -> None:
-        """The connection is gone."""
+    # The connection's life
+
+    def authenticated(self) -> None:
+        """Trust the client with messages and credits of full size, as a session is valid now."""
+        connection = self.connection
+        if not connection.is_authenticated:
+            connection.is_authenticated = True
+            connection.drop_deadlines()
+            self.server.connection_authenticated(connection)
+        connection.transport.max_message_size = self.server.settings.max_message_size
+        connection.limit_credits()
+
+    def cancel_waiting(self) -> None:
+        """Cancel every request whose client was sent STATUS_PENDING. The others may finish."""
+        for request in list(self.async_command_list.values()):
+            if request.pending is not None:
+                call_apart(request.pending.cancel)
+
+    def cancel_requests(self, session: Session, tree_id: int | None = None) -> None:
+        """Cancel the asynchronous requests of a session, or of one of its tree connects, that goes away."""
+        for request in list(self.request_list.values()):
+            if request.session is not session or request.pending is None:
+                continue
+            if tree_id is None or (request.tree is not None and request.tree.tree_id == tree_id):
+                call_apart(request.pending.cancel, closing=True)
+
+    def _closed(self, error: BaseException | None) -> None:
+        """Cancel what waits, leave every session and forget those that have no other channel. [MS-SMB2 3.3.7.1]"""
+        connection = self.connection
+        if connection.closed:
+            return
+        connection.closed = True
+        connection.drop_deadlines()
+        if connection.transport.rdma is not None and connection.negotiated:
+            reason = connection.ended_by or str(error or "closed by the client")
+            self.server.rdma_lost(connection.client_guid, reason)
+        if error is not None:
+            log.info("%s: connection lost: %s", connection.client_name, error)
+        for request in list(self.request_list.values()):
+            session = request.session
+            if request.pending is None:
+                continue
+            if session is not None and len(session.channel_list) > 1 and self.server.replays.owns(request.pending):
+                # The client sends it again on another channel (3.2.7.1).
+                continue
+            call_apart(request.pending.cancel)
         self._delayed.clear()
         while self._parked:
             self._parked.popleft().inbound.release()
+        for session in list(connection.session_table.values()):
+            self.server.leave_session(session, connection)
+        connection.session_table.clear()
+        connection.preauth_session_table.clear()
+        self.server.connection_closed(connection)

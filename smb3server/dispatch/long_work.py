@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from smb3server.dispatch import waiting
 from smb3server.dispatch.errno_status import as_status_error
 from smb3server.dispatch.request import Pending, Request, Response
 from smb3server.dispatch.stable_storage import flushed
 from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
-    from smb3server.state.open import Open
+    from smb3server.state.objects import Open
 
 log = logging.getLogger(__name__)
 
@@ -181,4 +182,4 @@ def run_steps(request: Request, opened: Open, steps: Steps, finish: Callable[[],
         await flushed(opened)
         return response
 
-    return request.run(work())
+    return waiting.run(request, work())

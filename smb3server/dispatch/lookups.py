@@ -35,7 +35,7 @@ def when_read(
         identity = request.session.identity if request.session is not None else None
         owner = identity.owner if identity is not None else ""
         done = functools.partial(_tell, reading)
-        request.connection.server.long_work.add(owner, reading.steps, done)
+        request.server.long_work.add(owner, reading.steps, done)
 
     def forget() -> None:
         if over in reading.waiting:

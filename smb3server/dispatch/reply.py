@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from smb3server.crypto.encryption import TAG_SIZE, TRANSFORM_SIZE
 from smb3server.dispatch.request import Request, Response
@@ -16,7 +16,7 @@ from smbdirect.codec import Buffer
 if TYPE_CHECKING:
     from smb3server.crypto.signing import Signer
     from smb3server.state.connection import Connection
-    from smb3server.state.session import Session
+    from smb3server.state.objects import Session
 
 _HEADER = struct.Struct("<4sHHIHHIIQQQ16x")
 """The AsyncId and the pair of Reserved and TreeId are one 64-bit field here."""
@@ -66,11 +66,18 @@ def error_body(error: StatusError, dialect: int) -> bytes:
     return ERROR_RESPONSE.pack(fixed) + _ERROR_CONTEXT.pack(len(data), error.error_id) + data
 
 
+class Fence(Protocol):
+    """Keeps a node from answering when another one may be answering by now."""
+
+    def is_fenced(self, connection: Connection) -> bool: ...
+
+
 class ReplyWriter:
     """One connection's."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, fence: Fence) -> None:
         self.connection = connection
+        self._fence = fence
 
     def reply(self, request: Request, result: Response | StatusError) -> Reply:
         """Header and body of a final reply; it grants credits, unless an interim one did."""
@@ -153,7 +160,7 @@ class ReplyWriter:
     ) -> None:
         """One message of all ``replies``: of several each padded to eight bytes, each signed, encrypted as one.
         ``then`` is called when it is sent or the connection gone."""
-        if self.connection.server.is_fenced(self.connection):
+        if self._fence.is_fenced(self.connection):
             self._drop(replies)
             return
         segments: list[Buffer] = []

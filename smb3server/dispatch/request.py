@@ -9,20 +9,19 @@ tried again after a break, through ``waiting.retry``.
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from smb3server.wire.header import Command, Header
+from smb3server.wire.header import Header
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.codec import Buffer
 
 if TYPE_CHECKING:
     from smb3server.crypto.signing import Signer
+    from smb3server.server.server import Server
     from smb3server.state.connection import Connection
-    from smb3server.state.open import Open
-    from smb3server.state.session import Session
-    from smb3server.state.tree import TreeConnect
+    from smb3server.state.objects import Open, Session, TreeConnect
 
 FileId = tuple[int, int]
 """(persistent, volatile)."""
@@ -120,8 +119,25 @@ class CompoundState:
     """Of the last CREATE-like failure, which later related commands return."""
 
 
+class Host(Protocol):
+    """The dispatcher that a request came through: what requests and their handlers need of it."""
+
+    server: Server
+    handlers: Mapping[int, Handler]
+    """What serves the connection's commands, by command."""
+
+    def finish(self, request: Request, result: Response | StatusError) -> None:
+        """Send the reply of a request that was asynchronous. [MS-SMB2 3.3.4.4]"""
+        ...
+
+    def authenticated(self) -> None:
+        """Trust the client, as a session on its connection is valid now."""
+        ...
+
+
 @dataclass(slots=True)
 class Request:
+    host: Host
     connection: Connection
     header: Header
     message: memoryview
@@ -142,24 +158,28 @@ class Request:
     extra: dict[str, object] = field(default_factory=dict)
 
     @property
+    def server(self) -> Server:
+        return self.host.server
+
+    @property
     def body(self) -> memoryview:
         return self.message[64:]
 
     def pend(self, interim: Interim = Interim.DELAYED, on_cancel: Callable[[], None] | None = None) -> Pending:
         """Make this request asynchronous; return the result from the handler and complete it later."""
-        self.pending = Pending(self, self.connection.finish, interim, on_cancel)
+        self.pending = Pending(self, self.host.finish, interim, on_cancel)
         return self.pending
-
-    def run(self, work: Awaitable[Response], interim: Interim = Interim.DELAYED) -> Pending:
-        """``pend`` on a coroutine: its result or ``StatusError`` completes the request, CANCEL cancels it."""
-        return self.connection.run(self, work, interim)
 
 
 Handler = Callable[[Request], "Response | Pending"]
 HANDLERS: dict[int, Handler] = {}
 
 
-def handles(command: Command) -> Callable[[Handler], Handler]:
+SMB1_NEGOTIATE = 0x10072
+"""SMB_COM_NEGOTIATE (MS-CIFS 2.2.4.52) among the commands of SMB2, which have 16 bits: what a client may begin with."""
+
+
+def handles(command: int) -> Callable[[Handler], Handler]:
     def register(handler: Handler) -> Handler:
         HANDLERS[command] = handler
         return handler

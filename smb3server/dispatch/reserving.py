@@ -8,7 +8,7 @@ from smb3server.dispatch.long_work import Steps
 from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
-    from smb3server.state.open import Open
+    from smb3server.state.objects import Open
 
 
 def reserve(opened: Open, size: int) -> Steps | None:

@@ -12,7 +12,7 @@ from smb3server.dispatch.request import Interim, Pending, Request, Response
 from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
-    from smb3server.state.open import Open
+    from smb3server.state.objects import Open
 
 log = logging.getLogger(__name__)
 

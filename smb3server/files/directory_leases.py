@@ -14,7 +14,7 @@ from smb3server.files.caching import NONE, Lease
 if TYPE_CHECKING:
     from smb3server.backends.base import Path
     from smb3server.files.file import File
-    from smb3server.state.open import Open
+    from smb3server.state.objects import Open
 
 
 def entry_changed(by: Open, path: Path) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from smb3server.backends.base import FileKey, Handle
     from smb3server.files.write_times import WriteTime
     from smb3server.state.ceilings import Usage
-    from smb3server.state.open import Open
+    from smb3server.state.objects import Open
 
 log = logging.getLogger(__name__)
 

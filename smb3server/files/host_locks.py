@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from smb3server.files.locks import LockTable
-    from smb3server.state.open import Open
+    from smb3server.state.objects import Open
 
 _FLOCK = struct.Struct("hh4xqqi4x")
 """struct flock: type, whence, start, length (0: to the end), process."""

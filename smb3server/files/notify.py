@@ -28,8 +28,8 @@ from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Change, Path
-    from smb3server.state.open import Open
-    from smb3server.state.tree import Share
+    from smb3server.state.objects import Open
+    from smb3server.state.share import Share
 
 Key = tuple[str, ...]
 AT_ONCE = 32

@@ -16,7 +16,7 @@ from smb3server.backends import filetime
 if TYPE_CHECKING:
     from smb3server.backends.base import FileInfo, Handle
     from smb3server.files.file import File
-    from smb3server.state.open import Open
+    from smb3server.state.objects import Open
 
 WRITE_TIME_DELAY = 2.0
 _RECENT = 0.05

@@ -28,7 +28,7 @@ from smb3server.persistence.store import (
 from smb3server.process.turns import call_apart
 
 if TYPE_CHECKING:
-    from smb3server.state.open import Open
+    from smb3server.state.objects import Open
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from smb3server.files.caching import Lease, Oplock
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Path
-    from smb3server.state.open import Open
+    from smb3server.state.objects import Open
 
 FORMAT = 2
 _READABLE = (1, 2)

@@ -29,9 +29,7 @@ from smb3server.persistence.store import Delete, Entry, StoreError
 from smb3server.process import garbage as collector
 from smb3server.state.caller import caller_of
 from smb3server.state.durable import Durability
-from smb3server.state.open import Open
-from smb3server.state.session import Session, SessionState
-from smb3server.state.tree import TreeConnect
+from smb3server.state.objects import Open, Session, SessionState, TreeConnect
 from smb3server.wire.create import Access, CreateAction, CreateOptions
 
 if TYPE_CHECKING:
@@ -40,7 +38,7 @@ if TYPE_CHECKING:
     from smb3server.persistence.journal import Domain
     from smb3server.server.server import Server
     from smb3server.state.connection import Connection
-    from smb3server.state.tree import Share
+    from smb3server.state.share import Share
 
 log = logging.getLogger(__name__)
 
@@ -123,8 +121,7 @@ def restore_open(server: Server, share: Share, backend: Backend, record: OpenRec
     entry.path = record.path
     entry.is_directory = record.is_directory
     entry.handle = handle
-    deferred: object = handle
-    if isinstance(deferred, DeferredHandle):
+    if isinstance(handle, DeferredHandle):
         server.dormant_opens += 1
     else:
         entry.descriptor = None if entry.is_directory else handle.fileno()
@@ -200,7 +197,7 @@ def _handle_of(backend: Backend, entry: Open, record: OpenRecord) -> Handle:
         remembered = backend.remember(wanted)
         if remembered is not None:
             _check_kind(remembered.kind, record)
-            return cast("Handle", DeferredHandle(remembered, lambda found: checked(found.open(wanted))))
+            return DeferredHandle(remembered, lambda found: checked(found.open(wanted)))
     return checked(backend.open(wanted))
 
 

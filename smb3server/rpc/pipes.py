@@ -9,7 +9,7 @@ from smb3server.dispatch.request import Request
 from smb3server.rpc.association import Association, AssociationGroups
 from smb3server.rpc.dcerpc import Interface, RpcEndpoint
 from smb3server.server.server import Server
-from smb3server.state.session import Session
+from smb3server.state.objects import Session
 from smb3server.wire.status import NtStatus, StatusError
 
 InterfaceFactory = Callable[[Server, Session], list[Interface]]
@@ -55,7 +55,7 @@ MAX_OUTPUT = 8 << 20
 
 
 class RpcPipe:
-    """See ``smb3server.state.open.Pipe``."""
+    """See ``smb3server.state.objects.Pipe``."""
 
     def __init__(self, endpoint: RpcEndpoint, on_worker: bool) -> None:
         """``on_worker``: calls touch nothing but what they read of accounts, and may ask the host's user database."""
@@ -128,7 +128,7 @@ def open_pipe(request: Request, name: str) -> RpcPipe:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
     if request.session is None:
         raise StatusError(NtStatus.USER_SESSION_DELETED)
-    server = request.connection.server
+    server = request.server
     interfaces = factory(server, request.session)
     # Calls act for the session's user; binds may protect them on top of what the session does.
     association = Association(

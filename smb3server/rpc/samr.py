@@ -15,7 +15,7 @@ from smb3server.rpc.handles import NULL_HANDLE, Handles
 from smb3server.rpc.lsarpc import rpc_sid, sid_of, string_of
 from smb3server.rpc.ndr import operation, wire_uuid
 from smb3server.server.server import Server
-from smb3server.state.session import Session
+from smb3server.state.objects import Session
 from smb3server.wire.status import NtStatus
 
 UUID = wire_uuid("12345778-1234-ABCD-EF00-0123456789AC")

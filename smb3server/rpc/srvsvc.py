@@ -18,8 +18,8 @@ from smb3server.rpc.ndr import (
 )
 from smb3server.rpc.srvsvc_lists import Lists
 from smb3server.server.server import Server
-from smb3server.state.session import Session
-from smb3server.state.tree import Share, ShareType
+from smb3server.state.objects import Session
+from smb3server.state.share import Share, ShareType
 
 UUID = wire_uuid("4B324FC8-1670-01D3-1278-5A47BF6EE188")
 VERSION = 3

@@ -14,8 +14,7 @@ from smb3server.wire.create import Access
 
 if TYPE_CHECKING:
     from smb3server.server.server import Server
-    from smb3server.state.open import Open
-    from smb3server.state.session import Session
+    from smb3server.state.objects import Open, Session
 
 _SESSION_INFO = {
     0: srvs.SESSION_INFO_0,

@@ -11,7 +11,7 @@ from smb3server.rpc.dcerpc import Interface
 from smb3server.rpc.ndr import ERROR_INVALID_LEVEL, operation, text, wire_uuid
 from smb3server.rpc.srvsvc import PLATFORM_ID_NT, VERSION_MAJOR, VERSION_MINOR
 from smb3server.server.server import Server
-from smb3server.state.session import Session
+from smb3server.state.objects import Session
 
 UUID = wire_uuid("6BFFD098-A112-3610-9833-46C3F87E345A")
 VERSION = 1

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from smb3server.state.connection import Connection
-from smb3server.state.session import Session, SessionState
+from smb3server.state.objects import Session, SessionState
 
 log = logging.getLogger(__name__)
 

@@ -19,6 +19,7 @@ from smb3server.auth.guessing import Guesses
 from smb3server.auth.principals import Principals
 from smb3server.auth.users import UserDatabase
 from smb3server.commands import load
+from smb3server.dispatch.dispatcher import Dispatcher
 from smb3server.dispatch.long_work import LongWork
 from smb3server.dispatch.watchdog import Watchdog
 from smb3server.files.file import FileTable
@@ -30,12 +31,11 @@ from smb3server.server.idle import IdleSweep
 from smb3server.settings.server import Settings
 from smb3server.state.break_notifications import BreakNotifications
 from smb3server.state.ceilings import Ceilings
-from smb3server.state.connection import Connection
 from smb3server.state.durable import HandleCounts
 from smb3server.state.host_changes import HostChanges
+from smb3server.state.objects import Session, SessionState
 from smb3server.state.replay import Replays
-from smb3server.state.session import Session, SessionState
-from smb3server.state.tree import IPC_SHARE_NAME, Share, ShareType
+from smb3server.state.share import IPC_SHARE_NAME, Share, ShareType
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.unauthenticated import Strangers
 
@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from smb3server.cluster.lease_keeper import Fence
     from smb3server.net.fabric_choice import Choice
     from smb3server.persistence.journal import Persistence
-    from smb3server.state.open import Open
+    from smb3server.state.connection import Connection
+    from smb3server.state.objects import Open
     from smbdirect.message_transport import MessageTransport
 
 log = logging.getLogger(__name__)
@@ -199,7 +200,8 @@ class Server:
             transport.abort("too many connections")
             return
         transport.max_message_size = settings.max_message_before_authentication
-        connection = Connection(self, transport)
+        dispatcher = Dispatcher(self, transport)
+        connection = dispatcher.connection
         connection.place = place
         self.connection_list.add(connection)
         self.idle.wake()
@@ -208,7 +210,7 @@ class Server:
             call_later(settings.negotiate_timeout, self._check_progress, connection, False),
             call_later(settings.authentication_timeout, self._check_progress, connection, True),
         ]
-        connection.start()
+        dispatcher.start()
 
     def _check_progress(self, connection: Connection, authenticated: bool) -> None:
         """Drop who connects and then does not negotiate, or negotiates and then does not log on."""
@@ -312,7 +314,7 @@ class Server:
         for connection in {session.connection, *session.channel_list}:
             connection.session_table.pop(session.session_id, None)
             connection.preauth_session_table.pop(session.session_id, None)
-            connection.cancel_requests(session)
+            connection.host.cancel_requests(session)
         self.replays.end_session(session)
         for entry in list(session.open_table.values()):
             entry.disconnect()
@@ -372,8 +374,8 @@ class Server:
         self.stopping = True
         for connection in list(self.connection_list):
             connection.transport.pause_reading()
-            connection.cancel_waiting()
-        while any(c.request_list or c.transport.pending_send_bytes for c in self.connection_list):
+            connection.host.cancel_waiting()
+        while any(c.host.pending_requests or c.transport.pending_send_bytes for c in self.connection_list):
             if asyncio.get_running_loop().time() > deadline:
                 log.warning("requests still in flight after %.0f s", grace)
                 break

@@ -30,7 +30,7 @@ from smb3server.server.server import Server
 from smb3server.service import stand_in
 from smb3server.service.listeners import Fabrics
 from smb3server.service.privileges import Privileges, in_force
-from smb3server.state.tree import Share, ShareCapabilities, ShareFlags, ShareType
+from smb3server.state.share import Share, ShareCapabilities, ShareFlags, ShareType
 from smb3server.status.admin_socket import AdminSocket, Command, socket_path
 from smb3server.status.report import collect
 

@@ -20,8 +20,7 @@ from smb3server.wire.oplock_break import (
 
 if TYPE_CHECKING:
     from smb3server.state.connection import Connection
-    from smb3server.state.open import Open
-    from smb3server.state.session import Session
+    from smb3server.state.objects import Open, Session
 
 
 RETRY_DELAY = 1.0
@@ -85,7 +84,7 @@ class BreakNotifications:
             connection = choose()
             if connection is not None:
                 own = connection.session_table.get(session.session_id) or next(iter(connection.session_table.values()))
-                connection.notify(own, [body])
+                connection.host.notify(own, [body])
                 again = partial(self.notify_lease, lease, current, new, ack_required)
                 self._watch(connection, choose, again, lease, new)
                 return True
@@ -102,7 +101,7 @@ class BreakNotifications:
         choose = partial(live_connection, entry.session)
         connection = choose()
         if connection is not None:
-            connection.notify(entry.session, [body])
+            connection.host.notify(entry.session, [body])
             self._watch(connection, choose, partial(self.notify_oplock, oplock, level), oplock, oplock.requested)
             return True
         close_if_disconnected(entry)

@@ -11,8 +11,7 @@ from smb3server.access.identity import Identity
 
 if TYPE_CHECKING:
     from smb3server.backends.base import User
-    from smb3server.state.session import Session
-    from smb3server.state.tree import TreeConnect
+    from smb3server.state.objects import Session, TreeConnect
 
 _NOBODY = Identity("", anonymous=True)
 

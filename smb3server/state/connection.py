@@ -1,39 +1,56 @@
-"""Connections (MS-SMB2 3.3.1.7): their state, their asynchronous requests and their end."""
+"""Connections (MS-SMB2 3.3.1.7): their state."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
-from smb3server.dispatch import waiting
-from smb3server.dispatch.dispatcher import Dispatcher
-from smb3server.dispatch.request import HANDLERS, Handler, Interim, Pending, Request, Response
-from smb3server.process.turns import call_apart
+from smb3server.settings.server import Settings
 from smb3server.state.message_window import CommandSequenceWindow
 from smb3server.wire.header import Command
-from smb3server.wire.status import StatusError
 from smbdirect.codec import Buffer
 
 if TYPE_CHECKING:
     from smb3server.auth.acceptor import Acceptor
-    from smb3server.server.server import Server
     from smb3server.state.ceilings import Usage
-    from smb3server.state.session import Session
+    from smb3server.state.objects import Session
     from smbdirect.message_transport import MessageTransport
     from smbdirect.unauthenticated import Stranger
 
 log = logging.getLogger(__name__)
 
 
-class Connection:
-    """3.3.1.7. Fields that the negotiation sets have the value named here before it."""
+class ConnectionHost(Protocol):
+    """Runs a connection's requests: what the server's state needs of it."""
 
-    def __init__(self, server: Server, transport: MessageTransport) -> None:
-        self.server = server
+    @property
+    def pending_requests(self) -> int:
+        """Asynchronous requests that are not answered yet (Connection.RequestList)."""
+        ...
+
+    def notify(self, session: Session, segments: Sequence[Buffer], command: int = Command.OPLOCK_BREAK) -> None:
+        """Send a message that no request asked for, encrypted if the session's traffic is. [MS-SMB2 3.3.4.6]"""
+        ...
+
+    def cancel_requests(self, session: Session, tree_id: int | None = None) -> None:
+        """Cancel the asynchronous requests of a session, or of one of its tree connects, that goes away."""
+        ...
+
+    def cancel_waiting(self) -> None:
+        """Cancel every request whose client was sent STATUS_PENDING. The others may finish."""
+        ...
+
+
+class Connection:
+    """One connection of a client. Before the negotiation its fields have the values given here. [MS-SMB2 3.3.1.7]"""
+
+    def __init__(self, transport: MessageTransport, settings: Settings, host: ConnectionHost) -> None:
+        """``settings``: for the limits on credits. ``host``: who runs the connection's requests."""
         self.transport = transport
+        self.host = host
         self.loop = asyncio.get_running_loop()
         self.client_name = transport.peer_address[0]
         self.creation_time = time.time()
@@ -53,7 +70,8 @@ class Connection:
         self.max_read_size = 65536
         self.max_write_size = 65536
         self.command_sequence_window = CommandSequenceWindow()
-        self.credit_limit = server.settings.credits_before_authentication
+        self.credit_limit = settings.credits_before_authentication
+        self._max_credits = settings.max_credits
         self.sealed_credits: int | None = None
         """Credits that keep READs of a client that encrypts as short as its messages (``read_size``); None: nothing
         does that, or needs to."""
@@ -66,10 +84,6 @@ class Connection:
         """Authentications under way, by SessionId."""
         self.cipher_id = 0
         self.signing_algorithm_id = 0
-        self.request_list: dict[int, Request] = {}
-        """Asynchronous requests by MessageId."""
-        self.async_command_list: dict[int, Request] = {}
-        """Those whose client was told STATUS_PENDING, by AsyncId."""
         self.usage: Usage | None = None
         """Of the user that it counts for: the first who logged on."""
         self.is_authenticated = False
@@ -89,38 +103,10 @@ class Connection:
         """Interfaces flagged RDMA_CAPABLE in the answer."""
         self.largest_inline = 0
         """Bytes of the largest READ or WRITE of a file whose data was to travel in the message."""
-        self.handlers: Mapping[int, Handler] = HANDLERS
-        """What serves its commands, by command."""
-        self.dispatcher = Dispatcher(self)
-
-    def start(self) -> None:
-        """Serve what the transport delivers."""
-        self.transport.start(self.dispatcher.receive, self._transport_closed)
-
-    def finish(self, request: Request, result: Response | StatusError) -> None:
-        """An asynchronous request is done (3.3.4.4); ``Pending`` calls it, once."""
-        self.dispatcher.finish(request, result)
-
-    def run(self, request: Request, work: Awaitable[Response], interim: Interim = Interim.DELAYED) -> Pending:
-        """See ``Request.run``."""
-        return waiting.run(request, work, interim)
-
-    def notify(self, session: Session, segments: Sequence[Buffer], command: int = Command.OPLOCK_BREAK) -> None:
-        """Send an unsolicited message (3.3.4.6, 3.3.4.7): never signed, encrypted if the session's traffic is."""
-        self.dispatcher.notify(session, segments, command)
 
     def is_stalled(self) -> bool:
         """Whether the network has lost the peer, as far as the transport can tell."""
         return self.forced_stall or self.transport.is_stalled()
-
-    def authenticated(self) -> None:
-        """A session is valid: trust the client with full-sized messages and credits."""
-        if not self.is_authenticated:
-            self.is_authenticated = True
-            self._drop_deadlines()
-            self.server.connection_authenticated(self)
-        self.transport.max_message_size = self.server.settings.max_message_size
-        self.limit_credits()
 
     def hold_credits(self, sealed: int) -> None:
         """Let the client hold at most ``sealed`` credits while it may encrypt (3.3.1.2); ``limit_credits`` ends it."""
@@ -130,7 +116,7 @@ class Connection:
     def limit_credits(self) -> None:
         """Settle how many credits the client, which is authenticated, may hold. Call it when its sessions and tree
         connects have changed: they show whether it encrypts."""
-        limit = self.server.settings.max_credits
+        limit = self._max_credits
         if self.sealed_credits is not None and not self._sends_clear_data():
             limit = min(limit, self.sealed_credits)
         self.credit_limit = limit
@@ -141,53 +127,15 @@ class Connection:
         sessions = self.session_table.values()
         return any(session.uses_disks for session in sessions) and not any(session.encrypts for session in sessions)
 
-    def _drop_deadlines(self) -> None:
+    def drop_deadlines(self) -> None:
+        """Cancel the timers of ``deadlines``."""
         for timer in self.deadlines:
             timer.cancel()
         self.deadlines.clear()
 
-    def cancel_waiting(self) -> None:
-        """Cancel everything that was told to wait; what is about to finish may finish."""
-        for request in list(self.async_command_list.values()):
-            if request.pending is not None:
-                call_apart(request.pending.cancel)
-
-    def cancel_requests(self, session: Session, tree_id: int | None = None) -> None:
-        """Cancel the asynchronous requests of a session or tree connect that goes away."""
-        for request in list(self.request_list.values()):
-            if request.session is not session or request.pending is None:
-                continue
-            if tree_id is None or (request.tree is not None and request.tree.tree_id == tree_id):
-                call_apart(request.pending.cancel, closing=True)
-
     def disconnect(self, reason: str) -> None:
-        """The peer broke the protocol, or an administrator wants it gone."""
+        """Abort the transport: the peer broke the protocol, or the connection is not wanted any more."""
         if not self.closed:
             self.ended_by = reason
             log.info("%s: disconnecting: %s", self.client_name, reason)
         self.transport.abort(reason)
-
-    def _transport_closed(self, error: BaseException | None) -> None:
-        """3.3.7.1: cancel what waits, leave every session, forget those that have no other channel."""
-        if self.closed:
-            return
-        self.closed = True
-        self._drop_deadlines()
-        if self.transport.rdma is not None and self.negotiated:
-            self.server.rdma_lost(self.client_guid, self.ended_by or str(error or "closed by the client"))
-        if error is not None:
-            log.info("%s: connection lost: %s", self.client_name, error)
-        for request in list(self.request_list.values()):
-            session = request.session
-            if request.pending is None:
-                continue
-            if session is not None and len(session.channel_list) > 1 and self.server.replays.owns(request.pending):
-                # The client sends it again on another channel (3.2.7.1).
-                continue
-            call_apart(request.pending.cancel)
-        self.dispatcher.close()
-        for session in list(self.session_table.values()):
-            self.server.leave_session(session, self)
-        self.session_table.clear()
-        self.preauth_session_table.clear()
-        self.server.connection_closed(self)

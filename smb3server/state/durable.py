@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from smb3server.commands.create.opening import Opening
     from smb3server.dispatch.request import Request
     from smb3server.files.file import File
-    from smb3server.state.open import Open
-    from smb3server.state.session import Session
-    from smb3server.state.tree import TreeConnect
+    from smb3server.state.objects import Open, Session, TreeConnect
 
 log = logging.getLogger(__name__)
 
@@ -172,7 +170,7 @@ def held_for_owner(entry: Open) -> bool:
 def forget_ghosts(file: File | None) -> None:
     """Restored opens of a file that is gone, whose inode number another has by now: they are nobody's any more."""
     for entry in list(file.opens) if file is not None else ():
-        handle: object = entry.handle
+        handle = entry.handle
         if isinstance(handle, DeferredHandle) and handle.gone:
             entry.close()
 
@@ -254,7 +252,7 @@ def reconnect(request: Request, found: dict[bytes, Any], path: tuple[str, ...], 
         raise StatusError(NtStatus.USER_SESSION_DELETED)
     wanted: contexts.DurableReconnect | contexts.DurableReconnectV2
     wanted = found.get(contexts.DURABLE_RECONNECT) or found[contexts.DURABLE_RECONNECT_V2]
-    server = request.connection.server
+    server = request.server
     flags = wanted.flags if isinstance(wanted, contexts.DurableReconnectV2) else 0
     entry = server.global_open_table.get(wanted.persistent)
     if entry is None and isinstance(wanted, contexts.DurableReconnectV2) and may_be_persistent(request, flags):
@@ -344,7 +342,7 @@ def revived(request: Request, found: dict[bytes, Any]) -> Open | None:
     """3.3.5.9.10: a CREATE comes again whose response got lost, with its connection or with the server; the persistent
     open that it made, now of this session."""
     key = replay.key_of(request, found)
-    entry = request.connection.server.persistent_opens.get(key) if key is not None else None
+    entry = request.server.persistent_opens.get(key) if key is not None else None
     if entry is None or entry.durable is None or not entry.durable.disconnected:
         return None
     if not request.header.flags & HeaderFlags.REPLAY_OPERATION:

@@ -19,7 +19,7 @@ from smb3server.wire.change_notify import Action
 if TYPE_CHECKING:
     from smb3server.backends.base import Backend, Change, FileKey, Handle, Path
     from smb3server.files.file import File, FileTable
-    from smb3server.state.open import Open
+    from smb3server.state.objects import Open
 
 log = logging.getLogger(__name__)
 

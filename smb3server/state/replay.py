@@ -12,8 +12,7 @@ from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
     from smb3server.dispatch.request import Pending, Request
-    from smb3server.state.open import Open
-    from smb3server.state.session import Session
+    from smb3server.state.objects import Open, Session
     from smb3server.wire.create import CreateResponse
 
 Key = tuple[bytes, bytes]

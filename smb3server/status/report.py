@@ -20,7 +20,7 @@ from smbdirect.transport.smb_direct import SmbDirectTransport
 if TYPE_CHECKING:
     from smb3server.server.server import Server
     from smb3server.state.connection import Connection
-    from smb3server.state.session import Session
+    from smb3server.state.objects import Session
 
 Json = dict[str, Any]
 
@@ -179,7 +179,7 @@ def _channel(server: Server, connection: Connection, number: int) -> Json:
         "cipher": _name(Cipher, connection.cipher_id),
         "encryption": _who_encrypts(sessions),
         "smb_credits": connection.command_sequence_window.available,
-        "pending_requests": len(connection.request_list),
+        "pending_requests": connection.host.pending_requests,
         "sizes": sizes(connection),
         "sessions": [f"0x{session.session_id:016x}" for session in sessions],
         "rdma": {"code": why.code.value, "text": why.text, "remedy": why.remedy},

@@ -14,7 +14,7 @@ from smb3server.access.posix import IdMap
 from smb3server.auth.users import Account, nt_hash
 from smb3server.backends.base import User
 from smb3server.backends.local.backend import LocalBackend
-from smb3server.state.tree import Share
+from smb3server.state.share import Share
 from tests.lab.rights import Actor
 from tests.lab.wire_client import running
 

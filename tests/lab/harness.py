@@ -13,7 +13,7 @@ from smb3server.client import Client, ClientSession, Tree, open_rdma, open_tcp
 from smb3server.net.listener import TcpListener
 from smb3server.server.server import Server
 from smb3server.settings.server import Settings
-from smb3server.state.tree import Share
+from smb3server.state.share import Share
 from smb3server.wire.negotiate import Dialect
 from smbdirect.message_transport import MessageTransport
 from smbdirect.providers.loopback import LoopbackProvider

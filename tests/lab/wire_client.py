@@ -20,7 +20,7 @@ from smb3server.crypto.signing import GmacSigner, Signer, make_signer
 from smb3server.net.listener import TcpListener
 from smb3server.server.server import Server
 from smb3server.settings.server import Settings
-from smb3server.state.tree import Share
+from smb3server.state.share import Share
 from smb3server.wire.header import HEADER, HEADER_SIZE, Command, Header, HeaderFlags
 
 NO_FILE = b"\xff" * 16

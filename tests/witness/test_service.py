@@ -26,7 +26,7 @@ from smb3server.auth.users import Account, nt_hash
 from smb3server.config.reader import Config, ConfigError, ShareConfig, WitnessConfig, read_file
 from smb3server.rpc import tcp
 from smb3server.service.service import Service
-from smb3server.state.tree import ShareCapabilities
+from smb3server.state.share import ShareCapabilities
 from tests.lab.witness import ADDRESS_A, ADDRESS_B, NET_NAME, PASSWORD, USER, Running, settings
 from witness import ndr
 from witness.client import WitnessClient, WitnessClientError

@@ -22,7 +22,7 @@ from smb3server.net.listener import TcpListener
 from smb3server.process import output
 from smb3server.server.server import Server
 from smb3server.settings.server import Settings
-from smb3server.state.tree import Share
+from smb3server.state.share import Share
 from smbdirect.providers.iwarp.provider import IwarpProvider
 from smbdirect.transport.listen import listen
 from tools.load.worker import FOLDER, Ground, Mismatch, Worker

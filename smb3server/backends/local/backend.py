@@ -239,7 +239,7 @@ class LocalBackend(Backend):
         if request.write and self.read_only and kind == Kind.FILE:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), name)
 
-    def _open_stream(self, request: OpenRequest, descriptor: int, stat: Statx, kind: Kind) -> Handle:
+    def _open_stream(self, request: OpenRequest, descriptor: int, stat: Statx, kind: Kind) -> LocalHandle:
         """Takes over ``descriptor`` (O_PATH) on success only."""
         reference = f"/proc/self/fd/{descriptor}"
         metadata = self.store.load(reference, stat)
@@ -395,7 +395,7 @@ class LocalBackend(Backend):
         opened.file_created = True
         return opened
 
-    def _open_new_stream(self, request: OpenRequest, base: int, stat: Statx, kind: Kind) -> Handle:
+    def _open_new_stream(self, request: OpenRequest, base: int, stat: Statx, kind: Kind) -> LocalHandle:
         descriptor = os.open(f"/proc/self/fd/{base}", os.O_PATH | os.O_CLOEXEC)
         try:
             return self._open_stream(request, descriptor, stat, kind)

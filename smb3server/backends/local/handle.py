@@ -9,7 +9,7 @@ import os
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from smb3server.backends import attributes as attr
 from smb3server.backends import filetime, names
@@ -25,23 +25,44 @@ from smb3server.backends.base import (
 )
 from smb3server.backends.local import file_io, release, reparse, scan, syscalls
 from smb3server.backends.local.impersonate import ActAs, SpaceOf
-from smb3server.backends.local.metadata import Blob, Metadata, file_info
+from smb3server.backends.local.metadata import Blob, Metadata, MetadataStore, file_info
+from smb3server.backends.local.namespace import Namespace
+from smb3server.backends.local.own_changes import OwnChanges
+from smb3server.backends.local.resolve import Resolver
+from smb3server.backends.local.streams import StreamStore
 from smb3server.backends.local.syscalls import Statx
 from smbdirect.codec import Buffer
 
-if TYPE_CHECKING:
-    from smb3server.backends.local.backend import LocalBackend
-
-    _Change = Callable[[Metadata], None]
+_Change = Callable[[Metadata], None]
 
 _EA_HEADER = struct.Struct("<BH")
-
-
 _POSIX_ACL = "system.posix_acl_access"
 _SPECIAL_BITS = 0o7000
 """Set-user-id, set-group-id, sticky. On a folder they say who may delete, and which group new files get."""
 _CHANGE_SLACK = 10_000_000
 """Nanoseconds after a change time was stored in which st_ctime may still be due to that."""
+
+
+class HandleHost(Protocol):
+    """What a handle uses of the backend that opened it."""
+
+    resolver: Resolver
+    store: MetadataStore
+    streams: StreamStore
+    namespace: Namespace
+    own: OwnChanges
+
+    def check_writable(self) -> None:
+        """Raise ``OSError`` (EROFS) if the share is read-only."""
+
+    def info_of(self, descriptor: int, reference: int | str) -> FileInfo:
+        """Return the metadata of a file itself, whatever stream of it is open."""
+
+    def parent_info(self, descriptor: int, here: FileInfo) -> FileInfo:
+        """Return what '..' shows in the directory ``descriptor``, whose own metadata is ``here``."""
+
+    def sync_parent(self, components: list[str]) -> None:
+        """Make the name at the end of a path on disk durable. Raises ``OSError``."""
 
 
 class LocalHandle(Handle):
@@ -66,7 +87,7 @@ class LocalHandle(Handle):
 
     def __init__(
         self,
-        backend: LocalBackend,
+        backend: HandleHost,
         descriptor: int,
         stat: Statx,
         kind: Kind,

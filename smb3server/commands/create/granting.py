@@ -5,7 +5,7 @@ from __future__ import annotations
 from smb3server.commands.create.opening import Opening
 from smb3server.files.caching import Lease
 from smb3server.files.file import File
-from smb3server.state.open import Open
+from smb3server.state.objects import Open
 from smb3server.wire import create_contexts as contexts
 from smb3server.wire.oplock_break import OplockLevel
 
@@ -27,7 +27,7 @@ def grant(opening: Opening, opened: Open) -> tuple[int, contexts.RawContext | No
     )
     opened.caching = oplock
     if oplock is not None:
-        opening.request.connection.server.host_changes.cover(opened)
+        opening.request.server.host_changes.cover(opened)
     return (oplock.level if oplock is not None else OplockLevel.NONE), None
 
 
@@ -36,7 +36,7 @@ def may_lease_directories(opening: Opening) -> bool:
     connection = opening.request.connection
     return (
         connection.dialect >= 0x0300
-        and connection.server.settings.directory_leases
+        and opening.request.server.settings.directory_leases
         and isinstance(opening.wanted_lease, contexts.LeaseV2)
     )
 
@@ -61,7 +61,7 @@ def _grant_lease(
         lease, wanted.lease_state, file.other_opens(opened, lease), bool(file.locks.locks), opened.is_directory
     )
     if lease.state:
-        opening.request.connection.server.host_changes.cover(opened)
+        opening.request.server.host_changes.cover(opened)
     return lease_context(lease)
 
 

@@ -22,8 +22,9 @@ from smb3server.dispatch.waiting import retry
 from smb3server.files.caching import Lease
 from smb3server.files.notify import fold
 from smb3server.state import durable, replay
-from smb3server.state.open import Open, client_guid_of
-from smb3server.state.tree import ShareType
+from smb3server.state.objects import Open
+from smb3server.state.open import client_guid_of
+from smb3server.state.share import ShareType
 from smb3server.wire import create_contexts as contexts
 from smb3server.wire.create import (
     CREATE_FLAG_REPARSEPOINT,
@@ -57,7 +58,7 @@ def create(request: Request) -> Response | Pending:
     tree, session = request.tree, request.session
     if tree is None or session is None:
         raise StatusError(NtStatus.NETWORK_NAME_DELETED)
-    server = request.connection.server
+    server = request.server
     if len(session.open_table) >= server.settings.max_opens:
         raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
     pipe = tree.share.type == ShareType.PIPE
@@ -74,7 +75,7 @@ def create(request: Request) -> Response | Pending:
     if pipe:
         return _open_pipe(request, record, name)
     revived = durable.revived(request, found)
-    earlier = request.connection.server.replays.find(request, found) if revived is None else None
+    earlier = request.server.replays.find(request, found) if revived is None else None
     if earlier is not None:
         return _respond_to_replay(earlier, record)
     _check_fields(record)
@@ -107,7 +108,7 @@ def _close_same_application(request: Request, found: dict[bytes, Any], opening: 
     if asked is None or connection.dialect < Dialect.SMB_3_0:
         return
     version = _app_instance_version(request, found)
-    for entry in list(connection.server.app_instances.get(asked.app_instance_id, ())):
+    for entry in list(request.server.app_instances.get(asked.app_instance_id, ())):
         if (
             client_guid_of(entry) == connection.client_guid
             or request.tree is None
@@ -235,7 +236,7 @@ def _attempt(opening: Opening) -> Response | Pending:
 
 def _may_come_again(opening: Opening, pending: Pending) -> Callable[[], None]:
     """From now on a replay of this CREATE is told to wait for it. Returns what ends that."""
-    replays = opening.request.connection.server.replays
+    replays = opening.request.server.replays
     key = replay.key_of(opening.request, opening.asked)
     if key is None:
         return lambda: None
@@ -297,14 +298,14 @@ def _respond(opening: Opening, opened: Open) -> Response:
     fields, answers = _answers(opening, opened, level)
     key = replay.key_of(opening.request, opening.asked)
     if key is not None:
-        opening.request.connection.server.replays.remember(opened, replay.Replayable(key, fields, answers))
+        opening.request.server.replays.remember(opened, replay.Replayable(key, fields, answers))
     return Response([pack_response(fields, [*answers, *more])], file_id=opened.file_id)
 
 
 def _store(opening: Opening, opened: Open) -> None:
     """A persistent open is on stable storage, and so is the name of a new file, before the client hears of it."""
     handle = opened.handle
-    persistence = opening.request.connection.server.persistence
+    persistence = opening.request.server.persistence
     if persistence is None or handle is None:
         return
     created = opening.action == CreateAction.CREATED
@@ -395,7 +396,7 @@ def _open_pipe(request: Request, record: CreateRequest, name: str) -> Response:
     if record.impersonation_level > _DELEGATION:
         raise StatusError(NtStatus.BAD_IMPERSONATION_LEVEL)
     pipes = importlib.import_module("smb3server.rpc.pipes")
-    server = request.connection.server
+    server = request.server
     pipe = pipes.open_pipe(request, name)
     opened = Open(server.new_file_id(), session, tree)
     opened.pipe = pipe

@@ -36,7 +36,7 @@ from smb3server.files.caching import Lease
 from smb3server.files.file import LEASE_STAT_ACCESS, STAT_ACCESS, File, FileTable
 from smb3server.state.caller import caller_of
 from smb3server.state.durable import forget_ghosts, held_for_owner
-from smb3server.state.open import Open
+from smb3server.state.objects import Open
 from smb3server.wire import create_contexts as contexts
 from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import Access, CreateAction, CreateDisposition, CreateOptions, CreateRequest
@@ -108,7 +108,7 @@ class Opening:
         """Return the open. Raises what ``waiting.Attempt`` may raise, ``StatusError`` and ``OSError``; nothing stays
         behind then."""
         tree = self.request.tree
-        if tree is not None and self.request.connection.server.has_lost(tree.share):
+        if tree is not None and self.request.server.has_lost(tree.share):
             raise StatusError(NtStatus.NETWORK_NAME_DELETED)
         self.backend.defer_reading = True
         try:
@@ -339,7 +339,7 @@ class Opening:
 
     @property
     def _table(self) -> FileTable:
-        return self.request.connection.server.file_table
+        return self.request.server.file_table
 
     # Opening it
 
@@ -348,7 +348,7 @@ class Opening:
         follow = not self.record.create_options & CreateOptions.OPEN_REPARSE_POINT
         if info.reparse_tag == symlinks.TAG_SYMLINK and follow and not handle.created:
             raise symlinks.stopped(handle, ())
-        if self.request.connection.server.dormant_opens:
+        if self.request.server.dormant_opens:
             forget_ghosts(self._table.find(handle.key, self.stream))
         file = self._table.get(handle.key, self.stream)
         try:
@@ -361,7 +361,7 @@ class Opening:
                 self.action = CreateAction.CREATED
                 if self._descriptor is not None and tokens.has_dacl(self._descriptor) and handle.file_created:
                     dacl = int(SecurityInformation.DACL)
-                    accounts = self.request.connection.server.accounts
+                    accounts = self.request.server.accounts
                     security_info.to_host(handle, security_info.current_descriptor(handle), dacl, self.caller, accounts)
                 if self.record.create_options & CreateOptions.NO_COMPRESSION and info.attributes & COMPRESSED:
                     # Inherited from the directory.
@@ -506,7 +506,7 @@ class Opening:
         session, tree = request.session, request.tree
         if session is None or tree is None:
             raise StatusError(NtStatus.USER_SESSION_DELETED)
-        server = request.connection.server
+        server = request.server
         opened = Open(server.new_file_id(), session, tree)
         opened.granted_access = granted
         opened.max_offset = self.backend.max_file_size

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from smb3server.access import required
 from smb3server.commands.info.file_levels import handle_of
 from smb3server.commands.info.set_info import report
+from smb3server.dispatch import waiting
 from smb3server.dispatch.errno_status import as_status_error
 from smb3server.dispatch.request import Request, Response
 from smb3server.dispatch.stable_storage import after_flush, flushed
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from smb3server.backends.base import Handle
     from smb3server.commands.fsctl.ioctl import Control
     from smb3server.dispatch.request import Pending
-    from smb3server.state.open import Open
+    from smb3server.state.objects import Open
 
 MAX_CHUNKS = 256
 """ServerSideCopyMaxNumberofChunks (3.3.3)."""
@@ -56,7 +57,7 @@ def request_resume_key(control: Control) -> bytes:
 
 def _find_source(request: Request, key: bytes) -> Open:
     session = request.session
-    found = request.connection.server.global_open_table.get(int.from_bytes(key[:8], "little"))
+    found = request.server.global_open_table.get(int.from_bytes(key[:8], "little"))
     if found is None or session is None or found.session is not session or found.resume_key != key:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
     return found
@@ -82,7 +83,7 @@ def copy_chunk(control: Control) -> Response | Pending:
         while copy.step():
             pass
         return after_flush(control.request, opened, copy.result()) if copy.total else copy.result()
-    return control.request.run(copy.run())
+    return waiting.run(control.request, copy.run())
 
 
 def _check_access(control: Control, source: Open, target: Open) -> None:
@@ -112,7 +113,7 @@ class _Copy:
         self.offset = 0
         self.total = 0
         self.status = NtStatus.SUCCESS
-        self.opens = control.request.connection.server.global_open_table
+        self.opens = control.request.server.global_open_table
 
     async def run(self) -> Response:
         done = 0
@@ -136,7 +137,7 @@ class _Copy:
             return False
         chunk = self.chunks[self.index]
         try:
-            if self.control.request.connection.server.has_lost(self.target.tree.share):
+            if self.control.request.server.has_lost(self.target.tree.share):
                 raise StatusError(NtStatus.NETWORK_NAME_DELETED)
             if self.offset == 0:
                 self._check(chunk)

@@ -15,7 +15,7 @@ from smb3server.commands.info.set_info import report
 from smb3server.dispatch.long_work import Steps, run_steps
 from smb3server.dispatch.request import Pending, Response
 from smb3server.dispatch.stable_storage import after_flush
-from smb3server.state.open import Open
+from smb3server.state.objects import Open
 from smb3server.wire import fsctl as wire
 from smb3server.wire.change_notify import NotifyFilter
 from smb3server.wire.ioctl import Fsctl

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from smb3server.dispatch.request import FileId, Pending, Request, Response, handles
-from smb3server.state.open import Open, find_open
+from smb3server.state.objects import Open
+from smb3server.state.open import find_open
 from smb3server.wire.header import Command
 from smb3server.wire.ioctl import IOCTL_IS_FSCTL, build_ioctl_response, parse_ioctl_request
 from smb3server.wire.status import NtStatus, StatusError

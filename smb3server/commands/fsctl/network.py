@@ -42,7 +42,7 @@ def validate_negotiate_info(control: Control) -> Buffer:
         raise Disconnect("VALIDATE_NEGOTIATE_INFO too short")
     dialects = struct.unpack_from(f"<{count}H", data, _VALIDATE_REQUEST.size)
     if (
-        select_dialect(connection, dialects) != connection.dialect
+        select_dialect(connection, control.request.server.settings, dialects) != connection.dialect
         or guid != connection.client_guid
         or mode != connection.client_security_mode
         or capabilities != connection.client_capabilities
@@ -50,7 +50,7 @@ def validate_negotiate_info(control: Control) -> Buffer:
         raise Disconnect("VALIDATE_NEGOTIATE_INFO does not match the negotiation")
     return _VALIDATE_RESPONSE.pack(
         connection.server_capabilities,
-        connection.server.guid_for(connection),
+        control.request.server.guid_for(connection),
         connection.server_security_mode,
         connection.dialect,
     )
@@ -61,7 +61,7 @@ def query_network_interface_info(control: Control) -> Buffer | Response:
     """Where else this server can be reached, so that clients open more channels and find the RDMA fabric."""
     _no_file(control)
     connection = control.request.connection
-    server = connection.server
+    server = control.request.server
     if connection.dialect < Dialect.SMB_3_0 or not server.settings.multichannel:
         raise StatusError(NtStatus.NOT_SUPPORTED)
     local = connection.transport.local_address[0]

@@ -8,8 +8,8 @@ from smb3server.commands.fsctl import pipe_turns
 from smb3server.commands.fsctl.ioctl import NO_FILE, Control, fsctl
 from smb3server.dispatch.request import Pending, Response
 from smb3server.rpc.pipes import PIPES, RpcPipe, normalize
-from smb3server.state.open import Open, Pipe
-from smb3server.state.tree import ShareType
+from smb3server.state.objects import Open, Pipe
+from smb3server.state.share import ShareType
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.codec import Buffer

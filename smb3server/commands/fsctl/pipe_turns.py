@@ -7,10 +7,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from smb3server.dispatch import waiting
 from smb3server.dispatch.errno_status import as_status_error
 from smb3server.dispatch.long_work import Steps
 from smb3server.dispatch.request import Pending, Request, Response
-from smb3server.state.open import Open, Pipe
+from smb3server.state.objects import Open, Pipe
 from smb3server.wire.status import NtStatus, StatusError
 
 
@@ -27,13 +28,13 @@ def write(request: Request, opened: Open, data: bytes, respond: Callable[[], Res
     if not pipe.turn.locked() and not pipe.is_slow(len(data)):
         pipe.write(data)
         return respond()
-    return request.run(_write(opened, pipe, data, respond))
+    return waiting.run(request, _write(opened, pipe, data, respond))
 
 
 def in_turn(request: Request, opened: Open, respond: Callable[[], Response]) -> Response | Pending:
     """Answer when what was written before is worked off."""
     pipe = pipe_of(opened)
-    return request.run(_wait(pipe, respond)) if pipe.turn.locked() else respond()
+    return waiting.run(request, _wait(pipe, respond)) if pipe.turn.locked() else respond()
 
 
 async def _wait(pipe: Pipe, respond: Callable[[], Response]) -> Response:

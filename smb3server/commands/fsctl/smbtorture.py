@@ -24,7 +24,7 @@ _DATA_OFFSET = 2
 
 
 def _allow(control: Control, length: int) -> None:
-    if not control.request.connection.server.settings.test_fsctls:
+    if not control.request.server.settings.test_fsctls:
         raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
     if len(control.data) != length:
         raise StatusError(NtStatus.INVALID_PARAMETER)
@@ -54,8 +54,8 @@ def ioctl_padding(control: Control) -> Response:
 def read_padding(control: Control) -> bytes:
     """All READ responses of this connection get eight bytes of padding."""
     _allow(control, 0)
-    connection = control.request.connection
-    connection.handlers = {**connection.handlers, Command.READ: _padded_read}
+    host = control.request.host
+    host.handlers = {**host.handlers, Command.READ: _padded_read}
     return b""
 
 

@@ -16,7 +16,7 @@ from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
     from smb3server.backends.base import FileInfo, Handle
-    from smb3server.state.open import Open
+    from smb3server.state.objects import Open
 
 ATTRIBUTE_DIRECTORY = 0x10
 ATTRIBUTE_REPARSE_POINT = 0x400

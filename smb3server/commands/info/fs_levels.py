@@ -11,7 +11,7 @@ from smb3server.wire.fs_info import FsAttributes, FsInfoClass
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Backend
-    from smb3server.state.tree import Share
+    from smb3server.state.share import Share
 
 FILE_DEVICE_DISK = 7
 FILE_READ_ONLY_DEVICE = 0x02

@@ -12,7 +12,7 @@ from smb3server.files import write_times
 
 if TYPE_CHECKING:
     from smb3server.backends.base import FileInfo
-    from smb3server.state.open import Open
+    from smb3server.state.objects import Open
 
 Hides = Callable[[str], bool]
 

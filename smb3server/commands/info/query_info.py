@@ -10,7 +10,8 @@ from smb3server.access.of_handle import query_security
 from smb3server.commands.info.file_levels import FILE_LEVELS, PIPE_LEVELS
 from smb3server.commands.info.fs_levels import FS_LEVELS
 from smb3server.dispatch.request import Request, Response, handles
-from smb3server.state.open import Open, find_open
+from smb3server.state.objects import Open
+from smb3server.state.open import find_open
 from smb3server.wire.create import Access
 from smb3server.wire.file_info import EaEntry, FileInfoClass, decode_get_eas, encode_eas
 from smb3server.wire.fs_info import FsInfoClass

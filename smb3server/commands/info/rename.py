@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from smb3server.backends.base import Backend, FileInfo, FileKey, Path
     from smb3server.dispatch.request import Pending, Request, Response
     from smb3server.files.file import File
-    from smb3server.state.open import Open
+    from smb3server.state.objects import Open
 
 OPENS_AT_ONCE = 128
 """Opens whose path is asked for before others get their turn."""
@@ -72,7 +72,7 @@ class _NameChange:
         return None
 
     def _try(self) -> None:
-        if self.request.connection.server.has_lost(self.opened.tree.share):
+        if self.request.server.has_lost(self.opened.tree.share):
             raise StatusError(NtStatus.NETWORK_NAME_DELETED)
         if self.opened.handle is None:
             raise StatusError(NtStatus.FILE_CLOSED)

@@ -16,7 +16,8 @@ from smb3server.dispatch.reserving import reserve
 from smb3server.dispatch.stable_storage import after_flush
 from smb3server.files import notify, write_times
 from smb3server.state.caller import caller_of
-from smb3server.state.open import Open, find_open
+from smb3server.state.objects import Open
+from smb3server.state.open import find_open
 from smb3server.wire import file_info as wire
 from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.file_info import DispositionFlags, FileInfoClass

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from smb3server.dispatch.long_work import Steps, run_steps
 from smb3server.dispatch.request import Pending, Request, Response
-from smb3server.state.open import Open
+from smb3server.state.objects import Open
 
 
 def one_step(work: Callable[[], None]) -> Steps:

@@ -16,7 +16,7 @@ from smb3server.access.posix import IdMap
 from smb3server.auth.users import Account, nt_hash
 from smb3server.backends.base import User
 from smb3server.backends.local.backend import LocalBackend
-from smb3server.state.tree import Share
+from smb3server.state.share import Share
 from smb3server.wire.create import Access
 from smb3server.wire.header import Command
 from smb3server.wire.status import NtStatus

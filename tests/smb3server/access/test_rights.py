@@ -29,7 +29,7 @@ from smb3server.backends.base import Backend, Disposition, Handle, Kind, OpenReq
 from smb3server.backends.local.backend import LocalBackend
 from smb3server.backends.memory.backend import MemoryBackend
 from smb3server.settings.server import Settings
-from smb3server.state.tree import Share
+from smb3server.state.share import Share
 from smb3server.wire.status import NtStatus
 from tests.lab import rights_table
 from tests.lab.rights import ACTS, CONTENT, IDS, ME, STRANGER, Actor, Refused, without

@@ -14,7 +14,7 @@ from smb3server.cluster.lease_keeper import Fence, boottime
 from smb3server.config.reader import parse_arguments
 from smb3server.dispatch.request import Request
 from smb3server.service.service import Service
-from smb3server.state.tree import Share
+from smb3server.state.share import Share
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions
 from smbdirect.errors import ConnectionLost
 from smbdirect.providers.iwarp import IwarpProvider

@@ -26,13 +26,13 @@ from smb3server.persistence.records import parse
 from smb3server.persistence.store import Change, Condition, ConditionFailed, Put, Store, StoreError
 from smb3server.server.server import Server
 from smb3server.settings.server import Settings
-from smb3server.state.tree import Share
+from smb3server.state.share import Share
 from smb3server.wire import share_redirect as redirect
 from witness import cluster as witness
 from witness.ndr import AddressInfo, InterfaceState
 
 if TYPE_CHECKING:
-    from smb3server.state.open import Open
+    from smb3server.state.objects import Open
 
 MAC = bytes.fromhex("020000000001")
 

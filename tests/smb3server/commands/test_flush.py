@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from smb3server.backends.local.backend import LocalBackend
-from smb3server.state.tree import Share
+from smb3server.state.share import Share
 from smb3server.wire.header import Command
 from tests.lab.wire_client import running
 

@@ -35,7 +35,7 @@ async def settles(acted: Scene) -> None:
     assert isinstance(connection.transport, SmbDirectTransport)
     pool = connection.transport.pool
     async with asyncio.timeout(10):
-        while connection.request_list or pool.lent:
+        while connection.host.pending_requests or pool.lent:
             await asyncio.sleep(0.01)
 
 

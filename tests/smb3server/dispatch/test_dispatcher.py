@@ -10,7 +10,7 @@ from smb3server.backends.memory.backend import MemoryBackend
 from smb3server.dispatch.request import HANDLERS, Interim, Pending, Request, Response
 from smb3server.net.tcp import TcpTransport
 from smb3server.settings.server import Settings
-from smb3server.state.tree import Share
+from smb3server.state.share import Share
 from smb3server.wire.header import Command, HeaderFlags
 from smb3server.wire.status import NtStatus
 from tests.lab.wire_client import (
@@ -458,7 +458,7 @@ def test_interim_reply_then_the_final_one(waiting: list[Pending]) -> None:
         assert (final.status, final.header.async_id) == (0, interim.header.async_id)
         assert final.header.credits == 0
         connection = next(iter(harness.server.connection_list))
-        assert not connection.request_list and not connection.async_command_list
+        assert not connection.host.request_list and not connection.host.async_command_list
 
     drive(test)
 

@@ -16,7 +16,7 @@ from smb3server.client import Client, ServerError, open_rdma
 from smb3server.client.files import READ_WRITE
 from smb3server.server.server import Server
 from smb3server.settings.server import Settings
-from smb3server.state.tree import Share
+from smb3server.state.share import Share
 from smb3server.wire.create import CreateDisposition
 from smb3server.wire.status import NtStatus
 from smbdirect.providers.base import Provider

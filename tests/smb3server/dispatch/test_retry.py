@@ -11,7 +11,7 @@ import pytest
 from smb3server.backends.base import FolderNotRead
 from smb3server.dispatch import waiting
 from smb3server.dispatch.long_work import LongWork
-from smb3server.dispatch.request import CompoundState, Disconnect, Interim, Pending, Request, Response
+from smb3server.dispatch.request import CompoundState, Disconnect, Host, Interim, Pending, Request, Response
 from smb3server.dispatch.waiting import MustWait, retry
 from smb3server.files.caching import Caching
 from smb3server.state.break_notifications import BreakNotifications
@@ -46,7 +46,7 @@ class Peer:
 
     def request(self) -> Request:
         header = Header(command=int(Command.CREATE))
-        return Request(cast("Connection", self), header, memoryview(b""), CompoundState())
+        return Request(cast("Host", self), cast("Connection", self), header, memoryview(b""), CompoundState())
 
 
 class Steps:

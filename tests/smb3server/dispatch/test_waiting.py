@@ -26,8 +26,8 @@ from smb3server.files.caching import READ
 from smb3server.files.locks import LockTable, Waiter
 from smb3server.persistence import journal as persistence
 from smb3server.settings.server import Settings
-from smb3server.state.open import Open
-from smb3server.state.tree import Share
+from smb3server.state.objects import Open
+from smb3server.state.share import Share
 from smb3server.wire import lock, oplock_break, read_write
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.header import Command, HeaderFlags
@@ -338,7 +338,7 @@ def test_who_fails_when_a_folder_is_read_does_not_stop_the_next() -> None:
         def fail(error: object) -> None:
             raise RuntimeError("a fault in the server")
 
-        asking: Any = Request(connection, None, memoryview(b""), None)  # type: ignore[arg-type]
+        asking: Any = Request(connection.host, connection, None, memoryview(b""), None)  # type: ignore[arg-type]
         folder: Any = _Folder()
         when_read(asking, folder, fail)
         when_read(asking, folder, told.put_nowait)

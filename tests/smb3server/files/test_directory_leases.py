@@ -14,7 +14,7 @@ import pytest
 
 from smb3server.backends.local.backend import LocalBackend
 from smb3server.settings.server import Settings
-from smb3server.state.tree import Share
+from smb3server.state.share import Share
 from smb3server.wire import create_contexts, oplock_break
 from smb3server.wire.close import CLOSE_REQUEST, CloseRequest
 from smb3server.wire.create import CreateOptions

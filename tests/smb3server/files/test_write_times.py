@@ -11,7 +11,7 @@ import pytest
 from smb3server.files import write_times
 from smb3server.files.file import File
 from smb3server.files.write_times import FREEZE, THAW, WriteTime
-from smb3server.state.open import Open
+from smb3server.state.objects import Open
 
 
 class Store:

@@ -20,8 +20,8 @@ from smb3server.persistence.restore import restore
 from smb3server.persistence.sqlite import SqliteStore
 from smb3server.persistence.store import Put
 from smb3server.server.server import Server
-from smb3server.state.open import Open
-from smb3server.state.tree import Share
+from smb3server.state.objects import Open
+from smb3server.state.share import Share
 from smb3server.wire.create import CreateAction
 
 pytestmark = [

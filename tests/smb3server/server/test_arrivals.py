@@ -11,7 +11,7 @@ import pytest
 
 from smb3server.dispatch.request import Request
 from smb3server.net import listener, tcp
-from smb3server.state.tree import Share
+from smb3server.state.share import Share
 from smb3server.wire.header import Command, HeaderFlags
 from smb3server.wire.status import NtStatus, StatusError
 from tests.lab.wire_client import Client, Harness, drive

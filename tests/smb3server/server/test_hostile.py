@@ -19,7 +19,7 @@ from smb3server.files.wildcards import compile_expression
 from smb3server.net.tcp import HIGH_WATER_UNTRUSTED
 from smb3server.settings.server import Settings
 from smb3server.state.connection import Connection
-from smb3server.state.session import Session
+from smb3server.state.objects import Session
 from smb3server.wire.header import HEADER_SIZE, Command, HeaderFlags
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.status import NtStatus, StatusError

@@ -16,7 +16,7 @@ from smb3server.service.listeners import make_provider
 from smb3server.service.service import Service
 from smb3server.state.break_notifications import BreakNotifications, live_connection
 from smb3server.state.connection import Connection
-from smb3server.state.session import CHANNEL_SILENCE
+from smb3server.state.objects import CHANNEL_SILENCE
 from smbdirect.core.constants import KEEPALIVE_INTERVAL, KEEPALIVE_RESPONSE_TIMEOUT
 from smbdirect.transport.smb_direct import SmbDirectTransport
 from tools import own_user

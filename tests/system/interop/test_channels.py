@@ -20,7 +20,7 @@ from smb3server.client import Client, open_tcp
 from smb3server.config.reader import parse_arguments
 from smb3server.service.listeners import make_provider
 from smb3server.service.service import Service
-from smb3server.state import session as session_module
+from smb3server.state import objects
 from smb3server.status.report import collect
 from smb3server.wire.status import NtStatus
 from tests.lab.impacket_channels import Channel
@@ -245,7 +245,7 @@ def test_break_reaches_the_channel_that_lives(
     tmp_path: Path, links: Links, monkeypatch: pytest.MonkeyPatch, dead: str
 ) -> None:
     """The session began over the fabric whose link is cut, so that the break goes there first."""
-    monkeypatch.setattr(session_module, "CHANNEL_SILENCE", 6.0)
+    monkeypatch.setattr(objects, "CHANNEL_SILENCE", 6.0)
 
     async def main() -> None:
         async with serving(tmp_path, "127.0.0.1", *links.addresses) as service:

@@ -10,7 +10,7 @@ import pytest
 
 from smb3server.backends.local.backend import LocalBackend
 from smb3server.backends.local.reparse import symlink_buffer
-from smb3server.state.tree import Share
+from smb3server.state.share import Share
 from smb3server.wire.create import CreateOptions
 from smb3server.wire.header import Command
 from smb3server.wire.status import NtStatus

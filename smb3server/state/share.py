@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from smb3server.backends.base import Backend, User
     from smb3server.dispatch.request import Request
     from smb3server.persistence.journal import Domain
-    from smb3server.state.session import Session
 
 IPC_SHARE_NAME = "IPC$"
 
@@ -140,26 +138,3 @@ class Placement(Protocol):
     def check(self, request: Request, share: Share, flags: int) -> None:
         """May this TREE_CONNECT go on here? Raises ``StatusError``."""
         ...
-
-
-class TreeConnect:
-    """3.3.1.9. ``open_count`` counts the entries of the session's open table that belong to it."""
-
-    __slots__ = ("creation_time", "encrypt_data", "maximal_access", "session", "share", "tree_id")
-
-    def __init__(self, tree_id: int, session: Session, share: Share) -> None:
-        self.tree_id = tree_id
-        self.session = session
-        self.share = share
-        self.maximal_access = share.maximal_access(session.identity)
-        self.encrypt_data = share.encrypt_data
-        self.creation_time = time.time()
-
-    @property
-    def user(self) -> User | None:
-        """POSIX credentials that the session's user acts with here; None: the server process's own."""
-        return self.share.acting_user(self.session.user)
-
-    @property
-    def open_count(self) -> int:
-        return sum(1 for entry in self.session.open_table.values() if entry.tree is self)
