@@ -327,3 +327,12 @@ def without(rights: tuple[Right, ...]) -> dict[str, int]:
     for right in rights:
         masks[right.object] &= ~right.mask
     return masks
+
+
+PATHS = {
+    "folder": ("folder",),
+    "there": ("there",),
+    "file": ("folder", "file"),
+    "inner": ("folder", "inner"),
+    "target": ("there", "target"),
+}

@@ -32,7 +32,7 @@ from smb3server.settings.server import Settings
 from smb3server.state.share import Share
 from smb3server.wire.status import NtStatus
 from tests.lab import rights_table
-from tests.lab.rights import ACTS, CONTENT, IDS, ME, STRANGER, Actor, Refused, without
+from tests.lab.rights import ACTS, CONTENT, IDS, ME, PATHS, STRANGER, Actor, Refused, without
 from tests.lab.rights_table import TABLE, Right, Row
 from tests.lab.wire_client import Client, Harness, running
 
@@ -93,15 +93,6 @@ def _make(backend: Backend, path: tuple[str, ...], directory: bool) -> Handle:
     return backend.open(
         OpenRequest(path, disposition=Disposition.CREATE, write=not directory, directory=True if directory else None)
     )
-
-
-PATHS = {
-    "folder": ("folder",),
-    "there": ("there",),
-    "file": ("folder", "file"),
-    "inner": ("folder", "inner"),
-    "target": ("there", "target"),
-}
 
 
 def build(world: World, masks: dict[str, int], who: Sid) -> str:
