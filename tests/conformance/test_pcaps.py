@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from smb3server.tools.pcap.session import CaptureFile, read_capture
 from tests.lab.captures import CAPTURES, FOLDER
 from tools.kernel_lab.judge import for_tshark, tshark_complaints
-from tools.pcap.session import CaptureFile, read_capture
 
 COUNTERS = ("rdma_read_bytes", "rdma_write_bytes", "inline_read_bytes", "inline_write_bytes", "invalidations")
 

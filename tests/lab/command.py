@@ -10,7 +10,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools import own_user
+from tools.support import own_user
 
 
 @dataclass

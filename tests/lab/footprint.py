@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from smb3server.client import Client, open_tcp
-from smb3server.config.reader import Config, ShareConfig, parse_user
+from smb3server.config.arguments import parse_user
+from smb3server.config.model import Config, ShareConfig
 from smb3server.service.service import Service
 from smb3server.settings.server import Settings
 from smb3server.wire.create import CreateDisposition
 from smbdirect.providers.iwarp.endpoint import IwarpEndpoint
 from smbdirect.providers.iwarp.provider import IwarpProvider
 from tests.lab.hostile_client import READ_WRITE
-from tools import own_user
+from tools.support import own_user
 
 PATIENCE = 20.0
 """Seconds for what takes milliseconds on an idle machine."""

@@ -11,13 +11,13 @@ from typing import Any
 from smb3server.auth.users import Account, nt_hash
 from smb3server.client import Client, ClientSession, open_rdma, open_tcp
 from smb3server.client.interfaces import query_interfaces
-from smb3server.config.reader import Config, ShareConfig
+from smb3server.config.model import Config, ShareConfig
 from smb3server.service.service import Service
 from smb3server.settings.server import Settings
 from smb3server.status.rdma_reasons import Code
 from smb3server.status.report import collect
 from smbdirect.providers.iwarp import IwarpProvider
-from tools import own_user
+from tools.support import own_user
 
 
 @dataclass

@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from smb3server.config.reader import Config, parse_arguments
+from smb3server.config.arguments import parse_arguments
+from smb3server.config.model import Config
 from smb3server.service.service import Service
-from tools import own_user
+from tools.support import own_user
 
 
 def configured(tmp_path: Path, *options: str, text: str = "") -> Config:

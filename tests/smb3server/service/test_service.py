@@ -19,7 +19,7 @@ import spnego
 
 from smb3server.client import Client, ClientSession, ServerError, open_rdma, open_tcp
 from smb3server.client.files import READ_WRITE
-from smb3server.config.reader import ConfigError
+from smb3server.config.error import ConfigError
 from smb3server.service.service import Service
 from smb3server.wire.create import CreateDisposition
 from smb3server.wire.header import Command
