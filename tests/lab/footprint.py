@@ -46,7 +46,7 @@ class Footprint(NamedTuple):
     regions: int
     buffers: int
     """Pooled buffers in use and bytes on loan."""
-    strangers: int
+    unauthenticated: int
     """Bytes of the allowance taken."""
 
 
@@ -73,7 +73,6 @@ class Serving:
     def footprint(self) -> Footprint:
         gc.collect()
         server = self.service.server
-        pools = [listener._pool for _, listener in self.service.fabrics.listeners]
         endpoints = list(self.endpoints)
         return Footprint(
             descriptors=len(os.listdir("/proc/self/fd")),
@@ -83,8 +82,8 @@ class Serving:
             opens=len(server.global_open_table),
             endpoints=len(endpoints),
             regions=sum(len(endpoint._regions) for endpoint in endpoints),
-            buffers=server.buffers.in_use + sum(pool.lent for pool in pools),
-            strangers=server.buffers.strangers.taken + sum(pool.strangers.taken for pool in pools),
+            buffers=server.buffers.lent,
+            unauthenticated=server.buffers.unauthenticated.taken,
         )
 
     async def until(self, condition: Callable[[], object], patience: float = PATIENCE) -> None:

@@ -318,7 +318,7 @@ def drive(test: Callable[[Harness], Awaitable[None]], settings: Settings | None 
             assert not server.global_session_table
             assert not server.global_open_table
             assert len(server.file_table) == 0
-            assert server.buffers.in_use == 0
+            assert server.buffers.lent == 0
 
     asyncio.run(body())
 

@@ -10,9 +10,9 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from smb3server.backends import attributes as attr
-from smb3server.backends import filetime
 from smb3server.backends.base import Backend, Kind, OpenRequest, PathNotFound
+from smb3server.wire import attributes as attr
+from smb3server.wire import filetime
 from tests.lab.stores import CREATE, OPEN, OPEN_IF, exists, get, listing, mkdir, opened, put, read
 
 

@@ -458,7 +458,7 @@ def test_interim_reply_then_the_final_one(waiting: list[Pending]) -> None:
         assert (final.status, final.header.async_id) == (0, interim.header.async_id)
         assert final.header.credits == 0
         connection = next(iter(harness.server.connection_list))
-        assert not connection.host.request_list and not connection.host.async_command_list
+        assert not connection.host.pending_requests
 
     drive(test)
 
@@ -579,7 +579,7 @@ def test_a_stranger_that_announces_much_gets_no_memory_for_it() -> None:
         client = await harness.connect()
         await client.raw(b"\x00\x01\x00\x00" + b"\xfeSMB")
         await still_serving(harness)
-        assert harness.server.buffers.in_use == 0
+        assert harness.server.buffers.lent == 0
         client.writer.close()
 
     drive(test)

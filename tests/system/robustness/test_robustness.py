@@ -164,7 +164,7 @@ def test_network_cut_for_good(
 ) -> None:
     """A client that never comes back is noticed and cleared away; the limits are shortened to two seconds."""
     namespace, interface, address = other_machine
-    monkeypatch.setattr(tcp, "PATIENCE", 2.0)
+    monkeypatch.setattr(tcp, "PEER_TIMEOUT", 2.0)
     monkeypatch.setattr(
         "smb3server.service.listeners.TransportSettings",
         lambda **given: SmbDirectSettings(**given, keepalive_interval=1.0, keepalive_response_timeout=1.0),
