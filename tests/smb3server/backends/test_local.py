@@ -527,3 +527,23 @@ def _inode(descriptor: int) -> int:
         return os.fstat(descriptor).st_ino
     except OSError:
         return -1
+
+
+def test_what_does_not_fit_is_not_even_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reserving until the disk is full would take everybody's space for a moment."""
+    calls: list[int] = []
+    monkeypatch.setattr(syscalls, "fallocate", lambda descriptor, mode, offset, length: calls.append(length))
+    backend = LocalBackend(tmp_path)
+    available = backend.volume().available_bytes
+    with opened(backend, "f", disposition=Disposition.CREATE, write=True) as handle:
+        for size in (2 * available, 1 << 50):
+            with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+                handle.allocate(size)
+            steps = handle.allocating(size)
+            assert steps is not None
+            with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+                next(steps)
+        assert calls == []
+        handle.allocate(1 << 20)
+        assert calls == [1 << 20]
+    backend.close()
