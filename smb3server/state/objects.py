@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from smb3server.backends.deferred import DeferredHandle
-from smb3server.dispatch.request import FileId
 from smb3server.files import write_times
 from smb3server.files.caching import Lease, Oplock
 from smb3server.state import last_close
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from smb3server.state.connection import Connection
     from smb3server.state.durable import Durability
     from smb3server.state.share import Share
+    from smb3server.wire.file_id import FileId
 
 log = logging.getLogger(__name__)
 

@@ -110,7 +110,7 @@ def test_a_chain_waits_until_its_answers_are_taken(tmp_path: Path, end: str) -> 
                 assert [entry[0] for entry in received] == [first + index * CHARGE for index in range(COUNT)]
                 assert {entry[1] for entry in received} == {0}
                 assert all(entry[2][80 : 80 + SIZE] == content for entry in received[:-1])
-                assert not connection.host._parked
+                assert not connection.host.parking.chains
                 assert not tree_opens(service)
                 client.transport.abort("done")
             await other.close()

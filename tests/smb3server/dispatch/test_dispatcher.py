@@ -480,7 +480,7 @@ def test_interim_reply_then_the_final_one(waiting: list[Pending]) -> None:
         assert (final.status, final.header.async_id) == (0, interim.header.async_id)
         assert final.header.credits == 0
         connection = next(iter(harness.server.connection_list))
-        assert not connection.host.request_list and not connection.host.async_command_list
+        assert not connection.host.pending_requests
 
     drive(test)
 
