@@ -95,8 +95,8 @@ class _Outgoing:
         request: bytes = b"",
     ) -> None:
         """``total``: bytes in ``segments`` and ``request``, the RDMAP header of a Read Request. ``owner``: done when
-        the last byte was taken; None: when something else happens. ``queue``: of an untagged message; None: it is tagged,
-        for ``stag`` from ``tagged_offset`` on."""
+        the last byte was taken; None: when something else happens. ``queue``: of an untagged message; None: it is
+        tagged, for ``stag`` from ``tagged_offset`` on."""
         self.control = rdmap.CONTROL | opcode
         self.segments = segments
         self.total = total
