@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from smb3server.backends.deferred import DeferredHandle
-from smb3server.dispatch.request import FileId
 from smb3server.files import write_times
 from smb3server.files.caching import Lease, Oplock
 from smb3server.state import last_close
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from smb3server.state.connection import Connection
     from smb3server.state.durable import Durability
     from smb3server.state.share import Share
+    from smb3server.wire.file_id import FileId
 
 log = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ class Session:
         """Connections that others stand in for are given up soon, and a lone one may lose its network for long."""
         for connection in self.channel_list:
             shared = any(len(session.channel_list) > 1 for session in connection.session_table.values())
-            connection.transport.limit_silence(CHANNEL_SILENCE if shared else None)
+            connection.transport.set_peer_timeout(CHANNEL_SILENCE if shared else None)
 
     def new_tree_id(self) -> int:
         """An unused TreeId, never 0 or 0xFFFFFFFF."""
