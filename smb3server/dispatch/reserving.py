@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smb3server.dispatch.long_work import Steps
+from smb3server.process.long_work import Steps
 from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:

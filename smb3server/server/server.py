@@ -20,12 +20,12 @@ from smb3server.auth.principals import Principals
 from smb3server.auth.users import UserDatabase
 from smb3server.commands import load
 from smb3server.dispatch.dispatcher import Dispatcher
-from smb3server.dispatch.long_work import LongWork
 from smb3server.dispatch.watchdog import Watchdog
 from smb3server.files.file import FileTable
 from smb3server.files.flushes import Flushes
 from smb3server.net.buffers import BufferPool
 from smb3server.net.interfaces import InterfaceList
+from smb3server.process.long_work import LongWork
 from smb3server.process.turns import Turns
 from smb3server.server.idle import IdleSweep
 from smb3server.settings.server import Settings

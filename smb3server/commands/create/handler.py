@@ -16,11 +16,12 @@ from smb3server.commands.create import granting
 from smb3server.commands.create.opening import Opening
 from smb3server.commands.info import presentation
 from smb3server.commands.info.truncate import one_step
-from smb3server.dispatch.long_work import Steps, on_worker
+from smb3server.dispatch.long_work import on_worker
 from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
 from smb3server.dispatch.waiting import retry
 from smb3server.files.caching import Lease
 from smb3server.files.notify import fold
+from smb3server.process.long_work import Steps
 from smb3server.state import durable, replay
 from smb3server.state.objects import Open
 from smb3server.state.open import client_guid_of
@@ -262,11 +263,11 @@ async def _finish_slowly(opening: Opening, opened: Open, steps: Steps | None) ->
     """Until it is over the open is in the tables, and its client does not know of it."""
     try:
         if opening.free is not None:
-            await on_worker(opened, one_step(opening.free))
+            await on_worker(opening.request, opened, one_step(opening.free))
             opening.finish_overwriting(opened)
             steps = opening.reservation(opened)
         if steps is not None:
-            await on_worker(opened, steps)
+            await on_worker(opening.request, opened, steps)
         if opened.handle is None:
             raise StatusError(NtStatus.FILE_CLOSED)
         opening.info = opened.handle.info()

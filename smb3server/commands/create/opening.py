@@ -28,12 +28,12 @@ from smb3server.backends.base import (
     PathNotFound,
     User,
 )
-from smb3server.dispatch.long_work import Steps
 from smb3server.dispatch.reserving import reserve
 from smb3server.dispatch.waiting import MustWait
 from smb3server.files import symlinks
 from smb3server.files.caching import Lease
 from smb3server.files.file import LEASE_STAT_ACCESS, STAT_ACCESS, File, FileTable
+from smb3server.process.long_work import Steps
 from smb3server.state import change_reports
 from smb3server.state.caller import caller_of
 from smb3server.state.durable import forget_ghosts, held_for_owner

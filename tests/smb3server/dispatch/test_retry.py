@@ -11,10 +11,10 @@ import pytest
 from smb3server.backends.base import FolderNotRead
 from smb3server.dispatch import waiting
 from smb3server.dispatch.chain import Chain
-from smb3server.dispatch.long_work import LongWork
 from smb3server.dispatch.request import Host, Interim, Pending, Request, Response
 from smb3server.dispatch.waiting import Attempt, Begin, MustWait
 from smb3server.files.caching import Caching
+from smb3server.process.long_work import LongWork
 from smb3server.state.break_notifications import BreakNotifications
 from smb3server.state.connection import Connection
 from smb3server.wire.header import Command, Header
