@@ -13,6 +13,7 @@ from smb3server.crypto import preauth
 from smb3server.crypto.algorithms import PREAUTH_SHA_512, Cipher, SigningAlgorithm
 from smb3server.dispatch.read_size import fits_message, inline_limit, read_offer, sealed_credits
 from smb3server.dispatch.request import SMB1_NEGOTIATE, Request, Response, handles
+from smb3server.wire import filetime
 from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.negotiate import (
     NEGOTIATE_REQUEST,
@@ -38,15 +39,9 @@ if TYPE_CHECKING:
     from smb3server.settings.server import Settings
     from smb3server.state.connection import Connection
 
-_FILETIME_EPOCH = 11644473600
 _SALT_SIZE = 32
 _CONTEXT_TYPES = frozenset(ContextType)
 _OFFERED = (Dialect.SMB_3_1_1, Dialect.SMB_3_0_2, Dialect.SMB_3_0, Dialect.SMB_2_1, Dialect.SMB_2_0_2)
-
-
-def filetime(seconds: float) -> int:
-    """Seconds since 1970 as 100 ns units since 1601."""
-    return int((seconds + _FILETIME_EPOCH) * 10_000_000)
 
 
 def select_dialect(connection: Connection, settings: Settings, dialects: Sequence[int]) -> Dialect | None:
@@ -201,7 +196,7 @@ def _response(request: Request, dialect: int, contexts: list[tuple[int, bytes]])
             max_transact_size=connection.max_transact_size,
             max_read_size=connection.max_read_size,
             max_write_size=connection.max_write_size,
-            system_time=filetime(time.time()),
+            system_time=filetime.from_ns(time.time_ns()),
             # 2.2.4: a server may keep its start time to itself, and Windows does.
             server_start_time=0,
             security_buffer_offset=offset,

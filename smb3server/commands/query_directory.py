@@ -112,7 +112,7 @@ def _visible(request: TreeRequest, opened: Open) -> Callable[[str], bool] | None
         except OSError:
             return False
         try:
-            return not _READ_ACCESS & ~tokens.maximal_access(entry, entry.info(), token, user)
+            return not _READ_ACCESS & ~tokens.maximal_access(entry.describe(), token, user)
         finally:
             entry.close()
 

@@ -12,7 +12,7 @@ from smb3server.dispatch.data_channel import RemoteMemory, fail, remote_buffers
 from smb3server.dispatch.lookup import find_open
 from smb3server.dispatch.read_size import fits_message
 from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
-from smb3server.state.ceilings import Lent, Usage
+from smb3server.state.ceilings import Usage
 from smb3server.state.objects import Open
 from smb3server.wire.create import Access
 from smb3server.wire.header import Command
@@ -89,7 +89,10 @@ def _read_file(
         server = request.server
         if not server.ceilings.may_lend(found.usage, length):
             return _read_later(request, record, found, remote, found.usage)
-        buffer = Lent(request.connection.transport.acquire(length), length, found.usage)
+        # A large buffer counts for its user until it is released.
+        buffer = request.connection.transport.acquire(length)
+        found.usage.lent += length
+        buffer.on_release = found.usage.give_back
     try:
         count = _read_cached(found, buffer.view, offset)
         if count >= 0:

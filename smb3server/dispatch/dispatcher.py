@@ -395,7 +395,7 @@ class Dispatcher:
             connection.is_authenticated = True
             connection.drop_deadlines()
             self.server.connection_authenticated(connection)
-        connection.transport.max_message_size = self.server.settings.max_message_size
+        connection.transport.trust(self.server.settings.max_message_size)
         connection.limit_credits()
 
     @property

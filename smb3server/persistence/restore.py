@@ -205,7 +205,7 @@ def _check_rights(backend: Backend, handle: Handle, entry: Open, record: OpenRec
     """Whether the user would be granted now what was granted then (MS-FSA 2.1.5.1.2.1). Who created a file was granted
     what they asked for, whatever its descriptor gives: of that they keep what it gives, if access to the data is in it.
     Raises ``PermissionError``."""
-    held = caller_of(entry.session, entry.tree).rights_on(backend, handle.path, handle, handle.info())
+    held = caller_of(entry.session, entry.tree).rights_on(backend, handle.path, handle.describe())
     missing = record.granted_access & ~held
     if missing & (_DATA if record.create_action == CreateAction.CREATED else ~0):
         raise PermissionError(errno.EACCES, f"its user does not have access {missing:#x} to the file any more")

@@ -112,7 +112,7 @@ class Service:
             config.listen or hosts,
             server.settings.server_name,
             server.new_rpc_acceptor,
-            server.strangers,
+            server.unauthenticated,
             lambda: [share.name for share in server.share_list.values() if share.type == ShareType.DISK],
             lambda: [entry.address for entry in server.interfaces.interfaces],
             self.cluster_events,
@@ -140,7 +140,7 @@ class Service:
             settings = self.config.settings
             spare = min(settings.max_connections + 2 * settings.max_unauthenticated + 256, soft // 2)
             # Strangers must not take the descriptors that users' connections need.
-            for table in (self.server.silent_peers, self.server.strangers):
+            for table in (self.server.silent_peers, self.server.unauthenticated):
                 table.limit = min(table.limit, max(spare // 4, 16))
             self.server.max_opens = (soft - spare) // DESCRIPTORS_PER_OPEN
 

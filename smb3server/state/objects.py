@@ -133,7 +133,7 @@ class Session:
         """Connections that others stand in for are given up soon, and a lone one may lose its network for long."""
         for connection in self.channel_list:
             shared = any(len(session.channel_list) > 1 for session in connection.session_table.values())
-            connection.transport.limit_silence(CHANNEL_SILENCE if shared else None)
+            connection.transport.set_peer_timeout(CHANNEL_SILENCE if shared else None)
 
     def new_tree_id(self) -> int:
         """An unused TreeId, never 0 or 0xFFFFFFFF."""

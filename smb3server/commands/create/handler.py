@@ -10,7 +10,6 @@ from typing import Any
 
 from smb3server.access import decide, masks
 from smb3server.backends import names
-from smb3server.backends.attributes import REPARSE_POINT
 from smb3server.backends.base import FileInfo
 from smb3server.commands.create import granting
 from smb3server.commands.create.opening import Opening
@@ -26,6 +25,7 @@ from smb3server.state import durable, replay
 from smb3server.state.objects import Open
 from smb3server.state.open import client_guid_of
 from smb3server.state.share import ShareType
+from smb3server.wire import attributes as attr
 from smb3server.wire import create_contexts as contexts
 from smb3server.wire.create import (
     CREATE_FLAG_REPARSEPOINT,
@@ -46,7 +46,6 @@ from smb3server.wire.status import NtStatus, StatusError
 _DELEGATION = 3
 """The highest impersonation level (2.2.13)."""
 _VALID_ATTRIBUTES = 0x00007FB7
-_DIRECTORY_ATTRIBUTE, _TEMPORARY_ATTRIBUTE, _NORMAL = 0x10, 0x100, 0x80
 _UNSUPPORTED_OPTIONS = int(
     CreateOptions.CREATE_TREE_CONNECTION | CreateOptions.OPEN_BY_FILE_ID | CreateOptions.RESERVE_OPFILTER
 )
@@ -148,7 +147,7 @@ def _check_fields(record: CreateRequest) -> None:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     directory = bool(options & CreateOptions.DIRECTORY_FILE)
     if directory:
-        if options & CreateOptions.NON_DIRECTORY_FILE or record.file_attributes & _TEMPORARY_ATTRIBUTE:
+        if options & CreateOptions.NON_DIRECTORY_FILE or record.file_attributes & attr.TEMPORARY:
             raise StatusError(NtStatus.INVALID_PARAMETER)
         if record.create_disposition in (
             CreateDisposition.SUPERSEDE,
@@ -359,7 +358,7 @@ def _answers(opening: Opening, opened: Open, level: int) -> tuple[CreateResponse
         )
         answers.append(contexts.RawContext(contexts.QUERY_ON_DISK_ID, data))
     # 2.2.14: Flags count from dialect 3.0 on.
-    reparse = info.attributes & REPARSE_POINT and opening.request.connection.dialect >= Dialect.SMB_3_0
+    reparse = info.attributes & attr.REPARSE_POINT and opening.request.connection.dialect >= Dialect.SMB_3_0
     fields = CreateResponse(
         oplock_level=level,
         flags=CREATE_FLAG_REPARSEPOINT if reparse else 0,
@@ -410,7 +409,7 @@ def _open_pipe(request: TreeRequest, record: CreateRequest, name: str) -> Respon
             oplock_level=OplockLevel.NONE,
             create_action=CreateAction.OPENED,
             allocation_size=4096,
-            file_attributes=_NORMAL,
+            file_attributes=attr.NORMAL,
             persistent=opened.file_id[0],
             volatile=opened.file_id[1],
         )

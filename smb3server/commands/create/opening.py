@@ -16,8 +16,8 @@ from smb3server.access import of_handle as security_info
 from smb3server.access.caller import Caller
 from smb3server.access.decide import Wanted
 from smb3server.access.descriptor import unpack
-from smb3server.backends.attributes import COMPRESSED
 from smb3server.backends.base import (
+    Described,
     Disposition,
     FileInfo,
     FolderNotRead,
@@ -38,6 +38,7 @@ from smb3server.state import change_reports
 from smb3server.state.caller import caller_of
 from smb3server.state.durable import forget_ghosts, held_for_owner
 from smb3server.state.objects import Open
+from smb3server.wire import attributes as attr
 from smb3server.wire import create_contexts as contexts
 from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import Access, CreateAction, CreateDisposition, CreateOptions, CreateRequest
@@ -50,9 +51,8 @@ if TYPE_CHECKING:
     from smb3server.backends.base import Backend
     from smb3server.dispatch.request import TreeRequest
 
-ARCHIVE = 0x20
-SETTABLE = 0x00003127
-"""READONLY, HIDDEN, SYSTEM, ARCHIVE, TEMPORARY, OFFLINE, NOT_CONTENT_INDEXED."""
+_SETTABLE = attr.SETTABLE & ~attr.SPARSE
+"""A file is made sparse by an FSCTL, never by CREATE."""
 
 _DISPOSITIONS = {
     CreateDisposition.SUPERSEDE: Disposition.OPEN_IF,
@@ -157,9 +157,9 @@ class Opening:
     # Finding or creating it
 
     def _backend_request(self, disposition: Disposition, read: bool, write: bool) -> OpenRequest:
-        attributes = self.record.file_attributes & SETTABLE
+        attributes = self.record.file_attributes & _SETTABLE
         if self.directory is not True:
-            attributes |= ARCHIVE
+            attributes |= attr.ARCHIVE
         return OpenRequest(
             self.path,
             self.stream,
@@ -191,7 +191,9 @@ class Opening:
             except FileNotFoundError:
                 pass
         if disposition != Disposition.OPEN and not (self.stream and self._may_add_stream()):
-            self._ask_parent()
+            handle = self._create_in_parent(read, write)
+            if handle is not None:
+                return handle
         try:
             return self._open_by(disposition, read, write)
         except FileExistsError:
@@ -213,10 +215,11 @@ class Opening:
                 raise
             return self.backend.open(self._backend_request(disposition, False, False))
 
-    def _ask_parent(self) -> None:
-        """May something be created there, and which descriptor does it inherit (MS-FSA 2.1.5.1.1)?"""
+    def _create_in_parent(self, read: bool, write: bool) -> Handle | None:
+        """Create what is not there, in the very folder that allows it. None: something has the name by now, or a stream
+        is to be created with its file."""
         if not self.path:
-            return
+            return None
         try:
             parent = self.backend.open(OpenRequest(self.path[:-1], directory=True, user=self.user))
         except FileNotFoundError as error:
@@ -224,12 +227,13 @@ class Opening:
         except NotADirectoryError:
             raise StatusError(NtStatus.OBJECT_PATH_NOT_FOUND) from None
         try:
-            if parent.info().reparse_tag == symlinks.TAG_SYMLINK:
+            found = parent.describe()
+            if found.info.reparse_tag == attr.TAG_SYMLINK:
                 raise symlinks.stopped(parent, self.path[-1:])
             directory = self.directory is True and not self.stream
             caller = self.caller
             try:
-                decide.check_addition(caller.rights_in(parent, parent.info()), directory)
+                decide.check_addition(caller.rights_in(found), directory)
             except StatusError:
                 if self._exists():
                     raise StatusError(self._collision()) from None
@@ -237,18 +241,28 @@ class Opening:
             above = self._table.find(parent.key)
             if above is not None and above.delete_pending:
                 raise StatusError(NtStatus.DELETE_PENDING)
-            given = self.asked.get(contexts.SD_BUFFER)
-            if given is not None:
-                creator = unpack(given)
-                decide.check_creator(caller.token, creator.owner, creator.group, creator.sacl is not None)
-            self._descriptor = tokens.new_descriptor(
-                parent.security_descriptor(), given, directory, caller.token, self.user
-            )
+            self._descriptor = self._new_descriptor(found.descriptor, directory)
             self._may_add = True
-        except ValueError:
-            raise StatusError(NtStatus.INVALID_SECURITY_DESCR) from None
+            if self.stream:
+                return None
+            if self.desired & Access.MAXIMUM_ALLOWED and not directory:
+                read = write = True
+            return self.backend.create_in(parent, self._backend_request(Disposition.CREATE, read, write))
+        except FileExistsError:
+            return None
         finally:
             parent.close()
+
+    def _new_descriptor(self, parent: bytes | None, directory: bool) -> bytes | None:
+        """Return the security descriptor of a new file in a folder with the descriptor ``parent``."""
+        given, token = self.asked.get(contexts.SD_BUFFER), self.caller.token
+        try:
+            if given is not None:
+                creator = unpack(given)
+                decide.check_creator(token, creator.owner, creator.group, creator.sacl is not None)
+            return tokens.new_descriptor(parent, given, directory, token, self.user)
+        except ValueError:
+            raise StatusError(NtStatus.INVALID_SECURITY_DESCR) from None
 
     def _may_add_stream(self) -> bool:
         """The stream's file is there, and lets the caller add one. False: it is not there."""
@@ -261,12 +275,13 @@ class Opening:
         except FileNotFoundError:
             return False
         try:
-            info = base.info()
-            if info.reparse_tag == symlinks.TAG_SYMLINK and follow:
+            found = base.describe()
+            info = found.info
+            if info.reparse_tag == attr.TAG_SYMLINK and follow:
                 raise symlinks.stopped(base, ())
             if self._base_pending(base):
                 raise StatusError(NtStatus.DELETE_PENDING)
-            decide.grant_new_stream(self.wanted, self._maximal_access(base, info), self._attributes_of(base, info))
+            decide.grant_new_stream(self.wanted, self._maximal_access(found), self._attributes_of(base, info))
         except StatusError as error:
             # Where the stream is there already (CREATE, or by now) none is added.
             if error.status != NtStatus.ACCESS_DENIED or not self._stream_exists(whole):
@@ -340,9 +355,10 @@ class Opening:
     # Opening it
 
     def _open(self, handle: Handle) -> Open:
-        self.info = info = handle.info()
+        found = handle.describe()
+        self.info = info = found.info
         follow = not self.record.create_options & CreateOptions.OPEN_REPARSE_POINT
-        if info.reparse_tag == symlinks.TAG_SYMLINK and follow and not handle.created:
+        if info.reparse_tag == attr.TAG_SYMLINK and follow and not handle.created:
             raise symlinks.stopped(handle, ())
         if self.request.server.dormant_opens:
             forget_ghosts(self._table.find(handle.key, self.stream))
@@ -353,18 +369,18 @@ class Opening:
                 # One key names one file per client (3.3.5.9.8).
                 raise StatusError(NtStatus.INVALID_PARAMETER)
             if handle.created:
-                granted = self._grant_new(handle, info)
+                granted = self._grant_new(handle, found)
                 self.action = CreateAction.CREATED
                 if self._descriptor is not None and tokens.has_dacl(self._descriptor) and handle.file_created:
                     dacl = int(SecurityInformation.DACL)
                     accounts = self.request.server.accounts
                     security_info.to_host(handle, security_info.current_descriptor(handle), dacl, self.caller, accounts)
-                if self.record.create_options & CreateOptions.NO_COMPRESSION and info.attributes & COMPRESSED:
+                if self.record.create_options & CreateOptions.NO_COMPRESSION and info.attributes & attr.COMPRESSED:
                     # Inherited from the directory.
                     handle.set_compressed(False)
                     self.info = handle.info()
             else:
-                granted = self._check_existing(handle, info, file)
+                granted = self._check_existing(handle, found, file)
                 self.action = CreateAction.OPENED
                 if self.overwrites:
                     self._overwrite(handle)
@@ -376,14 +392,15 @@ class Opening:
         """Does the user's maximal access to an open file include GENERIC_READ?"""
         wanted = masks.GENERIC_MAPPING[int(Access.GENERIC_READ)]
         caller = self.caller
-        return not wanted & ~tokens.maximal_access(handle, handle.info(), caller.token, caller.user)
+        return not wanted & ~tokens.maximal_access(handle.describe(), caller.token, caller.user)
 
-    def _maximal_access(self, handle: Handle, info: FileInfo) -> int:
-        return self.caller.rights_on(self.backend, self.path, handle, info)
+    def _maximal_access(self, found: Described) -> int:
+        return self.caller.rights_on(self.backend, self.path, found)
 
-    def _grant_new(self, handle: Handle, info: FileInfo) -> int:
+    def _grant_new(self, handle: Handle, found: Described) -> int:
         """What is granted on what this CREATE made."""
-        self.maximal = self._maximal_access(handle, info)
+        info = found.info
+        self.maximal = self._maximal_access(found)
         if handle.file_created:
             if not self._may_add:
                 # It was there when its folder would have been asked.
@@ -393,8 +410,9 @@ class Opening:
             raise StatusError(NtStatus.DELETE_PENDING)
         return decide.grant_new_stream(self.wanted, self.maximal, self._attributes_of(handle, info))
 
-    def _check_existing(self, handle: Handle, info: FileInfo, file: File[Open]) -> int:
+    def _check_existing(self, handle: Handle, found: Described, file: File[Open]) -> int:
         """MS-FSA 2.1.5.1.2; the granted access."""
+        info = found.info
         if file.delete_pending or self._base_pending(handle):
             self._wait_for_deletion(file)
             raise StatusError(NtStatus.DELETE_PENDING)
@@ -406,7 +424,7 @@ class Opening:
         wanted = self.wanted
         attributes = 0 if is_directory else info.attributes
         decide.check_attributes(wanted, attributes)
-        self.maximal = self._maximal_access(handle, info)
+        self.maximal = self._maximal_access(found)
         granted = decide.grant_existing(wanted, self.maximal, attributes)
         if wanted.deletes:
             handle.check_unlink()
@@ -471,7 +489,7 @@ class Opening:
     def _overwrite_now(self, handle: Handle) -> None:
         handle.truncate(0)
         if not self.stream:
-            attributes = self.record.file_attributes & SETTABLE | ARCHIVE
+            attributes = self.record.file_attributes & _SETTABLE | attr.ARCHIVE
             handle.set_attributes(attributes)
             given = [(name, value) for name, value, _ in self.asked.get(contexts.EA_BUFFER, ())]
             if given or handle.info().ea_size:

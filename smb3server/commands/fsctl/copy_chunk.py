@@ -14,6 +14,7 @@ from smb3server.commands.info.set_info import report
 from smb3server.dispatch import waiting
 from smb3server.dispatch.request import Response, TreeRequest
 from smb3server.dispatch.stable_storage import after_flush, flushed
+from smb3server.wire import attributes as attr
 from smb3server.wire import fsctl as wire
 from smb3server.wire.change_notify import NotifyFilter
 from smb3server.wire.create import Access
@@ -38,7 +39,6 @@ _COPY_AT_ONCE = 1 << 20
 """Bytes copied without letting other requests run in between (not in spec)."""
 _STEP = 256 << 10
 _MAX_OFFSET = (1 << 63) - 1
-_SPARSE = 0x200
 _COPY_BY_HAND = frozenset({errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})
 
 
@@ -239,7 +239,7 @@ def duplicate_extents(control: Control) -> bytes | Response | Pending:
     cluster = max(backend.volume().block_size, 1)
     if source_offset + count > -(-source_info.end_of_file // cluster) * cluster:
         raise StatusError(NtStatus.NOT_SUPPORTED)
-    if source_info.attributes & _SPARSE and not target_info.attributes & _SPARSE:
+    if source_info.attributes & attr.SPARSE and not target_info.attributes & attr.SPARSE:
         raise StatusError(NtStatus.NOT_SUPPORTED)
     if source_file is target_file and abs(source_offset - target_offset) < count:
         raise StatusError(NtStatus.NOT_SUPPORTED)

@@ -265,7 +265,7 @@ class Link(_NameChange):
             raise StatusError(NtStatus.INVALID_PARAMETER)
         target = self.target_path()
         self.check_folder(target)
-        rights = self.caller.rights_on(self.backend, handle.path, handle, handle.info())
+        rights = self.caller.rights_on(self.backend, handle.path, handle.describe())
         decide.check_link(rights)
         info = self.existing(target)
         if info is not None:

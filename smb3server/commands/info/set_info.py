@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from smb3server.access import required
 from smb3server.access.of_handle import set_security
-from smb3server.commands.info.file_levels import ATTRIBUTE_DIRECTORY, MODE_BITS, handle_of, store_all
+from smb3server.commands.info.file_levels import MODE_BITS, handle_of, store_all
 from smb3server.commands.info.rename import Link, Rename
 from smb3server.commands.info.truncate import cut
 from smb3server.dispatch.long_work import run_steps
@@ -19,8 +19,10 @@ from smb3server.files import write_times
 from smb3server.state import change_reports
 from smb3server.state.caller import caller_of
 from smb3server.state.objects import Open
+from smb3server.wire import attributes as attr
 from smb3server.wire import file_info as wire
 from smb3server.wire.change_notify import Action, NotifyFilter
+from smb3server.wire.create import CreateOptions
 from smb3server.wire.file_info import DispositionFlags, FileInfoClass
 from smb3server.wire.header import Command
 from smb3server.wire.query_info import InfoType
@@ -44,10 +46,9 @@ _DOCUMENTED_SET = frozenset(
 """Settable by MS-FSCC 2.4, but not here."""
 _CHANGE_DATA = frozenset({FileInfoClass.ALLOCATION, FileInfoClass.END_OF_FILE})
 
-ATTRIBUTE_READONLY = 0x1
-ATTRIBUTE_NORMAL = 0x80
-ATTRIBUTE_TEMPORARY = 0x100
-_SETTABLE_MODE = 0x02 | 0x04 | 0x10 | 0x20
+_ALERT_MODE = int(CreateOptions.SYNCHRONOUS_IO_ALERT | CreateOptions.SYNCHRONOUS_IO_NONALERT)
+"""At most one of the two."""
+_SETTABLE_MODE = int(CreateOptions.WRITE_THROUGH | CreateOptions.SEQUENTIAL_ONLY) | _ALERT_MODE
 _MAX_EA_BYTES = 65535
 _EA_NAME_FORBIDDEN = frozenset(b'"*+,/:;<=>?[\\]|') | frozenset(range(0x20))
 
@@ -117,9 +118,9 @@ def _basic(request: TreeRequest, opened: Open, data: memoryview) -> None:
     times = record[:4]
     if any(time < -2 for time in times):
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    if attributes & ATTRIBUTE_DIRECTORY and not opened.is_directory:
+    if attributes & attr.DIRECTORY and not opened.is_directory:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    if attributes & ATTRIBUTE_TEMPORARY and opened.is_directory:
+    if attributes & attr.TEMPORARY and opened.is_directory:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     changed = 0
     if attributes:
@@ -206,7 +207,7 @@ def check_deletable(opened: Open, ignore_readonly: bool = False) -> None:
     handle = handle_of(opened)
     if not handle.path and not handle.stream:
         raise StatusError(NtStatus.CANNOT_DELETE)
-    if not ignore_readonly and handle.info().attributes & ATTRIBUTE_READONLY:
+    if not ignore_readonly and handle.info().attributes & attr.READONLY:
         raise StatusError(NtStatus.CANNOT_DELETE)
     handle.check_unlink()
     if opened.is_directory and not handle.stream and not _is_empty(opened):
@@ -290,7 +291,7 @@ def _position(request: TreeRequest, opened: Open, data: memoryview) -> None:
 def _mode(request: TreeRequest, opened: Open, data: memoryview) -> None:
     """MS-FSA 2.1.5.15.8."""
     mode = wire.MODE.unpack(data).mode
-    if mode & ~_SETTABLE_MODE or mode & 0x30 == 0x30:
+    if mode & ~_SETTABLE_MODE or mode & _ALERT_MODE == _ALERT_MODE:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     settable = _SETTABLE_MODE & int(MODE_BITS)
     opened.create_options = opened.create_options & ~settable | mode
