@@ -234,7 +234,7 @@ class Server:
             connection.usage.connections -= 1
             connection.usage = None
         self.connection_changed(connection, False)
-        if connection.is_authenticated:
+        if connection.place is None:
             self.logged_on -= 1
         self._forget_stranger(connection)
 
