@@ -1,12 +1,14 @@
-"""What a connection goes through, from its first byte to its end."""
+"""What a client's connection goes through, from its first byte to its end."""
 
 from __future__ import annotations
 
 import enum
 
+from smbdirect.life import IllegalChange
 
-class Life(enum.Enum):
-    """Where a connection is in its life."""
+
+class ConnectionLife(enum.Enum):
+    """How far a connection has come, as SMB2 sees it. It only moves forward."""
 
     NEW = "nothing negotiated"
     INVITED = "led from SMB1 to SMB2"
@@ -19,25 +21,21 @@ class Life(enum.Enum):
     CLOSED = "closed"
 
 
-_ENDS = frozenset((Life.CLOSING, Life.CLOSED))
+_ENDS = frozenset((ConnectionLife.CLOSING, ConnectionLife.CLOSED))
 
-CHANGES: dict[Life, frozenset[Life]] = {
-    Life.NEW: _ENDS | {Life.INVITED, Life.NEGOTIATED},
-    Life.INVITED: _ENDS | {Life.NEGOTIATED},
-    Life.NEGOTIATED: _ENDS | {Life.AUTHENTICATED},
-    Life.AUTHENTICATED: _ENDS,
-    Life.CLOSING: frozenset((Life.CLOSED,)),
-    Life.CLOSED: frozenset(),
+LEGAL: dict[ConnectionLife, frozenset[ConnectionLife]] = {
+    ConnectionLife.NEW: _ENDS | {ConnectionLife.INVITED, ConnectionLife.NEGOTIATED},
+    ConnectionLife.INVITED: _ENDS | {ConnectionLife.NEGOTIATED},
+    ConnectionLife.NEGOTIATED: _ENDS | {ConnectionLife.AUTHENTICATED},
+    ConnectionLife.AUTHENTICATED: _ENDS,
+    ConnectionLife.CLOSING: frozenset((ConnectionLife.CLOSED,)),
+    ConnectionLife.CLOSED: frozenset(),
 }
-"""What may follow. Anything else is a fault of the server's."""
+"""What may follow. Anything not in this table is a defect of ours."""
 
 
-class IllegalChange(Exception):
-    """A connection was to change as ``CHANGES`` does not allow."""
-
-
-def changed(before: Life, after: Life) -> Life:
-    """Return ``after``. Raises ``IllegalChange`` if it may not follow ``before``."""
-    if after not in CHANGES[before]:
-        raise IllegalChange(f"a connection that is {before.value} cannot become {after.value}")
-    return after
+def change(present: ConnectionLife, following: ConnectionLife) -> ConnectionLife:
+    """Return ``following``. Raises ``IllegalChange`` if it cannot follow ``present``."""
+    if following not in LEGAL[present]:
+        raise IllegalChange(f"{present.name} to {following.name}")
+    return following

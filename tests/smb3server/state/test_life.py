@@ -6,27 +6,34 @@ import itertools
 
 import pytest
 
-from smb3server.state.life import CHANGES, IllegalChange, Life, changed
+from smb3server.state.life import LEGAL, ConnectionLife, change
+from smbdirect.life import IllegalChange
 
 
 def test_a_connection_goes_from_its_beginning_to_its_end() -> None:
-    life = Life.NEW
-    for after in (Life.INVITED, Life.NEGOTIATED, Life.AUTHENTICATED, Life.CLOSING, Life.CLOSED):
-        life = changed(life, after)
-    assert life is Life.CLOSED
+    life = ConnectionLife.NEW
+    for after in (
+        ConnectionLife.INVITED,
+        ConnectionLife.NEGOTIATED,
+        ConnectionLife.AUTHENTICATED,
+        ConnectionLife.CLOSING,
+        ConnectionLife.CLOSED,
+    ):
+        life = change(life, after)
+    assert life is ConnectionLife.CLOSED
 
 
 def test_it_may_end_at_any_time_and_never_goes_back() -> None:
-    order = list(Life)
-    assert list(CHANGES) == order
+    order = list(ConnectionLife)
+    assert list(LEGAL) == order
     for before, after in itertools.product(order, order):
         if order.index(after) <= order.index(before):
             with pytest.raises(IllegalChange):
-                changed(before, after)
-    assert all(Life.CLOSED in CHANGES[before] for before in order[:-1])
+                change(before, after)
+    assert all(ConnectionLife.CLOSED in LEGAL[before] for before in order[:-1])
 
 
 def test_nobody_logs_on_before_the_negotiation() -> None:
-    for before in (Life.NEW, Life.INVITED):
+    for before in (ConnectionLife.NEW, ConnectionLife.INVITED):
         with pytest.raises(IllegalChange):
-            changed(before, Life.AUTHENTICATED)
+            change(before, ConnectionLife.AUTHENTICATED)

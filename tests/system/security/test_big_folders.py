@@ -130,7 +130,7 @@ def test_who_waits_for_a_folder_can_go_away(tmp_path: Path, monkeypatch: pytest.
             client.transport.abort("gone")
             may_end.set()
             assert await also == 0
-            assert not service.server.global_open_table
+            assert not service.server.opens.by_id
             with pytest.raises(ConnectionLost):
                 await asking
             await other.close()
