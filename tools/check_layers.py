@@ -85,8 +85,12 @@ RULES = (
     ),
     Rule(
         ("smb3server.backends",),
-        ("smb3server.wire", "smb3server.commands", "smb3server.dispatch.dispatcher"),
-        "no SMB types",
+        (
+            *(f"smb3server.wire.{name}" for name in ("header", "status", "fields", "create", "query_info", "set_info")),
+            "smb3server.commands",
+            "smb3server.dispatch.dispatcher",
+        ),
+        "no SMB messages",
     ),
     Rule(("smb3server.backends",), ("smbdirect.providers", "smbdirect.core.connection"), "backends know no transport"),
     Rule(

@@ -1,4 +1,5 @@
-"""What a share needs of the store behind it. No SMB message types; file attributes and times are MS-FSCC values.
+"""What a share needs of the store behind it. No SMB message types; file attributes and times are MS-FSCC values
+(``wire.attributes``, ``wire.filetime``).
 
 All methods are short blocking calls on the server's thread unless said otherwise; they raise ``OSError`` (its errno is
 what the server maps to a status). Names arrive already split into components and checked against the naming rules of
@@ -13,11 +14,13 @@ import enum
 import errno
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 from smbdirect.codec import Buffer
 
+MAX_DESCRIPTOR_BYTES = 65536
+"""Bytes of the largest security descriptor that a store keeps."""
 Path = tuple[str, ...]
 """Components below the share's root, in any case; () is the root itself."""
 
@@ -64,6 +67,14 @@ class FileInfo(NamedTuple):
     mode: int
     uid: int
     gid: int
+
+
+class Described(NamedTuple):
+    """What decides who may do what with a file, as of one moment."""
+
+    info: FileInfo
+    descriptor: bytes | None
+    """The security descriptor that is stored with it; None: none."""
 
 
 class StreamInfo(NamedTuple):
@@ -146,6 +157,10 @@ class Handle(ABC):
     @abstractmethod
     def info(self) -> FileInfo:
         """Sizes are the stream's, everything else the file's."""
+
+    def describe(self) -> Described:
+        """Return ``info`` and ``security_descriptor`` for the price of less than both."""
+        return Described(self.info(), self.security_descriptor())
 
     @abstractmethod
     def read_into(self, buffers: Sequence[memoryview], offset: int) -> int:
@@ -353,6 +368,13 @@ class Backend(ABC):
         directory; NotADirectoryError, IsADirectoryError: against ``directory``; FileExistsError: CREATE on an existing
         one; PermissionError; EILSEQ: no possible name; EROFS; ELOOP: a symlink that leads outside or is not allowed."""
 
+    def create_in(self, folder: Handle, request: OpenRequest) -> Handle:
+        """Create a file or directory in an open folder, which is the one that ``request.path`` leads to.
+
+        Only the last component of the path counts. No stream can be named. FileExistsError: something has the name, in
+        any case; other errors as ``open``'s."""
+        return self.open(replace(request, disposition=Disposition.CREATE))
+
     def remember(self, request: OpenRequest) -> Remembered | None:
         """What an open of an existing file would find, at no lasting cost; errors as ``open``'s, but for rights on the
         file itself. None: it takes an open handle to stay sure of this file."""
@@ -383,6 +405,13 @@ class Backend(ABC):
 
     @abstractmethod
     def close(self) -> None: ...
+
+
+def check_times(*filetimes: int | None) -> None:
+    """Refuse what is no FILETIME: those are below 2^63 (MS-FSCC 2.1.1). Raises ``OSError`` (EINVAL)."""
+    for filetime in filetimes:
+        if filetime is not None and not 0 <= filetime < 1 << 63:
+            raise OSError(errno.EINVAL, "time out of range")
 
 
 class PathNotFound(FileNotFoundError):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from smb3server.dispatch.request import Interim, Pending, Request, Response, handles
+from smb3server.dispatch.lookup import find_open
+from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
 from smb3server.dispatch.waiting import answer
 from smb3server.files import host_locks
 from smb3server.files.file import File
 from smb3server.files.locks import Lock, Waiter, valid_range
 from smb3server.state.objects import Open
-from smb3server.state.open import find_open
 from smb3server.wire.create import Access
 from smb3server.wire.header import Command
 from smb3server.wire.lock import LOCK_RESPONSE, LockElement, LockFlags, LockRequest, LockResponse, parse_request
@@ -32,8 +32,8 @@ MAX_ELEMENTS = 256
 """Ranges of one request: they are taken all or none, so in one turn. Linux's client sends up to 168."""
 
 
-@handles(Command.LOCK)
-def lock(request: Request) -> Response | Pending:
+@handles(Command.LOCK, TreeRequest)
+def lock(request: TreeRequest) -> Response | Pending:
     """The first element tells whether this is an unlock request (3.3.5.14.1) or a lock request (3.3.5.14.2)."""
     record, elements = parse_request(request.message)
     found = find_open(request, (record.persistent, record.volatile))
@@ -46,7 +46,7 @@ def lock(request: Request) -> Response | Pending:
     if _is_replay(request, found, record):
         return Response([_DONE])
     if elements[0].flags == _UNLOCK:
-        released: list[Lock] = []
+        released: list[Lock[Open]] = []
         try:
             _unlock(found, found.file, elements, released)
         finally:
@@ -60,7 +60,9 @@ def lock(request: Request) -> Response | Pending:
     return Response([_DONE])
 
 
-def _store(request: Request, found: Open, record: LockRequest, taken: list[LockElement], released: list[Lock]) -> None:
+def _store(
+    request: TreeRequest, found: Open, record: LockRequest, taken: list[LockElement], released: list[Lock[Open]]
+) -> None:
     """Locks of a persistent open are stored before the client hears of them. Where that fails they are as before."""
     persistence = request.server.persistence
     if persistence is None or found.durable is None or not found.durable.persistent:
@@ -80,7 +82,7 @@ def _store(request: Request, found: Open, record: LockRequest, taken: list[LockE
     persistence.changed(found, undo)
 
 
-def _sequence_index(request: Request, found: Open, record: LockRequest) -> int:
+def _sequence_index(request: TreeRequest, found: Open, record: LockRequest) -> int:
     """The LockSequenceArray's index to use; 0 where sequences do not count (3.3.5.14): dialect 2.0.2, or 2.1 without a
     resilient handle."""
     index = record.lock_sequence >> 4
@@ -92,7 +94,7 @@ def _sequence_index(request: Request, found: Open, record: LockRequest) -> int:
     return index
 
 
-def _is_replay(request: Request, found: Open, record: LockRequest) -> bool:
+def _is_replay(request: TreeRequest, found: Open, record: LockRequest) -> bool:
     """The same number again under one index: the lock was done, its response got lost. Another number makes the entry
     invalid until this request succeeds."""
     index = _sequence_index(request, found, record)
@@ -104,13 +106,13 @@ def _is_replay(request: Request, found: Open, record: LockRequest) -> bool:
     return False
 
 
-def _remember(request: Request, found: Open, record: LockRequest) -> None:
+def _remember(request: TreeRequest, found: Open, record: LockRequest) -> None:
     index = _sequence_index(request, found, record)
     if index:
         found.lock_sequences[index] = record.lock_sequence & 0xF
 
 
-def _unlock(found: Open, file: File, elements: list[LockElement], released: list[Lock]) -> None:
+def _unlock(found: Open, file: File[Open], elements: list[LockElement], released: list[Lock[Open]]) -> None:
     """What was unlocked before a failing element stays so."""
     try:
         for element in elements:
@@ -121,7 +123,7 @@ def _unlock(found: Open, file: File, elements: list[LockElement], released: list
             lock = file.locks.release(found, element.offset, element.length, grant=False)
             if lock is None:
                 raise StatusError(NtStatus.RANGE_NOT_LOCKED)
-            host_locks.release(found, file.locks, element.offset, element.length)
+            _release_on_host(found, file, element)
             released.append(lock)
     finally:
         if released:
@@ -129,7 +131,7 @@ def _unlock(found: Open, file: File, elements: list[LockElement], released: list
 
 
 def _lock(
-    request: Request, record: LockRequest, found: Open, file: File, elements: list[LockElement]
+    request: TreeRequest, record: LockRequest, found: Open, file: File[Open], elements: list[LockElement]
 ) -> Pending | None:
     """All or nothing. Only a single element may wait."""
     for element in elements:
@@ -141,7 +143,7 @@ def _lock(
         raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
     if found.usage is not None:
         request.server.ceilings.check_locks(found.usage, len(elements))
-    file.data_changes(found)
+    file.data_changes(found.caching)
     taken: list[LockElement] = []
     try:
         for element in elements:
@@ -160,7 +162,7 @@ def _lock(
     return None
 
 
-def _take(found: Open, file: File, element: LockElement) -> bool:
+def _take(found: Open, file: File[Open], element: LockElement) -> bool:
     """From the server's own table, then from the host."""
     exclusive = bool(element.flags & _EXCLUSIVE)
     if not file.locks.acquire(found, element.offset, element.length, exclusive):
@@ -168,10 +170,10 @@ def _take(found: Open, file: File, element: LockElement) -> bool:
     return _take_from_host(found, file, element)
 
 
-def _take_from_host(found: Open, file: File, element: LockElement) -> bool:
+def _take_from_host(found: Open, file: File[Open], element: LockElement) -> bool:
     """The server's own table has granted it; if the host does not, that gets it back."""
     try:
-        taken = host_locks.take(found, element.offset, element.length, bool(element.flags & _EXCLUSIVE))
+        taken = host_locks.take(_on_host(found), element.offset, element.length, bool(element.flags & _EXCLUSIVE))
     except OSError:
         _give_back(found, file, element)
         raise
@@ -180,12 +182,23 @@ def _take_from_host(found: Open, file: File, element: LockElement) -> bool:
     return taken
 
 
-def _give_back(found: Open, file: File, element: LockElement) -> None:
+def _on_host(found: Open) -> int | None:
+    """The descriptor for locks that programs of the host see; None: the share has none."""
+    return found.descriptor if found.tree.share.posix_locks else None
+
+
+def _release_on_host(found: Open, file: File[Open], element: LockElement) -> None:
+    descriptor = _on_host(found)
+    if descriptor is not None:
+        host_locks.release(descriptor, file.locks.locks_of(found), element.offset, element.length)
+
+
+def _give_back(found: Open, file: File[Open], element: LockElement) -> None:
     file.locks.release_newest(found, element.offset, element.length, bool(element.flags & _EXCLUSIVE))
-    host_locks.release(found, file.locks, element.offset, element.length)
+    _release_on_host(found, file, element)
 
 
-def _wait(request: Request, record: LockRequest, found: Open, file: File, element: LockElement) -> Pending:
+def _wait(request: TreeRequest, record: LockRequest, found: Open, file: File[Open], element: LockElement) -> Pending:
     """Pending until the range is free, at once visible to the client; CANCEL ends it with CANCELLED, CLOSE with
     RANGE_NOT_LOCKED."""
 
@@ -224,7 +237,7 @@ def _wait(request: Request, record: LockRequest, found: Open, file: File, elemen
             pending.fail(StatusError(NtStatus.CANCELLED))
 
     pending = request.pend(Interim.AT_ONCE, cancelled)
-    waiting: list[Waiter] = []
+    waiting: list[Waiter[Open]] = []
     queue()
     if found.tree.share.posix_locks:
         request.connection.loop.call_later(_HOST_POLL, file.locks.grant_waiters)

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 from smb3server.access import tokens
 from smb3server.backends.base import FolderNotRead, OpenRequest
-from smb3server.backends.names import has_wildcards, short_name
+from smb3server.backends.names import short_name
 from smb3server.commands.info.presentation import Hides, hidden
 from smb3server.dispatch import waiting
+from smb3server.dispatch.lookup import find_open
 from smb3server.dispatch.lookups import folder_read
-from smb3server.dispatch.request import Pending, Request, Response, handles
-from smb3server.files.wildcards import compile_expression
+from smb3server.dispatch.request import Pending, Response, TreeRequest, handles
+from smb3server.files.enumeration import Enumeration
 from smb3server.state.caller import token_of
 from smb3server.state.objects import Open
-from smb3server.state.open import find_open
 from smb3server.state.share import ShareFlags
 from smb3server.wire.create import Access
 from smb3server.wire.directory_info import LEVELS, Packer
@@ -28,7 +28,7 @@ from smb3server.wire.query_info import build_output_response
 from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
-    from smb3server.backends.base import Backend, DirectoryEntry, Handle
+    from smb3server.backends.base import DirectoryEntry, Handle
 
 _REWIND = int(QueryDirectoryFlags.RESTART_SCANS | QueryDirectoryFlags.REOPEN)
 _REOPEN = int(QueryDirectoryFlags.REOPEN)
@@ -42,46 +42,8 @@ _ENTRIES_PER_LOOK = 64
 """At the clock."""
 
 
-class Enumeration:
-    """Open.EnumerationLocation and Open.EnumerationSearchPattern: the store's lazy search, and the one entry taken from
-    it that did not fit the last response."""
-
-    __slots__ = ("_handle", "backend", "closed", "entries", "held", "only", "pattern", "started", "turn", "unfinished")
-
-    def __init__(self, handle: Handle, pattern: str, backend: Backend | None = None) -> None:
-        """``backend``: the handle's, where a search for one name can wait for its folder to be read."""
-        self.pattern = pattern
-        self.backend = backend
-        self._handle = handle
-        self.only = None if has_wildcards(pattern) else pattern
-        self.entries = self._search()
-        self.held: DirectoryEntry | None = None
-        self.started = False
-        """True once something was returned: then the end is NO_MORE_FILES, not NO_SUCH_FILE."""
-        self.turn = asyncio.Lock()
-        """Held by the request that lists over several turns; others wait."""
-        self.unfinished = 0
-        """Such requests."""
-        self.closed = False
-
-    def _search(self) -> Iterator[DirectoryEntry | None]:
-        return self._handle.search(compile_expression(self.pattern), self.only)
-
-    def begin_again(self) -> None:
-        """The search for one name ended with ``FolderNotRead``."""
-        if not self.closed:
-            self.entries = self._search()
-
-    def close(self) -> None:
-        """Release what the scan holds open."""
-        self.closed = True
-        close = getattr(self.entries, "close", None)
-        if close is not None:
-            close()
-
-
-@handles(Command.QUERY_DIRECTORY)
-def query_directory(request: Request) -> Response | Pending:
+@handles(Command.QUERY_DIRECTORY, TreeRequest)
+def query_directory(request: TreeRequest) -> Response | Pending:
     """3.3.5.18."""
     query, pattern = parse_query_directory_request(request.message)
     opened = find_open(request, query.file_id)
@@ -131,12 +93,12 @@ def _close(opened: Open) -> None:
         opened.enumeration.close()
 
 
-def _visible(request: Request, opened: Open) -> Callable[[str], bool] | None:
+def _visible(request: TreeRequest, opened: Open) -> Callable[[str], bool] | None:
     """With access-based enumeration: whether the user may read the entry of that name (MS-SMB2 3.3.5.18); None: lists
     everything. The folder itself and its parent are always listed."""
     share, session, folder = opened.tree.share, request.session, opened.handle
     backend = share.backend
-    if not share.flags & ShareFlags.ACCESS_BASED_DIRECTORY_ENUM or session is None or folder is None or backend is None:
+    if not share.flags & ShareFlags.ACCESS_BASED_DIRECTORY_ENUM or folder is None or backend is None:
         return None
     user = opened.tree.user
     token = token_of(session, user)
@@ -150,7 +112,7 @@ def _visible(request: Request, opened: Open) -> Callable[[str], bool] | None:
         except OSError:
             return False
         try:
-            return not _READ_ACCESS & ~tokens.maximal_access(entry, entry.info(), token, user)
+            return not _READ_ACCESS & ~tokens.maximal_access(entry.describe(), token, user)
         finally:
             entry.close()
 
@@ -240,7 +202,7 @@ class _Listing:
         enumeration.started = True
         return Response([build_output_response(len(packer.buffer)), packer.buffer])
 
-    async def finish(self, request: Request) -> Response:
+    async def finish(self, request: TreeRequest) -> Response:
         """In as many turns as it takes, after those who came before."""
         enumeration = self.enumeration
         try:

@@ -13,7 +13,7 @@ from smb3server.crypto.algorithms import SigningAlgorithm
 from smb3server.crypto.encryption import SessionCipher
 from smb3server.crypto.kdf import derive_session_keys, derive_signing_key
 from smb3server.crypto.signing import make_signer
-from smb3server.dispatch.request import Interim, Pending, Request, Response, handles
+from smb3server.dispatch.request import Interim, Pending, Request, Response, SessionRequest, handles
 from smb3server.state.connection import Connection
 from smb3server.state.objects import Channel, Session, SessionState
 from smb3server.wire.header import HEADER_SIZE, Command, HeaderFlags
@@ -35,7 +35,7 @@ from smbdirect.codec import Buffer
 log = logging.getLogger(__name__)
 
 
-@handles(Command.SESSION_SETUP)
+@handles(Command.SESSION_SETUP, Request)
 def session_setup(request: Request) -> Response | Pending:
     """3.3.5.5."""
     connection = request.connection
@@ -78,7 +78,7 @@ def _encrypted_with(request: Request, session: Session) -> bool:
     return (
         request.encrypted
         and request.header.flags & HeaderFlags.RELATED_OPERATIONS == 0
-        and (getattr(request.compound, "cipher_session", None) is session)
+        and request.chain.cipher_session is session
     )
 
 
@@ -157,7 +157,7 @@ def _step(request: Request, session: Session, setup: SessionSetupRequest, token:
         flags = _complete(request, session, setup)
     if acceptor.identity is None:
         if connection.dialect == Dialect.SMB_3_1_1:
-            request.extra["on_encoded"] = partial(_hash_reply, connection, key)
+            request.on_encoded = partial(_hash_reply, connection, key)
         return _response(answer, 0, NtStatus.MORE_PROCESSING_REQUIRED)
     connection.acceptors.pop(key, None)
     hashes.pop(key, None)
@@ -338,11 +338,8 @@ def _add_channel(request: Request, session: Session, full_key: bytes) -> None:
     log.info("%s: channel %d of a session of %s", connection.client_name, len(session.channel_list), session.identity)
 
 
-@handles(Command.LOGOFF)
-def logoff(request: Request) -> Response:
+@handles(Command.LOGOFF, SessionRequest)
+def logoff(request: SessionRequest) -> Response:
     """3.3.5.6."""
-    session = request.session
-    if session is None:
-        raise StatusError(NtStatus.USER_SESSION_DELETED)
-    request.server.remove_session(session)
+    request.server.remove_session(request.session)
     return Response((EMPTY.pack(Empty()),))

@@ -6,12 +6,12 @@ import struct
 from typing import TYPE_CHECKING
 
 from smb3server.backends.base import FolderNotRead, OpenRequest
+from smb3server.wire import attributes as attr
 from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Backend, Handle, Path, User
 
-TAG_SYMLINK = 0xA000000C
 _ERROR_TAG = 0x4C4D5953
 _LENGTH_AND_TAG = struct.Struct("<II")
 _REPARSE_HEADER = struct.Struct("<IHH")
@@ -31,7 +31,7 @@ def stopped(handle: Handle, rest: Path) -> StatusError:
 
 def on_the_way(backend: Backend, path: Path, user: User | None) -> StatusError | None:
     """``path`` was not found: is that because of a link among its ancestors?"""
-    depth = backend.find_reparse_point(path, TAG_SYMLINK, user)
+    depth = backend.find_reparse_point(path, attr.TAG_SYMLINK, user)
     if depth is None:
         return None
     try:

@@ -24,7 +24,6 @@ from smb3server.dispatch.long_work import LongWork
 from smb3server.dispatch.watchdog import Watchdog
 from smb3server.files.file import FileTable
 from smb3server.files.flushes import Flushes
-from smb3server.net.buffers import BufferPool
 from smb3server.net.interfaces import InterfaceList
 from smb3server.process.turns import Turns
 from smb3server.server.idle import IdleSweep
@@ -37,7 +36,8 @@ from smb3server.state.objects import Session, SessionState
 from smb3server.state.replay import Replays
 from smb3server.state.share import IPC_SHARE_NAME, Share, ShareType
 from smb3server.wire.status import NtStatus, StatusError
-from smbdirect.unauthenticated import Strangers
+from smbdirect.transport.pool import BufferPool
+from smbdirect.unauthenticated import UnauthenticatedPeers
 
 if TYPE_CHECKING:
     from smb3server.cluster.lease_keeper import Fence
@@ -128,9 +128,9 @@ class Server:
         self.logged_on = 0
         """Connections with a session."""
         most = self.settings.max_unauthenticated
-        self.silent_peers = Strangers(max(most, self.settings.max_connections))
+        self.silent_peers = UnauthenticatedPeers(max(most, self.settings.max_connections))
         """Connections that have said nothing, of all listeners: after a failover all clients may be among them."""
-        self.strangers = Strangers(most, self.settings.max_unauthenticated_per_address)
+        self.unauthenticated = UnauthenticatedPeers(most, self.settings.max_unauthenticated_per_address)
         """Connections that have said something, without a session, of all listeners, RPC's too."""
         self.idle = IdleSweep(self, self.settings.idle_session_timeout)
         self.guesses = Guesses(
@@ -193,7 +193,7 @@ class Server:
         settings = self.settings
         place = None
         if self.logged_on < settings.max_connections:
-            place = self.strangers.enter(address, lambda: connection.disconnect("too many strangers"))
+            place = self.unauthenticated.enter(address, lambda: connection.disconnect("too many without a session"))
         if place is None:
             log.warning("%s: too many connections", address)
             transport.start(lambda message: message.release(), lambda error: None)

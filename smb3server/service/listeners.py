@@ -26,7 +26,6 @@ from smbdirect.core.constants import MIN_FRAGMENTED_SIZE
 from smbdirect.core.settings import Settings as TransportSettings
 from smbdirect.errors import ProviderError
 from smbdirect.providers.base import Provider
-from smbdirect.transport.buffers import BufferPool
 from smbdirect.transport.listen import SmbDirectListener, listen
 
 log = logging.getLogger(__name__)
@@ -55,7 +54,7 @@ def transport_settings(settings: Settings) -> TransportSettings:
     """What the server states in MS-SMBD negotiation (3.1.5.6).
 
     Messages may be as long as over TCP: clients that sign or encrypt send WRITEs of MaxWriteSize in one. That holds no
-    memory: a buffer is made when such a message has begun, and strangers may not begin one.
+    memory: a buffer is made when such a message has begun, and unauthenticated peers may not begin one.
     """
     return TransportSettings(max_fragmented_receive_size=max(settings.max_message_size, MIN_FRAGMENTED_SIZE))
 
@@ -79,8 +78,6 @@ class Fabrics:
         self._providers: dict[str, Provider] = {}
         self._planned: list[tuple[Choice, list[SmbDirectListener]]] = []
         """What each of ``choices`` says while its ports work, and its listeners; the same order."""
-        self._pool: BufferPool | None = None
-        """One for all listeners: what a connection leaves behind is ready for the next, on whatever port."""
         self._port: int | None = None
         self._unavailable: dict[str, str] = {}
 
@@ -153,30 +150,27 @@ class Fabrics:
                 served.append(listener.address[1])
                 listeners.append(listener)
         if served:
-            notices: list[str] = getattr(self._providers[choice.fabric], "notices", [])
+            notices = self._providers[choice.fabric].notices
             return choice._replace(ports=tuple(served), reason="; ".join([choice.reason, *notices]))
         return failure or choice.failed("nothing to listen on")
 
     async def _listen(self, name: str, host: str, port: int) -> SmbDirectListener:
         provider = self._providers[name]
-        self._pool = self._pool or BufferPool()
-        if hasattr(provider, "strangers"):
-            provider.strangers = self._reception.silent_peers
+        provider.share_table(self._reception.silent_peers)
         listener = await listen(
             provider,
             host,
             port,
             self._reception.accept,
             transport_settings(self._settings),
-            pool=self._pool,
+            pool=self._reception.buffers,
             admits=self._reception.admits,
-            strangers=self._reception.strangers,
+            unauthenticated=self._reception.unauthenticated,
         )
         self.listeners.append((name, listener))
-        adopt = getattr(provider, "adopt", None)
-        if name == "iwarp" and adopt is not None and self.adopt is None:
+        if provider.adopts_sockets and self.adopt is None:
             on_request = listener.on_request
-            self.adopt = lambda sock: adopt(sock, on_request)
+            self.adopt = lambda sock: provider.adopt(sock, on_request)
         return listener
 
     async def close(self) -> None:

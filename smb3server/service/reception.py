@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from smb3server.net.buffers import BufferPool
 from smbdirect.message_transport import OnTransport
-from smbdirect.unauthenticated import Strangers
+from smbdirect.transport.pool import BufferPool
+from smbdirect.unauthenticated import UnauthenticatedPeers
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Reception:
     admits: Callable[[str], bool]
     """Whether connections from an address are taken."""
     buffers: BufferPool
-    silent_peers: Strangers
+    silent_peers: UnauthenticatedPeers
     """Connections that have said nothing."""
-    strangers: Strangers
+    unauthenticated: UnauthenticatedPeers
     """Connections that have said something, and have no session."""

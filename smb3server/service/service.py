@@ -52,7 +52,7 @@ class Service:
             users.add(account)
         server = self.server = Server(config.settings, users)
         reception = Reception(
-            server.accept, config.settings.hosts.admits, server.buffers, server.silent_peers, server.strangers
+            server.accept, config.settings.hosts.admits, server.buffers, server.silent_peers, server.unauthenticated
         )
         self._tcp = TcpPorts(config.settings, reception)
         self.fabrics = Fabrics(config.settings, reception, lambda: server.interfaces.interfaces)
@@ -126,7 +126,7 @@ class Service:
             settings = self.config.settings
             spare = min(settings.max_connections + 2 * settings.max_unauthenticated + 256, soft // 2)
             # Unauthenticated peers must not take the descriptors that users' connections need.
-            for table in (self.server.silent_peers, self.server.strangers):
+            for table in (self.server.silent_peers, self.server.unauthenticated):
                 table.limit = min(table.limit, max(spare // 4, 16))
             self.server.max_opens = (soft - spare) // DESCRIPTORS_PER_OPEN
 

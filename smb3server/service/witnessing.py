@@ -24,7 +24,7 @@ async def start_witness(
         config.listen or hosts,
         server.settings.server_name,
         server.new_rpc_acceptor,
-        server.strangers,
+        server.unauthenticated,
         lambda: [share.name for share in server.share_list.values() if share.type == ShareType.DISK],
         lambda: [entry.address for entry in server.interfaces.interfaces],
         events,

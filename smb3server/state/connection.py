@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from smb3server.state.ceilings import Usage
     from smb3server.state.objects import Session
     from smbdirect.message_transport import MessageTransport
-    from smbdirect.unauthenticated import Stranger
+    from smbdirect.unauthenticated import UnauthenticatedPeer
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class Connection:
         """A session was valid on it once."""
         self.deadlines: list[asyncio.TimerHandle] = []
         """By which it must have negotiated and authenticated; they would keep a closed connection in memory."""
-        self.place: Stranger | None = None
+        self.place: UnauthenticatedPeer | None = None
         """Among those without a session, until it has one."""
         self.closed = False
         self.forced_stall = False

@@ -13,18 +13,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from smb3server.backends.deferred import DeferredHandle
-from smb3server.dispatch.request import FileId
 from smb3server.files import write_times
 from smb3server.files.caching import Lease, Oplock
+from smb3server.state import last_close
 from smb3server.state.replay import Replayable
 
 if TYPE_CHECKING:
     from smb3server.access.check import Token
     from smb3server.access.identity import Identity
     from smb3server.backends.base import Handle, Path, User
-    from smb3server.commands.query_directory import Enumeration
     from smb3server.crypto.encryption import SessionCipher
     from smb3server.crypto.signing import Signer
+    from smb3server.files.enumeration import Enumeration
     from smb3server.files.file import File
     from smb3server.files.notify import Watcher
     from smb3server.server.server import Server
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from smb3server.state.connection import Connection
     from smb3server.state.durable import Durability
     from smb3server.state.share import Share
+    from smb3server.wire.file_id import FileId
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +133,7 @@ class Session:
         """Connections that others stand in for are given up soon, and a lone one may lose its network for long."""
         for connection in self.channel_list:
             shared = any(len(session.channel_list) > 1 for session in connection.session_table.values())
-            connection.transport.limit_silence(CHANNEL_SILENCE if shared else None)
+            connection.transport.set_peer_timeout(CHANNEL_SILENCE if shared else None)
 
     def new_tree_id(self) -> int:
         """An unused TreeId, never 0 or 0xFFFFFFFF."""
@@ -266,9 +267,9 @@ class Open:
         self.in_flight = 0
         """Worker threads and RDMA transfers that use the handle: it stays open for them."""
         self.pipe: Pipe | None = None
-        self.file: File | None = None
+        self.file: File[Open] | None = None
         """None for pipes only."""
-        self.caching: Oplock | Lease | None = None
+        self.caching: Oplock[Open] | Lease[Open] | None = None
         self.parent_lease: tuple[bytes, bytes] | None = None
         """(ClientGuid, ParentLeaseKey): the directory lease whose holder knows what this open does."""
         self.delete_on_close = False
@@ -333,7 +334,7 @@ class Open:
         if file is not None and handle is not None:
             if not lost:
                 self.settle_write_time()
-            file.close_open(self)
+            last_close.leave(file, self)
             self.handle = self.descriptor = None
             deferred: object = handle
             if isinstance(deferred, DeferredHandle):

@@ -145,14 +145,14 @@ def test_strangers_are_dropped_in_time(monkeypatch: pytest.MonkeyPatch, running:
 
 
 def test_strangers_are_bounded_by_address(running: Running) -> None:
-    running.service._listener.strangers.per_source = 2
+    running.service._listener.unauthenticated.per_source = 2
     with running.client(), running.client():
         strangers = [socket.create_connection(("127.0.0.1", running.service.port)) for _ in range(2)]
         with pytest.raises(WitnessClientError):
             running.client()
         for sock in strangers:
             sock.close()
-        running.wait_for(lambda: not running.service._listener.strangers)
+        running.wait_for(lambda: not running.service._listener.unauthenticated)
         running.client().close()
 
 

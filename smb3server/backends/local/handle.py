@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from smb3server.backends import attributes as attr
-from smb3server.backends import filetime, names
+from smb3server.backends import names
 from smb3server.backends.base import (
+    MAX_DESCRIPTOR_BYTES,
+    Described,
     DirectoryEntry,
     FileInfo,
     FileKey,
@@ -22,7 +23,9 @@ from smb3server.backends.base import (
     Path,
     StreamInfo,
     User,
+    check_times,
 )
+from smb3server.backends.eas import ea_size, merge_eas
 from smb3server.backends.local import file_io, release, reparse, scan, syscalls
 from smb3server.backends.local.impersonate import ActAs, SpaceOf
 from smb3server.backends.local.metadata import Blob, Metadata, MetadataStore, file_info
@@ -31,6 +34,8 @@ from smb3server.backends.local.own_changes import OwnChanges
 from smb3server.backends.local.resolve import Resolver
 from smb3server.backends.local.streams import StreamStore
 from smb3server.backends.local.syscalls import Statx
+from smb3server.wire import attributes as attr
+from smb3server.wire import filetime
 from smbdirect.codec import Buffer
 
 _Change = Callable[[Metadata], None]
@@ -128,6 +133,12 @@ class LocalHandle(Handle):
 
     def fileno(self) -> int | None:
         return self._data
+
+    def place(self) -> int:
+        """Return the descriptor of the directory, for calls that take one (openat(2)). It stays this handle's."""
+        if self.kind != Kind.DIRECTORY or self.stream:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        return self._descriptor()
 
     def _descriptor(self) -> int:
         if self._fd < 0:
@@ -277,6 +288,24 @@ class LocalHandle(Handle):
         metadata = self._backend.store.load(self._ref, stat)
         return file_info(stat, metadata, syscalls.statx(self._data_descriptor()) if self.stream else None)
 
+    def describe(self) -> Described:
+        stat = syscalls.statx(self._descriptor())
+        store, reference = self._backend.store, self._ref
+        metadata = store.load(reference, stat)
+        info = file_info(stat, metadata, syscalls.statx(self._data_descriptor()) if self.stream else None)
+        return Described(info, store.blob_of(reference, stat, metadata, Blob.DESCRIPTOR))
+
+    def begin(self, stat: Statx, attributes: int, descriptor: bytes | None) -> None:
+        """Store what a file begins with that this handle has just made: ``stat`` is its own, and nothing is stored yet.
+        ``attributes`` 0: the default."""
+        change = self._attributes(attributes) if attributes else None
+        store, reference = self._backend.store, self._ref
+        if descriptor is not None:
+            _check_descriptor(descriptor)
+            store.set_blob(reference, stat, Blob.DESCRIPTOR, descriptor, change, Metadata())
+        elif change is not None:
+            store.change(reference, stat, change, Metadata())
+
     def set_times(
         self,
         creation: int | None = None,
@@ -287,8 +316,7 @@ class LocalHandle(Handle):
         """POSIX has no way to set the change time: ``change`` is kept beside it until the file changes again."""
         self._changing()
         stat = syscalls.statx(self._descriptor())
-        filetime.check(creation, last_access, last_write, change)
-        filetime.check(change)
+        check_times(creation, last_access, last_write, change)
         if last_access is not None or last_write is not None:
             atime = stat.atime if last_access is None else filetime.to_ns(last_access)
             mtime = stat.mtime if last_write is None else filetime.to_ns(last_write)
@@ -324,20 +352,17 @@ class LocalHandle(Handle):
         return [] if raw is None else _unpack_eas(raw)
 
     def set_eas(self, changes: Sequence[tuple[bytes, bytes]], replace: bool = False) -> None:
-        eas = attr.merge_eas(() if replace else self.eas(), changes)
-        size = attr.ea_size(eas)
+        eas = merge_eas(() if replace else self.eas(), changes)
+        size = ea_size(eas)
         packed = b"".join(_EA_HEADER.pack(len(key), len(content)) + key + content for key, content in eas)
         self._set_blob(Blob.EA, packed if eas else None, lambda metadata: setattr(metadata, "ea_size", size))
 
     def security_descriptor(self) -> bytes | None:
         return self._blob(Blob.DESCRIPTOR)
 
-    def set_security_descriptor(self, descriptor: bytes, attributes: int = 0) -> None:
-        """``attributes``, unless 0, are set with it: one write less for a new file."""
-        if len(descriptor) > attr.MAX_DESCRIPTOR_BYTES:
-            raise OSError(errno.E2BIG, "security descriptor larger than 64 KiB")
-        change = self._attributes(attributes) if attributes else None
-        self._set_blob(Blob.DESCRIPTOR, bytes(descriptor), change)
+    def set_security_descriptor(self, descriptor: bytes) -> None:
+        _check_descriptor(descriptor)
+        self._set_blob(Blob.DESCRIPTOR, bytes(descriptor))
 
     def set_permissions(
         self, uid: int | None, gid: int | None, mode: int | None = None, acl: bytes | None = None
@@ -478,6 +503,11 @@ class LocalHandle(Handle):
             release.close(descriptor)
         if data is not None and data != descriptor:
             release.close(data)
+
+
+def _check_descriptor(descriptor: bytes) -> None:
+    if len(descriptor) > MAX_DESCRIPTOR_BYTES:
+        raise OSError(errno.E2BIG, "security descriptor larger than 64 KiB")
 
 
 def _clear_streams(metadata: Metadata) -> None:

@@ -10,14 +10,13 @@ from typing import Any
 
 from smb3server.access import decide, masks
 from smb3server.backends import names
-from smb3server.backends.attributes import REPARSE_POINT
 from smb3server.backends.base import FileInfo
 from smb3server.commands.create import granting
 from smb3server.commands.create.opening import Opening
 from smb3server.commands.info import presentation
 from smb3server.commands.info.truncate import one_step
 from smb3server.dispatch.long_work import Steps, on_worker
-from smb3server.dispatch.request import Interim, Pending, Request, Response, handles
+from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
 from smb3server.dispatch.waiting import retry
 from smb3server.files.caching import Lease
 from smb3server.files.notify import fold
@@ -25,6 +24,7 @@ from smb3server.state import durable, replay
 from smb3server.state.objects import Open
 from smb3server.state.open import client_guid_of
 from smb3server.state.share import ShareType
+from smb3server.wire import attributes as attr
 from smb3server.wire import create_contexts as contexts
 from smb3server.wire.create import (
     CREATE_FLAG_REPARSEPOINT,
@@ -45,19 +45,16 @@ from smb3server.wire.status import NtStatus, StatusError
 _DELEGATION = 3
 """The highest impersonation level (2.2.13)."""
 _VALID_ATTRIBUTES = 0x00007FB7
-_DIRECTORY_ATTRIBUTE, _TEMPORARY_ATTRIBUTE, _NORMAL = 0x10, 0x100, 0x80
 _UNSUPPORTED_OPTIONS = int(
     CreateOptions.CREATE_TREE_CONNECTION | CreateOptions.OPEN_BY_FILE_ID | CreateOptions.RESERVE_OPFILTER
 )
 _INVALID_OPTIONS = 0xFF000000
 
 
-@handles(Command.CREATE)
-def create(request: Request) -> Response | Pending:
+@handles(Command.CREATE, TreeRequest)
+def create(request: TreeRequest) -> Response | Pending:
     record, name, raw_contexts = parse_request(request.message)
     tree, session = request.tree, request.session
-    if tree is None or session is None:
-        raise StatusError(NtStatus.NETWORK_NAME_DELETED)
     server = request.server
     if len(session.open_table) >= server.settings.max_opens:
         raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
@@ -87,10 +84,10 @@ def create(request: Request) -> Response | Pending:
     return _attempt(opening)
 
 
-def _reconnect(request: Request, record: CreateRequest, name: str, found: dict[bytes, Any]) -> Response:
+def _reconnect(request: TreeRequest, record: CreateRequest, name: str, found: dict[bytes, Any]) -> Response:
     """3.3.5.9.7, 3.3.5.9.12: but for name and oplock level, the fixed part does not count."""
     tree = request.tree
-    if tree is None or tree.share.backend is None:
+    if tree.share.backend is None:
         raise StatusError(NtStatus.NETWORK_NAME_DELETED)
     try:
         path, stream, _ = names.split_path(name)
@@ -101,7 +98,7 @@ def _reconnect(request: Request, record: CreateRequest, name: str, found: dict[b
     return _respond_again(opening, durable.reconnect(request, found, path, leased))
 
 
-def _close_same_application(request: Request, found: dict[bytes, Any], opening: Opening) -> None:
+def _close_same_application(request: TreeRequest, found: dict[bytes, Any], opening: Opening) -> None:
     """3.3.5.9.13: an application that fails over to another client takes its opens from the one before."""
     asked = found.get(contexts.APP_INSTANCE_ID)
     connection = request.connection
@@ -111,7 +108,6 @@ def _close_same_application(request: Request, found: dict[bytes, Any], opening: 
     for entry in list(request.server.app_instances.get(asked.app_instance_id, ())):
         if (
             client_guid_of(entry) == connection.client_guid
-            or request.tree is None
             or entry.tree.share is not request.tree.share
             or fold(entry.path) != fold(opening.path)
             or (entry.file is not None and entry.file.stream.upper() != opening.stream.upper())
@@ -123,7 +119,7 @@ def _close_same_application(request: Request, found: dict[bytes, Any], opening: 
             entry.close()
 
 
-def _app_instance_version(request: Request, found: dict[bytes, Any]) -> tuple[int, int] | None:
+def _app_instance_version(request: TreeRequest, found: dict[bytes, Any]) -> tuple[int, int] | None:
     """2.2.13.2.15: high and low; only dialect 3.1.1 has it."""
     asked: contexts.AppInstanceVersion | None = found.get(contexts.APP_INSTANCE_VERSION)
     if asked is None or request.connection.dialect < Dialect.SMB_3_1_1:
@@ -150,7 +146,7 @@ def _check_fields(record: CreateRequest) -> None:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     directory = bool(options & CreateOptions.DIRECTORY_FILE)
     if directory:
-        if options & CreateOptions.NON_DIRECTORY_FILE or record.file_attributes & _TEMPORARY_ATTRIBUTE:
+        if options & CreateOptions.NON_DIRECTORY_FILE or record.file_attributes & attr.TEMPORARY:
             raise StatusError(NtStatus.INVALID_PARAMETER)
         if record.create_disposition in (
             CreateDisposition.SUPERSEDE,
@@ -169,10 +165,10 @@ def _check_fields(record: CreateRequest) -> None:
         raise StatusError(NtStatus.ACCESS_DENIED)
 
 
-def _prepare(request: Request, record: CreateRequest, name: str, found: dict[bytes, Any]) -> Opening:
+def _prepare(request: TreeRequest, record: CreateRequest, name: str, found: dict[bytes, Any]) -> Opening:
     """Name, contexts and the tree's access."""
-    tree, session = request.tree, request.session
-    if tree is None or session is None or tree.share.backend is None:
+    tree = request.tree
+    if tree.share.backend is None:
         raise StatusError(NtStatus.NETWORK_NAME_DELETED)
     if name.startswith("\\"):
         raise StatusError(NtStatus.INVALID_PARAMETER)
@@ -361,7 +357,7 @@ def _answers(opening: Opening, opened: Open, level: int) -> tuple[CreateResponse
         )
         answers.append(contexts.RawContext(contexts.QUERY_ON_DISK_ID, data))
     # 2.2.14: Flags count from dialect 3.0 on.
-    reparse = info.attributes & REPARSE_POINT and opening.request.connection.dialect >= Dialect.SMB_3_0
+    reparse = info.attributes & attr.REPARSE_POINT and opening.request.connection.dialect >= Dialect.SMB_3_0
     fields = CreateResponse(
         oplock_level=level,
         flags=CREATE_FLAG_REPARSEPOINT if reparse else 0,
@@ -388,11 +384,9 @@ def _maximal_access(asked: contexts.Timewarp | None, info: FileInfo, opened: Ope
     return contexts.RawContext(contexts.MAXIMAL_ACCESS, contexts.MAXIMAL_ACCESS_RESPONSE_CODEC.pack(answer))
 
 
-def _open_pipe(request: Request, record: CreateRequest, name: str) -> Response:
+def _open_pipe(request: TreeRequest, record: CreateRequest, name: str) -> Response:
     """A named pipe on IPC$; OBJECT_NAME_NOT_FOUND for one that nobody serves."""
     session, tree = request.session, request.tree
-    if session is None or tree is None:
-        raise StatusError(NtStatus.NETWORK_NAME_DELETED)
     if record.impersonation_level > _DELEGATION:
         raise StatusError(NtStatus.BAD_IMPERSONATION_LEVEL)
     pipes = importlib.import_module("smb3server.rpc.pipes")
@@ -414,7 +408,7 @@ def _open_pipe(request: Request, record: CreateRequest, name: str) -> Response:
             oplock_level=OplockLevel.NONE,
             create_action=CreateAction.OPENED,
             allocation_size=4096,
-            file_attributes=_NORMAL,
+            file_attributes=attr.NORMAL,
             persistent=opened.file_id[0],
             volatile=opened.file_id[1],
         )

@@ -16,8 +16,8 @@ from smb3server.access import of_handle as security_info
 from smb3server.access.caller import Caller
 from smb3server.access.decide import Wanted
 from smb3server.access.descriptor import unpack
-from smb3server.backends.attributes import COMPRESSED
 from smb3server.backends.base import (
+    Described,
     Disposition,
     FileInfo,
     FolderNotRead,
@@ -31,12 +31,14 @@ from smb3server.backends.base import (
 from smb3server.dispatch.long_work import Steps
 from smb3server.dispatch.reserving import reserve
 from smb3server.dispatch.waiting import MustWait
-from smb3server.files import notify, symlinks
+from smb3server.files import symlinks
 from smb3server.files.caching import Lease
 from smb3server.files.file import LEASE_STAT_ACCESS, STAT_ACCESS, File, FileTable
+from smb3server.state import change_reports
 from smb3server.state.caller import caller_of
 from smb3server.state.durable import forget_ghosts, held_for_owner
 from smb3server.state.objects import Open
+from smb3server.wire import attributes as attr
 from smb3server.wire import create_contexts as contexts
 from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import Access, CreateAction, CreateDisposition, CreateOptions, CreateRequest
@@ -47,11 +49,10 @@ from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Backend
-    from smb3server.dispatch.request import Request
+    from smb3server.dispatch.request import TreeRequest
 
-ARCHIVE = 0x20
-SETTABLE = 0x00003127
-"""READONLY, HIDDEN, SYSTEM, ARCHIVE, TEMPORARY, OFFLINE, NOT_CONTENT_INDEXED."""
+_SETTABLE = attr.SETTABLE & ~attr.SPARSE
+"""A file is made sparse by an FSCTL, never by CREATE."""
 
 _DISPOSITIONS = {
     CreateDisposition.SUPERSEDE: Disposition.OPEN_IF,
@@ -71,7 +72,7 @@ class _DeletedMeanwhileError(Exception):
 class Opening:
     """One CREATE on a disk share, its request checked as far as it can be without the file."""
 
-    request: Request
+    request: TreeRequest
     record: CreateRequest
     backend: Backend
     path: Path
@@ -86,7 +87,7 @@ class Opening:
     first: bool = True
     info: FileInfo | None = None
     action: CreateAction = CreateAction.OPENED
-    lease: Lease | None = None
+    lease: Lease[Open] | None = None
     maximal: int = 0
     free: Callable[[], None] | None = field(default=None, init=False)
     """What is left to do of an overwriting, on a worker."""
@@ -107,8 +108,7 @@ class Opening:
     def attempt(self) -> Open:
         """Return the open. Raises what ``waiting.Attempt`` may raise, ``StatusError`` and ``OSError``; nothing stays
         behind then."""
-        tree = self.request.tree
-        if tree is not None and self.request.server.has_lost(tree.share):
+        if self.request.server.has_lost(self.request.tree.share):
             raise StatusError(NtStatus.NETWORK_NAME_DELETED)
         self.backend.defer_reading = True
         try:
@@ -157,9 +157,9 @@ class Opening:
     # Finding or creating it
 
     def _backend_request(self, disposition: Disposition, read: bool, write: bool) -> OpenRequest:
-        attributes = self.record.file_attributes & SETTABLE
+        attributes = self.record.file_attributes & _SETTABLE
         if self.directory is not True:
-            attributes |= ARCHIVE
+            attributes |= attr.ARCHIVE
         return OpenRequest(
             self.path,
             self.stream,
@@ -191,7 +191,9 @@ class Opening:
             except FileNotFoundError:
                 pass
         if disposition != Disposition.OPEN and not (self.stream and self._may_add_stream()):
-            self._ask_parent()
+            handle = self._create_in_parent(read, write)
+            if handle is not None:
+                return handle
         try:
             return self._open_by(disposition, read, write)
         except FileExistsError:
@@ -213,10 +215,11 @@ class Opening:
                 raise
             return self.backend.open(self._backend_request(disposition, False, False))
 
-    def _ask_parent(self) -> None:
-        """May something be created there, and which descriptor does it inherit (MS-FSA 2.1.5.1.1)?"""
+    def _create_in_parent(self, read: bool, write: bool) -> Handle | None:
+        """Create what is not there, in the very folder that allows it. None: something has the name by now, or a stream
+        is to be created with its file."""
         if not self.path:
-            return
+            return None
         try:
             parent = self.backend.open(OpenRequest(self.path[:-1], directory=True, user=self.user))
         except FileNotFoundError as error:
@@ -224,12 +227,13 @@ class Opening:
         except NotADirectoryError:
             raise StatusError(NtStatus.OBJECT_PATH_NOT_FOUND) from None
         try:
-            if parent.info().reparse_tag == symlinks.TAG_SYMLINK:
+            found = parent.describe()
+            if found.info.reparse_tag == attr.TAG_SYMLINK:
                 raise symlinks.stopped(parent, self.path[-1:])
             directory = self.directory is True and not self.stream
             caller = self.caller
             try:
-                decide.check_addition(caller.rights_in(parent, parent.info()), directory)
+                decide.check_addition(caller.rights_in(found), directory)
             except StatusError:
                 if self._exists():
                     raise StatusError(self._collision()) from None
@@ -237,18 +241,28 @@ class Opening:
             above = self._table.find(parent.key)
             if above is not None and above.delete_pending:
                 raise StatusError(NtStatus.DELETE_PENDING)
-            given = self.asked.get(contexts.SD_BUFFER)
-            if given is not None:
-                creator = unpack(given)
-                decide.check_creator(caller.token, creator.owner, creator.group, creator.sacl is not None)
-            self._descriptor = tokens.new_descriptor(
-                parent.security_descriptor(), given, directory, caller.token, self.user
-            )
+            self._descriptor = self._new_descriptor(found.descriptor, directory)
             self._may_add = True
-        except ValueError:
-            raise StatusError(NtStatus.INVALID_SECURITY_DESCR) from None
+            if self.stream:
+                return None
+            if self.desired & Access.MAXIMUM_ALLOWED and not directory:
+                read = write = True
+            return self.backend.create_in(parent, self._backend_request(Disposition.CREATE, read, write))
+        except FileExistsError:
+            return None
         finally:
             parent.close()
+
+    def _new_descriptor(self, parent: bytes | None, directory: bool) -> bytes | None:
+        """Return the security descriptor of a new file in a folder with the descriptor ``parent``."""
+        given, token = self.asked.get(contexts.SD_BUFFER), self.caller.token
+        try:
+            if given is not None:
+                creator = unpack(given)
+                decide.check_creator(token, creator.owner, creator.group, creator.sacl is not None)
+            return tokens.new_descriptor(parent, given, directory, token, self.user)
+        except ValueError:
+            raise StatusError(NtStatus.INVALID_SECURITY_DESCR) from None
 
     def _may_add_stream(self) -> bool:
         """The stream's file is there, and lets the caller add one. False: it is not there."""
@@ -261,12 +275,13 @@ class Opening:
         except FileNotFoundError:
             return False
         try:
-            info = base.info()
-            if info.reparse_tag == symlinks.TAG_SYMLINK and follow:
+            found = base.describe()
+            info = found.info
+            if info.reparse_tag == attr.TAG_SYMLINK and follow:
                 raise symlinks.stopped(base, ())
             if self._base_pending(base):
                 raise StatusError(NtStatus.DELETE_PENDING)
-            decide.grant_new_stream(self.wanted, self._maximal_access(base, info), self._attributes_of(base, info))
+            decide.grant_new_stream(self.wanted, self._maximal_access(found), self._attributes_of(base, info))
         except StatusError as error:
             # Where the stream is there already (CREATE, or by now) none is added.
             if error.status != NtStatus.ACCESS_DENIED or not self._stream_exists(whole):
@@ -300,10 +315,6 @@ class Opening:
     def caller(self) -> Caller:
         if self._caller is None:
             session, tree = self.request.session, self.request.tree
-            if session is None:
-                raise StatusError(NtStatus.USER_SESSION_DELETED)
-            if tree is None:
-                raise StatusError(NtStatus.NETWORK_NAME_DELETED)
             self._caller = caller_of(session, tree)
         return self._caller
 
@@ -331,22 +342,23 @@ class Opening:
         self._wait_for_deletion(file)
         return NtStatus.DELETE_PENDING
 
-    def _wait_for_deletion(self, file: File) -> None:
+    def _wait_for_deletion(self, file: File[Open]) -> None:
         """Raises ``MustWait`` while clients that keep a deleted file open for caching are asked to let go. Windows
         answers DELETE_PENDING, which reaches an application that has just removed the file and makes it anew."""
         if file.delete_pending and any(holder.breaking for holder in file.caching.others(self.own_lease())):
             raise MustWait(file.caching)
 
     @property
-    def _table(self) -> FileTable:
+    def _table(self) -> FileTable[Open]:
         return self.request.server.file_table
 
     # Opening it
 
     def _open(self, handle: Handle) -> Open:
-        self.info = info = handle.info()
+        found = handle.describe()
+        self.info = info = found.info
         follow = not self.record.create_options & CreateOptions.OPEN_REPARSE_POINT
-        if info.reparse_tag == symlinks.TAG_SYMLINK and follow and not handle.created:
+        if info.reparse_tag == attr.TAG_SYMLINK and follow and not handle.created:
             raise symlinks.stopped(handle, ())
         if self.request.server.dormant_opens:
             forget_ghosts(self._table.find(handle.key, self.stream))
@@ -357,18 +369,18 @@ class Opening:
                 # One key names one file per client (3.3.5.9.8).
                 raise StatusError(NtStatus.INVALID_PARAMETER)
             if handle.created:
-                granted = self._grant_new(handle, info)
+                granted = self._grant_new(handle, found)
                 self.action = CreateAction.CREATED
                 if self._descriptor is not None and tokens.has_dacl(self._descriptor) and handle.file_created:
                     dacl = int(SecurityInformation.DACL)
                     accounts = self.request.server.accounts
                     security_info.to_host(handle, security_info.current_descriptor(handle), dacl, self.caller, accounts)
-                if self.record.create_options & CreateOptions.NO_COMPRESSION and info.attributes & COMPRESSED:
+                if self.record.create_options & CreateOptions.NO_COMPRESSION and info.attributes & attr.COMPRESSED:
                     # Inherited from the directory.
                     handle.set_compressed(False)
                     self.info = handle.info()
             else:
-                granted = self._check_existing(handle, info, file)
+                granted = self._check_existing(handle, found, file)
                 self.action = CreateAction.OPENED
                 if self.overwrites:
                     self._overwrite(handle)
@@ -380,14 +392,15 @@ class Opening:
         """Does the user's maximal access to an open file include GENERIC_READ?"""
         wanted = masks.GENERIC_MAPPING[int(Access.GENERIC_READ)]
         caller = self.caller
-        return not wanted & ~tokens.maximal_access(handle, handle.info(), caller.token, caller.user)
+        return not wanted & ~tokens.maximal_access(handle.describe(), caller.token, caller.user)
 
-    def _maximal_access(self, handle: Handle, info: FileInfo) -> int:
-        return self.caller.rights_on(self.backend, self.path, handle, info)
+    def _maximal_access(self, found: Described) -> int:
+        return self.caller.rights_on(self.backend, self.path, found)
 
-    def _grant_new(self, handle: Handle, info: FileInfo) -> int:
+    def _grant_new(self, handle: Handle, found: Described) -> int:
         """What is granted on what this CREATE made."""
-        self.maximal = self._maximal_access(handle, info)
+        info = found.info
+        self.maximal = self._maximal_access(found)
         if handle.file_created:
             if not self._may_add:
                 # It was there when its folder would have been asked.
@@ -397,8 +410,9 @@ class Opening:
             raise StatusError(NtStatus.DELETE_PENDING)
         return decide.grant_new_stream(self.wanted, self.maximal, self._attributes_of(handle, info))
 
-    def _check_existing(self, handle: Handle, info: FileInfo, file: File) -> int:
+    def _check_existing(self, handle: Handle, found: Described, file: File[Open]) -> int:
         """MS-FSA 2.1.5.1.2; the granted access."""
+        info = found.info
         if file.delete_pending or self._base_pending(handle):
             self._wait_for_deletion(file)
             raise StatusError(NtStatus.DELETE_PENDING)
@@ -410,7 +424,7 @@ class Opening:
         wanted = self.wanted
         attributes = 0 if is_directory else info.attributes
         decide.check_attributes(wanted, attributes)
-        self.maximal = self._maximal_access(handle, info)
+        self.maximal = self._maximal_access(found)
         granted = decide.grant_existing(wanted, self.maximal, attributes)
         if wanted.deletes:
             handle.check_unlink()
@@ -425,7 +439,7 @@ class Opening:
         base = self._table.find(handle.key)
         return base is not None and base.delete_pending
 
-    def own_lease(self) -> Lease | None:
+    def own_lease(self) -> Lease[Open] | None:
         wanted = self.wanted_lease
         if wanted is None:
             return None
@@ -445,7 +459,7 @@ class Opening:
             return None
         return self.request.connection.client_guid, wanted.parent_lease_key
 
-    def _share(self, file: File, granted: int) -> None:
+    def _share(self, file: File[Open], granted: int) -> None:
         """Sharing violations and oplock breaks: MS-FSA 2.1.5.1.2.2, 2.1.4.12."""
         sharing = granted | (int(Access.WRITE_DATA) if self.overwrites else 0)
         if self.request.connection.dialect >= Dialect.SMB_3_0 and any(held_for_owner(entry) for entry in file.opens):
@@ -475,7 +489,7 @@ class Opening:
     def _overwrite_now(self, handle: Handle) -> None:
         handle.truncate(0)
         if not self.stream:
-            attributes = self.record.file_attributes & SETTABLE | ARCHIVE
+            attributes = self.record.file_attributes & _SETTABLE | attr.ARCHIVE
             handle.set_attributes(attributes)
             given = [(name, value) for name, value, _ in self.asked.get(contexts.EA_BUFFER, ())]
             if given or handle.info().ea_size:
@@ -501,11 +515,9 @@ class Opening:
             return None
         return reserve(opened, wanted.allocation_size)
 
-    def _register(self, handle: Handle, file: File, granted: int) -> Open:
+    def _register(self, handle: Handle, file: File[Open], granted: int) -> Open:
         request, record = self.request, self.record
         session, tree = request.session, request.tree
-        if session is None or tree is None:
-            raise StatusError(NtStatus.USER_SESSION_DELETED)
         server = request.server
         opened = Open(server.new_file_id(), session, tree)
         opened.granted_access = granted
@@ -531,11 +543,11 @@ class Opening:
 
     def _report(self, opened: Open) -> None:
         """Change notification, and what leases on the directory promise (MS-FSA 2.1.4.1)."""
-        if self.action == CreateAction.OPENED or not notify.somebody_listens(opened):
+        if self.action == CreateAction.OPENED or not change_reports.somebody_listens(opened):
             return
         if self.stream:
             created = self.action == CreateAction.CREATED
-            notify.report(
+            change_reports.report(
                 opened,
                 self.path,
                 Action.ADDED_STREAM if created else Action.MODIFIED_STREAM,
@@ -544,7 +556,7 @@ class Opening:
             )
         elif self.action == CreateAction.CREATED:
             kind = NotifyFilter.DIR_NAME if opened.is_directory else NotifyFilter.FILE_NAME
-            notify.report(opened, self.path, Action.ADDED, kind)
+            change_reports.report(opened, self.path, Action.ADDED, kind)
         else:
             changed = NotifyFilter.ATTRIBUTES | NotifyFilter.SIZE | NotifyFilter.LAST_WRITE
-            notify.report(opened, self.path, Action.MODIFIED, changed)
+            change_reports.report(opened, self.path, Action.MODIFIED, changed)

@@ -13,8 +13,9 @@ from smb3server.commands.info.file_levels import handle_of
 from smb3server.commands.info.set_info import report
 from smb3server.dispatch import waiting
 from smb3server.dispatch.errno_status import as_status_error
-from smb3server.dispatch.request import Request, Response
+from smb3server.dispatch.request import Response, TreeRequest
 from smb3server.dispatch.stable_storage import after_flush, flushed
+from smb3server.wire import attributes as attr
 from smb3server.wire import fsctl as wire
 from smb3server.wire.change_notify import NotifyFilter
 from smb3server.wire.create import Access
@@ -39,7 +40,6 @@ _COPY_AT_ONCE = 1 << 20
 """Bytes copied without letting other requests run in between (not in spec)."""
 _STEP = 256 << 10
 _MAX_OFFSET = (1 << 63) - 1
-_SPARSE = 0x200
 _COPY_BY_HAND = frozenset({errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})
 
 
@@ -55,10 +55,9 @@ def request_resume_key(control: Control) -> bytes:
     return wire.RESUME_KEY_RESPONSE.pack(wire.ResumeKeyResponse(key))
 
 
-def _find_source(request: Request, key: bytes) -> Open:
-    session = request.session
+def _find_source(request: TreeRequest, key: bytes) -> Open:
     found = request.server.global_open_table.get(int.from_bytes(key[:8], "little"))
-    if found is None or session is None or found.session is not session or found.resume_key != key:
+    if found is None or found.session is not request.session or found.resume_key != key:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
     return found
 
@@ -168,7 +167,7 @@ class _Copy:
             raise StatusError(NtStatus.INVALID_VIEW_SIZE)
         if not target.granted_access & Access.WRITE_DATA:
             required.check_append(target.granted_access, chunk.target_offset, handle_of(target).info().end_of_file)
-        target.file.data_changes(target)
+        target.file.data_changes(target.caching)
 
     def _copy(self, chunk: wire.CopyChunk) -> None:
         source, target = self.source, self.target
@@ -245,7 +244,7 @@ def duplicate_extents(control: Control) -> bytes | Response | Pending:
     cluster = max(backend.volume().block_size, 1)
     if source_offset + count > -(-source_info.end_of_file // cluster) * cluster:
         raise StatusError(NtStatus.NOT_SUPPORTED)
-    if source_info.attributes & _SPARSE and not target_info.attributes & _SPARSE:
+    if source_info.attributes & attr.SPARSE and not target_info.attributes & attr.SPARSE:
         raise StatusError(NtStatus.NOT_SUPPORTED)
     if source_file is target_file and abs(source_offset - target_offset) < count:
         raise StatusError(NtStatus.NOT_SUPPORTED)
@@ -257,7 +256,7 @@ def duplicate_extents(control: Control) -> bytes | Response | Pending:
     count = min(count, source_info.end_of_file - source_offset, target_info.end_of_file - target_offset)
     if count <= 0:
         return b""
-    target_file.data_changes(opened)
+    target_file.data_changes(opened.caching)
     tail = count % cluster
     if tail and (source_offset + count, target_offset + count) == (source_info.end_of_file, target_info.end_of_file):
         tail = 0

@@ -16,6 +16,7 @@ from smb3server.dispatch.long_work import Steps, run_steps
 from smb3server.dispatch.request import Pending, Response
 from smb3server.dispatch.stable_storage import after_flush
 from smb3server.state.objects import Open
+from smb3server.wire import attributes as attr
 from smb3server.wire import fsctl as wire
 from smb3server.wire.change_notify import NotifyFilter
 from smb3server.wire.ioctl import Fsctl
@@ -24,7 +25,6 @@ from smb3server.wire.status import NtStatus, StatusError
 if TYPE_CHECKING:
     from smb3server.backends.base import Handle
 
-_ATTRIBUTE_SPARSE = 0x200
 _MAX_OFFSET = (1 << 63) - 1
 _MAX_TRIM_RANGES = 4096
 _TRIM_AT_ONCE = 16
@@ -59,7 +59,7 @@ def set_sparse(control: Control) -> bytes:
     required.check(opened.granted_access, required.FSCTL[control.code])
     sparse = bool(data[0]) if data else True
     attributes = handle.info().attributes
-    wanted = attributes | _ATTRIBUTE_SPARSE if sparse else attributes & ~_ATTRIBUTE_SPARSE
+    wanted = attributes | attr.SPARSE if sparse else attributes & ~attr.SPARSE
     if wanted != attributes:
         handle.set_attributes(wanted)
         report(opened, NotifyFilter.ATTRIBUTES)
@@ -84,7 +84,7 @@ def set_zero_data(control: Control) -> bytes | Response | Pending:
     end = min(beyond, handle.info().end_of_file)
     if offset >= end:
         return b""
-    file.data_changes(opened)
+    file.data_changes(opened.caching)
     steps = handle.zeroing(offset, end - offset)
     if steps is not None:
         return run_steps(control.request, opened, steps, lambda: _zeroed(control, opened))
@@ -111,7 +111,7 @@ def query_allocated_ranges(control: Control) -> Response | Pending:
     end = min(offset + length, info.end_of_file)
     ranges: list[tuple[int, int]] = []
     if offset < end:
-        if info.attributes & _ATTRIBUTE_SPARSE:
+        if info.attributes & attr.SPARSE:
             # One more than fits tells whether there are more.
             limit = min(control.max_output // wire.FILE_RANGE.size, _MAX_RANGES) + 1
             ranges = handle.allocated_ranges(offset, end - offset, min(limit, _RANGES_AT_ONCE))
@@ -196,7 +196,7 @@ def file_level_trim(control: Control) -> bytes | Pending:
         if start < end:
             wanted.append((start, end - start))
     if wanted and file is not None:
-        file.data_changes(opened)
+        file.data_changes(opened.caching)
     output = struct.pack("<I", header.num_ranges) if control.max_output >= 4 else b""
     slow = [handle.zeroing(*entry) for entry in wanted] if len(wanted) <= _TRIM_AT_ONCE else [None]
     if len(wanted) > _TRIM_AT_ONCE or any(steps is not None for steps in slow):

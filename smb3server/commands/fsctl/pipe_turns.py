@@ -10,7 +10,7 @@ from collections.abc import Callable
 from smb3server.dispatch import waiting
 from smb3server.dispatch.errno_status import as_status_error
 from smb3server.dispatch.long_work import Steps
-from smb3server.dispatch.request import Pending, Request, Response
+from smb3server.dispatch.request import Pending, Response, TreeRequest
 from smb3server.state.objects import Open, Pipe
 from smb3server.wire.status import NtStatus, StatusError
 
@@ -22,7 +22,7 @@ def pipe_of(opened: Open) -> Pipe:
     return pipe
 
 
-def write(request: Request, opened: Open, data: bytes, respond: Callable[[], Response]) -> Response | Pending:
+def write(request: TreeRequest, opened: Open, data: bytes, respond: Callable[[], Response]) -> Response | Pending:
     """Write ``data``, then answer: at once, or after a worker has written it and what came before."""
     pipe = pipe_of(opened)
     if not pipe.turn.locked() and not pipe.is_slow(len(data)):
@@ -31,7 +31,7 @@ def write(request: Request, opened: Open, data: bytes, respond: Callable[[], Res
     return waiting.run(request, _write(opened, pipe, data, respond))
 
 
-def in_turn(request: Request, opened: Open, respond: Callable[[], Response]) -> Response | Pending:
+def in_turn(request: TreeRequest, opened: Open, respond: Callable[[], Response]) -> Response | Pending:
     """Answer when what was written before is worked off."""
     pipe = pipe_of(opened)
     return waiting.run(request, _wait(pipe, respond)) if pipe.turn.locked() else respond()

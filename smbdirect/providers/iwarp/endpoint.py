@@ -35,7 +35,7 @@ from smbdirect.providers.iwarp.rdmap import Fault, ReadRequest, TerminateError, 
 from smbdirect.providers.iwarp.receiver import Receiver
 from smbdirect.providers.iwarp.sender import Response, Sender, Work
 from smbdirect.providers.memory import Region, RegionTable, as_bytes_view
-from smbdirect.transport.tcp_info import is_stalled, retransmissions
+from smbdirect.tcp_info import is_stalled, retransmissions
 
 _log = logging.getLogger(__name__)
 

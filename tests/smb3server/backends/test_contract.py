@@ -10,9 +10,9 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from smb3server.backends import attributes as attr
-from smb3server.backends import filetime
 from smb3server.backends.base import Backend, Disposition, Handle, Kind, OpenRequest, Path, PathNotFound
+from smb3server.wire import attributes as attr
+from smb3server.wire import filetime
 
 CREATE, OPEN, OPEN_IF = Disposition.CREATE, Disposition.OPEN, Disposition.OPEN_IF
 

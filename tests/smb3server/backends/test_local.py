@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.backends import attributes as attr
-from smb3server.backends import filetime, names
+from smb3server.backends import names
 from smb3server.backends.base import Disposition, OpenRequest, User
 from smb3server.backends.local import case_cache, release, syscalls
 from smb3server.backends.local.backend import LocalBackend, LocalOptions
 from smb3server.backends.local.impersonate import ActAs
 from smb3server.backends.local.metadata import unpack
+from smb3server.wire import attributes as attr
+from smb3server.wire import filetime
 from tests.smb3server.backends.conftest import descriptors
 from tests.smb3server.backends.test_contract import exists, get, listing, mkdir, opened, put, read
 

@@ -31,7 +31,7 @@ def drive(test: Callable[[Harness], Awaitable[None]], settings: Settings | None 
             assert not server.global_session_table
             assert not server.global_open_table
             assert len(server.file_table) == 0
-            assert server.buffers.in_use == 0
+            assert server.buffers.lent == 0
 
     asyncio.run(body())
 
@@ -480,7 +480,7 @@ def test_interim_reply_then_the_final_one(waiting: list[Pending]) -> None:
         assert (final.status, final.header.async_id) == (0, interim.header.async_id)
         assert final.header.credits == 0
         connection = next(iter(harness.server.connection_list))
-        assert not connection.host.request_list and not connection.host.async_command_list
+        assert not connection.host.pending_requests
 
     drive(test)
 
@@ -601,7 +601,7 @@ def test_a_stranger_that_announces_much_gets_no_memory_for_it() -> None:
         client = await harness.connect()
         await client.raw(b"\x00\x01\x00\x00" + b"\xfeSMB")
         await still_serving(harness)
-        assert harness.server.buffers.in_use == 0
+        assert harness.server.buffers.lent == 0
         client.writer.close()
 
     drive(test)

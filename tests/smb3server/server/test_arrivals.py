@@ -135,8 +135,8 @@ def test_accepted_sockets_have_their_listeners_options() -> None:
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         for option, value in (
             (socket.TCP_NODELAY, 1),
-            (socket.TCP_KEEPIDLE, tcp.PATIENCE / 2),
-            (socket.TCP_USER_TIMEOUT, tcp.PATIENCE * 1000),
+            (socket.TCP_KEEPIDLE, tcp.PEER_TIMEOUT / 2),
+            (socket.TCP_USER_TIMEOUT, tcp.PEER_TIMEOUT * 1000),
         ):
             assert sock.getsockopt(socket.IPPROTO_TCP, option) == value
 

@@ -16,7 +16,7 @@ import spnego
 
 from smb3server.commands import query_directory
 from smb3server.files.wildcards import compile_expression
-from smb3server.net.tcp import HIGH_WATER_UNTRUSTED
+from smb3server.net.tcp import HIGH_WATER_UNAUTHENTICATED
 from smb3server.settings.server import Settings
 from smb3server.state.connection import Connection
 from smb3server.state.objects import Session
@@ -102,12 +102,12 @@ def test_a_stranger_that_does_not_read_is_not_read_from() -> None:
                     sent += 1
                     if sent % 64 == 0:
                         await client.writer.drain()
-                        if transport.pending_send_bytes > HIGH_WATER_UNTRUSTED:
+                        if transport.pending_send_bytes > HIGH_WATER_UNAUTHENTICATED:
                             await asyncio.sleep(0.05)
                             break
         except TimeoutError:
             pass
-        assert transport.pending_send_bytes < 2 * HIGH_WATER_UNTRUSTED
+        assert transport.pending_send_bytes < 2 * HIGH_WATER_UNAUTHENTICATED
         client.writer.transport.abort()
 
     drive(test)

@@ -122,7 +122,7 @@ def test_iwarp_asks_for_checksums_where_that_is_configured(tmp_path: Path, wante
         settings = Settings(iwarp_crc=wanted)
         server = Server(settings)
         reception = Reception(
-            server.accept, settings.hosts.admits, server.buffers, server.silent_peers, server.strangers
+            server.accept, settings.hosts.admits, server.buffers, server.silent_peers, server.unauthenticated
         )
         fabrics = Fabrics(settings, reception, lambda: server.interfaces.interfaces)
         await fabrics.start(("iwarp",), ("127.0.0.1",), 0)

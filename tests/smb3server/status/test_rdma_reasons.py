@@ -458,7 +458,7 @@ def test_session_encrypted(tmp_path: Path) -> None:
         await log_on(await acted.rdma())
         (channel,) = acted.report()
         assert channel["rdma"]["code"] == "encrypted"
-        assert "the session wants encryption" in channel["rdma"]["text"]
+        assert "the session is encrypted" in channel["rdma"]["text"]
 
     play(tmp_path, scene, require_encryption=True)
 

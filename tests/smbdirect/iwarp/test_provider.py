@@ -248,7 +248,7 @@ def test_silent_peer_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_unfinished_handshakes_are_bounded() -> None:
     provider = IwarpProvider()
-    provider.strangers.limit = 0
+    provider.unauthenticated.limit = 0
 
     async def scenario(peer: RawPeer, sides: list[Side]) -> None:
         assert await peer.rest() == b""

@@ -59,7 +59,7 @@ class Footprint(NamedTuple):
     regions: int
     buffers: int
     """Pooled buffers in use and bytes on loan."""
-    strangers: int
+    unauthenticated: int
     """Bytes of the allowance taken."""
 
 
@@ -86,7 +86,6 @@ class Serving:
     def footprint(self) -> Footprint:
         gc.collect()
         server = self.service.server
-        pools = [listener._pool for _, listener in self.service.fabrics.listeners]
         endpoints = list(self.endpoints)
         return Footprint(
             descriptors=len(os.listdir("/proc/self/fd")),
@@ -96,8 +95,8 @@ class Serving:
             opens=len(server.global_open_table),
             endpoints=len(endpoints),
             regions=sum(len(endpoint._regions) for endpoint in endpoints),
-            buffers=server.buffers.in_use + sum(pool.lent for pool in pools),
-            strangers=server.buffers.strangers.taken + sum(pool.strangers.taken for pool in pools),
+            buffers=server.buffers.lent,
+            unauthenticated=server.buffers.unauthenticated.taken,
         )
 
     async def until(self, condition: Callable[[], object], patience: float = PATIENCE) -> None:
@@ -312,7 +311,7 @@ def test_network_cut_for_good(
 ) -> None:
     """A client that never comes back is noticed and cleared away; the limits are shortened to two seconds."""
     namespace, interface, address = other_machine
-    monkeypatch.setattr(tcp, "PATIENCE", 2.0)
+    monkeypatch.setattr(tcp, "PEER_TIMEOUT", 2.0)
     monkeypatch.setattr(
         "smb3server.service.listeners.TransportSettings",
         lambda **given: SmbDirectSettings(**given, keepalive_interval=1.0, keepalive_response_timeout=1.0),
