@@ -13,11 +13,9 @@ from smb3server.access import masks
 from smb3server.access.check import Token
 from smb3server.access.descriptor import Sid
 from smb3server.access.posix import IdMap
+from smb3server.wire import attributes as attr
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions
 from smb3server.wire.status import NtStatus, StatusError
-
-READONLY, HIDDEN, SYSTEM, DIRECTORY = 0x01, 0x02, 0x04, 0x10
-"""FILE_ATTRIBUTE_* (MS-FSCC 2.6) that take part."""
 
 _ADD_FILE = int(Access.WRITE_DATA)
 _ADD_SUBDIRECTORY = int(Access.APPEND_DATA)
@@ -93,9 +91,9 @@ def check_attributes(wanted: Wanted, attributes: int) -> None:
     """Refuse what the DOS attributes of an existing file rule out (MS-FSA 2.1.5.1.2, 2.1.5.1.2.1).
 
     ``attributes`` are 0 for a folder: they rule out nothing there."""
-    if wanted.overwrites and attributes & (READONLY | (HIDDEN | SYSTEM) & ~wanted.attributes):
+    if wanted.overwrites and attributes & (attr.READONLY | (attr.HIDDEN | attr.SYSTEM) & ~wanted.attributes):
         raise StatusError(NtStatus.ACCESS_DENIED)
-    if attributes & READONLY:
+    if attributes & attr.READONLY:
         if wanted.access & masks.WRITES_DATA:
             raise StatusError(NtStatus.ACCESS_DENIED)
         if wanted.deletes:
@@ -105,7 +103,7 @@ def check_attributes(wanted: Wanted, attributes: int) -> None:
 def grant_existing(wanted: Wanted, maximal: int, attributes: int) -> int:
     """Grant access to an existing file, or to an existing stream of one (MS-FSA 2.1.5.1.2.1)."""
     check_attributes(wanted, attributes)
-    if attributes & READONLY:
+    if attributes & attr.READONLY:
         maximal &= ~masks.WRITES_DATA
     granted = masks.grant(wanted.access, maximal, masks.implied_by(wanted.disposition))
     return _deletable(wanted, granted)
@@ -117,7 +115,7 @@ def grant_new_stream(wanted: Wanted, maximal: int, attributes: int) -> int:
     The file gets data that it did not have, which takes FILE_WRITE_DATA (FILE_ADD_FILE of a folder) whatever the new
     handle is for. MS-FSA names no right; a host asks the same of who adds an extended attribute."""
     check_attributes(wanted, attributes)
-    if attributes & READONLY or not maximal & Access.WRITE_DATA:
+    if attributes & attr.READONLY or not maximal & Access.WRITE_DATA:
         raise StatusError(NtStatus.ACCESS_DENIED)
     return _deletable(wanted, masks.grant(wanted.access, maximal))
 
@@ -125,7 +123,7 @@ def grant_new_stream(wanted: Wanted, maximal: int, attributes: int) -> int:
 def grant_new_file(wanted: Wanted, maximal: int, attributes: int) -> int:
     """Grant access to a file that this CREATE made: whoever may make it may do with this first handle what he asked
     for, whatever the new file's descriptor says (MS-FSA 2.1.5.1.1)."""
-    if attributes & READONLY and wanted.deletes:
+    if attributes & attr.READONLY and wanted.deletes:
         raise StatusError(NtStatus.CANNOT_DELETE)
     granted = wanted.access & ~_MAXIMUM_ALLOWED
     if wanted.access & _MAXIMUM_ALLOWED:
@@ -146,7 +144,7 @@ def _deletable(wanted: Wanted, granted: int) -> int:
 def check_replacement(target: int, attributes: int) -> None:
     """Refuse to replace a file by a rename or a link (MS-FSA 2.1.5.15.6, 2.1.5.15.12): it takes DELETE, of its own or
     by FILE_DELETE_CHILD, and neither folders nor read-only files are replaced."""
-    if attributes & (DIRECTORY | READONLY) or not target & _DELETE:
+    if attributes & (attr.DIRECTORY | attr.READONLY) or not target & _DELETE:
         raise StatusError(NtStatus.ACCESS_DENIED)
 
 

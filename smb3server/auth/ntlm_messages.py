@@ -10,7 +10,7 @@ from typing import Annotated, NamedTuple
 
 from construct import Bytes, Int16ul, Int32ul, Int64ul
 
-from smb3server.backends import filetime
+from smb3server.wire import filetime
 from smbdirect.codec import Codec
 
 SIGNATURE = b"NTLMSSP\0"

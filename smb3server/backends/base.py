@@ -1,4 +1,5 @@
-"""What a share needs of the store behind it. No SMB message types; file attributes and times are MS-FSCC values.
+"""What a share needs of the store behind it. No SMB message types; file attributes and times are MS-FSCC values
+(``wire.attributes``, ``wire.filetime``).
 
 All methods are short blocking calls on the server's thread unless said otherwise; they raise ``OSError`` (its errno is
 what the server maps to a status). Names arrive already split into components and checked against the naming rules of
@@ -18,6 +19,8 @@ from typing import NamedTuple, Protocol
 
 from smbdirect.codec import Buffer
 
+MAX_DESCRIPTOR_BYTES = 65536
+"""Bytes of the largest security descriptor that a store keeps."""
 Path = tuple[str, ...]
 """Components below the share's root, in any case; () is the root itself."""
 
@@ -405,6 +408,13 @@ class Backend(ABC):
 
     @abstractmethod
     def close(self) -> None: ...
+
+
+def check_times(*filetimes: int | None) -> None:
+    """Refuse what is no FILETIME: those are below 2^63 (MS-FSCC 2.1.1). Raises ``OSError`` (EINVAL)."""
+    for filetime in filetimes:
+        if filetime is not None and not 0 <= filetime < 1 << 63:
+            raise OSError(errno.EINVAL, "time out of range")
 
 
 class PathNotFound(FileNotFoundError):

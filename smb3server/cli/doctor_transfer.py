@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from smb3server.client import ServerError, Tree
 from smb3server.client.files import RDMA_THRESHOLD, READ, READ_WRITE
+from smb3server.wire import attributes as attr
 from smb3server.wire.create import CreateDisposition, CreateOptions
 from smb3server.wire.directory_info import ListedEntry
 from smb3server.wire.status import NtStatus
@@ -17,8 +18,6 @@ AMOUNT = 4 << 20
 """Bytes to move each way."""
 MAX_ENTRIES = 1000
 """Entries looked at in search of a file to read."""
-_DIRECTORY = 0x10
-"""FILE_ATTRIBUTE_DIRECTORY (MS-FSCC 2.6)."""
 _NO_WRITING = frozenset(
     [NtStatus.ACCESS_DENIED, NtStatus.MEDIA_WRITE_PROTECTED, NtStatus.DISK_FULL, NtStatus.QUOTA_EXCEEDED]
 )
@@ -86,7 +85,7 @@ async def _one_way(tree: Tree, why: str) -> Moved:
     async with contextlib.aclosing(tree.entries(root)) as entries:
         async for entry in entries:
             seen += 1
-            if not entry.attributes & _DIRECTORY:
+            if not entry.attributes & attr.DIRECTORY:
                 files.append(entry)
             if seen >= MAX_ENTRIES:
                 break

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from smb3server.dispatch.request import Interim, Pending, Request, Response, handles
+from smb3server.dispatch.lookup import find_open
+from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
 from smb3server.files.notify import Waiting, Watcher, from_backend
 from smb3server.state.objects import Open
-from smb3server.state.open import find_open
 from smb3server.wire.change_notify import WATCH_TREE, parse_change_notify_request
 from smb3server.wire.create import Access
 from smb3server.wire.header import Command
@@ -24,8 +24,8 @@ _ERROR = 0xC0000000
 """Severity bits of a status (MS-ERREF 2.3)."""
 
 
-@handles(Command.CHANGE_NOTIFY)
-def change_notify(request: Request) -> Pending:
+@handles(Command.CHANGE_NOTIFY, TreeRequest)
+def change_notify(request: TreeRequest) -> Pending:
     """3.3.5.19. Answered when something happened, or at once if something has since the last request."""
     wanted = parse_change_notify_request(request.message)
     opened = find_open(request, wanted.file_id)
@@ -68,7 +68,7 @@ def _answer(pending: Pending, status: int, output: bytes) -> None:
         pending.complete(Response([build_output_response(len(output)), output], status))
 
 
-def _start(request: Request, opened: Open, completion_filter: int, recursive: bool, limit: int) -> Watcher:
+def _start(request: TreeRequest, opened: Open, completion_filter: int, recursive: bool, limit: int) -> Watcher:
     share = opened.tree.share
     handle = opened.handle
     if handle is None or share.backend is None:

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 from smb3server.crypto import preauth
 from smb3server.crypto.algorithms import PREAUTH_SHA_512, Cipher, SigningAlgorithm
 from smb3server.dispatch.read_size import fits_message, inline_limit, read_offer, sealed_credits
-from smb3server.dispatch.request import SMB1_NEGOTIATE, Disconnect, Request, Response, handles
+from smb3server.dispatch.request import SMB1_NEGOTIATE, Request, Response, handles
+from smb3server.state.life import ConnectionLife
+from smb3server.wire import filetime
 from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.negotiate import (
     NEGOTIATE_REQUEST,
@@ -30,7 +32,7 @@ from smb3server.wire.negotiate import (
     pack_contexts,
     smb1_dialects,
 )
-from smb3server.wire.status import NtStatus, StatusError
+from smb3server.wire.status import Disconnect, NtStatus, StatusError
 from smbdirect.codec import Buffer
 from smbdirect.errors import DecodeError
 
@@ -38,15 +40,9 @@ if TYPE_CHECKING:
     from smb3server.settings.server import Settings
     from smb3server.state.objects import Connection
 
-_FILETIME_EPOCH = 11644473600
 _SALT_SIZE = 32
 _CONTEXT_TYPES = frozenset(ContextType)
 _OFFERED = (Dialect.SMB_3_1_1, Dialect.SMB_3_0_2, Dialect.SMB_3_0, Dialect.SMB_2_1, Dialect.SMB_2_0_2)
-
-
-def filetime(seconds: float) -> int:
-    """Seconds since 1970 as 100 ns units since 1601."""
-    return int((seconds + _FILETIME_EPOCH) * 10_000_000)
 
 
 def select_dialect(connection: Connection, settings: Settings, dialects: Sequence[int]) -> Dialect | None:
@@ -55,11 +51,11 @@ def select_dialect(connection: Connection, settings: Settings, dialects: Sequenc
     return next((d for d in _OFFERED if d in dialects and lowest <= d <= settings.max_dialect), None)
 
 
-@handles(Command.NEGOTIATE)
+@handles(Command.NEGOTIATE, Request)
 def negotiate(request: Request) -> Response:
     """3.3.5.4."""
     connection = request.connection
-    if connection.negotiated:
+    if connection.life is not ConnectionLife.NEW and connection.life is not ConnectionLife.INVITED:
         raise Disconnect("second NEGOTIATE")
     try:
         wanted = NEGOTIATE_REQUEST.unpack(request.message, HEADER_SIZE)
@@ -75,7 +71,7 @@ def negotiate(request: Request) -> Response:
     if dialect is Dialect.SMB_3_1_1:
         contexts = _negotiate_contexts(connection, request.server.settings, contexts_of(request.message, wanted))
         start = preauth.extend(preauth.INITIAL_HASH, (request.message,))
-        request.extra["on_encoded"] = partial(_hash_reply, connection, start)
+        request.on_encoded = partial(_hash_reply, connection, start)
     _settle(request, wanted, dialects, dialect)
     return _response(request, dialect, contexts)
 
@@ -133,7 +129,7 @@ def _negotiate_contexts(
 def _settle(request: Request, wanted: NegotiateRequest, dialects: tuple[int, ...], dialect: int) -> None:
     connection, server = request.connection, request.server
     settings = server.settings
-    connection.negotiated = True
+    connection.enter(ConnectionLife.NEGOTIATED)
     connection.dialect = dialect
     connection.client_dialects = dialects
     connection.client_guid = wanted.client_guid
@@ -201,7 +197,7 @@ def _response(request: Request, dialect: int, contexts: list[tuple[int, bytes]])
             max_transact_size=connection.max_transact_size,
             max_read_size=connection.max_read_size,
             max_write_size=connection.max_write_size,
-            system_time=filetime(time.time()),
+            system_time=filetime.from_ns(time.time_ns()),
             # 2.2.4: a server may keep its start time to itself, and Windows does.
             server_start_time=0,
             security_buffer_offset=offset,
@@ -215,18 +211,19 @@ def _response(request: Request, dialect: int, contexts: list[tuple[int, bytes]])
     return Response((body,))
 
 
-@handles(SMB1_NEGOTIATE)
+@handles(SMB1_NEGOTIATE, Request)
 def smb1_negotiate(request: Request) -> Response:
     """Answer a client that begins with SMB1: lead it to SMB2. Raises ``Disconnect`` if it cannot go on with that.
     [MS-SMB2 3.3.5.3]"""
     connection = request.connection
     names = smb1_dialects(request.message)
     settings = request.server.settings
-    if connection.dialect:
+    if connection.life is not ConnectionLife.NEW:
         raise Disconnect("SMB1 message after the negotiation")
     if names is None:
         raise Disconnect("SMB1 message that is no negotiation")
     if b"SMB 2.???" in names and settings.max_dialect > Dialect.SMB_2_0_2:
+        connection.enter(ConnectionLife.INVITED)
         connection.dialect = Dialect.WILDCARD
         connection.server_security_mode = SecurityMode.SIGNING_ENABLED
         connection.server_capabilities = Capability.LARGE_MTU

@@ -13,7 +13,8 @@ from smb3server.crypto.algorithms import SigningAlgorithm
 from smb3server.crypto.encryption import SessionCipher
 from smb3server.crypto.kdf import derive_session_keys, derive_signing_key
 from smb3server.crypto.signing import make_signer
-from smb3server.dispatch.request import Interim, Pending, Request, Response, handles
+from smb3server.dispatch.request import Interim, Pending, Request, Response, SessionRequest, handles
+from smb3server.dispatch.waiting import answer
 from smb3server.state.objects import Channel, Connection, Session, SessionState
 from smb3server.wire.header import HEADER_SIZE, Command, HeaderFlags
 from smb3server.wire.negotiate import Dialect, SecurityMode
@@ -34,7 +35,7 @@ from smbdirect.codec import Buffer
 log = logging.getLogger(__name__)
 
 
-@handles(Command.SESSION_SETUP)
+@handles(Command.SESSION_SETUP, Request)
 def session_setup(request: Request) -> Response | Pending:
     """3.3.5.5."""
     connection = request.connection
@@ -77,7 +78,7 @@ def _encrypted_with(request: Request, session: Session) -> bool:
     return (
         request.encrypted
         and request.header.flags & HeaderFlags.RELATED_OPERATIONS == 0
-        and (getattr(request.compound, "cipher_session", None) is session)
+        and request.chain.cipher_session is session
     )
 
 
@@ -156,7 +157,7 @@ def _step(request: Request, session: Session, setup: SessionSetupRequest, token:
         flags = _complete(request, session, setup)
     if acceptor.identity is None:
         if connection.dialect == Dialect.SMB_3_1_1:
-            request.extra["on_encoded"] = partial(_hash_reply, connection, key)
+            request.on_encoded = partial(_hash_reply, connection, key)
         return _response(answer, 0, NtStatus.MORE_PROCESSING_REQUIRED)
     connection.acceptors.pop(key, None)
     hashes.pop(key, None)
@@ -195,19 +196,18 @@ class _Postponed:
             return
         # What a failure takes away must not cancel the request that is about to tell of it.
         self.pending.on_cancel = lambda: None
+        answer(self.pending, self._attempt)
+
+    def _attempt(self) -> Response | None:
         try:
-            response = _step(self._request, self._session, self._setup, self._token, self._acceptor)
+            return _step(self._request, self._session, self._setup, self._token, self._acceptor)
         except LogonDelayed as delay:
             self.pending.on_cancel = self._gone
-            self._timer = connection.loop.call_later(delay.seconds, self._resume)
+            self._timer = self._request.connection.loop.call_later(delay.seconds, self._resume)
+            return None
         except StatusError as error:
             _forget_failed(self._request, self._session, self._acceptor, error)
-            self.pending.fail(error)
-        except Exception:
-            log.exception("%s: session setup failed", connection.client_name)
-            self.pending.fail(StatusError(NtStatus.INTERNAL_ERROR))
-        else:
-            self.pending.complete(response)
+            raise
 
 
 def _as_received(request: Request) -> Buffer:
@@ -337,11 +337,8 @@ def _add_channel(request: Request, session: Session, full_key: bytes) -> None:
     log.info("%s: channel %d of a session of %s", connection.client_name, len(session.channel_list), session.identity)
 
 
-@handles(Command.LOGOFF)
-def logoff(request: Request) -> Response:
+@handles(Command.LOGOFF, SessionRequest)
+def logoff(request: SessionRequest) -> Response:
     """3.3.5.6."""
-    session = request.session
-    if session is None:
-        raise StatusError(NtStatus.USER_SESSION_DELETED)
-    request.server.sessions.remove(session)
+    request.server.sessions.remove(request.session)
     return Response((EMPTY.pack(Empty()),))

@@ -6,14 +6,13 @@ import logging
 
 from smb3server.access import required
 from smb3server.commands.fsctl import pipe_turns
-from smb3server.dispatch.data_channel import RemoteMemory, remote_buffers
-from smb3server.dispatch.errno_status import as_status_error
-from smb3server.dispatch.request import Interim, Pending, Request, Response, handles
+from smb3server.dispatch.data_channel import RemoteMemory, fail, remote_buffers
+from smb3server.dispatch.lookup import find_open
+from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
 from smb3server.dispatch.stable_storage import start_flush
 from smb3server.files import write_times
 from smb3server.state.change_reports import report_write
 from smb3server.state.objects import Open
-from smb3server.state.open import find_open
 from smb3server.wire.create import Access, CreateOptions
 from smb3server.wire.fields import tail
 from smb3server.wire.header import Command
@@ -36,8 +35,8 @@ _THROUGH = int(WriteFlags.WRITE_THROUGH)
 _OPTION_THROUGH = int(CreateOptions.WRITE_THROUGH)
 
 
-@handles(Command.WRITE)
-def write(request: Request) -> Response | Pending:
+@handles(Command.WRITE, TreeRequest)
+def write(request: TreeRequest) -> Response | Pending:
     """Checks in the order of the section: sizes, open, channel, access, then the file's own."""
     record = parse_write_request(request.message)
     connection = request.connection
@@ -56,13 +55,11 @@ def write(request: Request) -> Response | Pending:
         return _store(request, record, found, data)
     try:
         return _write_from_peer(request, record, remote)
-    except StatusError as error:
-        return remote.failure(error)
-    except OSError as error:
-        return remote.failure(as_status_error(error))
+    except Exception as error:
+        return remote.failure(request, error)
 
 
-def _write_pipe(request: Request, found: Open, data: memoryview) -> Response | Pending:
+def _write_pipe(request: TreeRequest, found: Open, data: memoryview) -> Response | Pending:
     if found.pipe is None or not found.granted_access & _WRITES:
         raise StatusError(NtStatus.ACCESS_DENIED)
     written = Response([WRITE_RESPONSE.pack(WriteResponse(byte_count=len(data)))])
@@ -84,7 +81,7 @@ def _check(found: Open, offset: int, length: int) -> None:
 
 
 def _store(
-    request: Request, record: WriteRequest, found: Open, data: memoryview, remote: RemoteMemory | None = None
+    request: TreeRequest, record: WriteRequest, found: Open, data: memoryview, remote: RemoteMemory | None = None
 ) -> Response | Pending:
     """Into the page cache at once; to stable storage before the reply if that was asked for."""
     file, handle = found.file, found.handle
@@ -110,19 +107,14 @@ def _store(
         return response
     pending = request.pending or request.pend(Interim.DELAYED)
     start_flush(
-        request, found, lambda error: pending.complete(response) if error is None else _fail(pending, error, remote)
+        request,
+        found,
+        lambda error: pending.complete(response) if error is None else fail(pending, error, remote),
     )
     return pending
 
 
-def _fail(pending: Pending, error: StatusError, remote: RemoteMemory | None) -> None:
-    if remote is None:
-        pending.fail(error)
-    else:
-        pending.complete(remote.failure(error))
-
-
-def _write_from_peer(request: Request, record: WriteRequest, remote: RemoteMemory) -> Response | Pending:
+def _write_from_peer(request: TreeRequest, record: WriteRequest, remote: RemoteMemory) -> Response | Pending:
     """Fetch RemainingBytes by RDMA Read, then write. Data in the message, too, is INVALID_PARAMETER."""
     length = record.remaining_bytes
     if record.length or record.data_offset or length > request.connection.max_write_size:
@@ -154,14 +146,8 @@ def _write_from_peer(request: Request, record: WriteRequest, remote: RemoteMemor
             result = _store(request, record, found, buffer.view, remote)
             if isinstance(result, Response):
                 pending.complete(result)
-        except StatusError as failure:
-            pending.complete(remote.failure(failure))
-        except OSError as failure:
-            pending.complete(remote.failure(as_status_error(failure)))
-        except Exception:
-            # Nobody above would answer the request.
-            log.exception("WRITE by RDMA failed")
-            pending.complete(remote.failure(StatusError(NtStatus.INTERNAL_ERROR)))
+        except Exception as failure:
+            fail(pending, failure, remote)
         finally:
             buffer.release()
             if caching is not None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from smb3server.backends import attributes as attr
 from smb3server.backends.base import FolderNotRead, OpenRequest
+from smb3server.wire import attributes as attr
 from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from smb3server.backends import filetime
+from smb3server.wire import filetime
 
 if TYPE_CHECKING:
     from smb3server.backends.base import FileInfo, Handle

@@ -14,7 +14,7 @@ from smb3server.server.idle import IdleSweep
 from smb3server.settings.server import Settings
 from smb3server.state.objects import Connection
 from smb3server.state.server_state import ServerState
-from smbdirect.unauthenticated import Strangers
+from smbdirect.unauthenticated import UnauthenticatedPeers
 
 if TYPE_CHECKING:
     from smbdirect.message_transport import MessageTransport
@@ -28,9 +28,9 @@ class Server(ServerState):
     def __init__(self, settings: Settings | None = None, users: UserDatabase | None = None) -> None:
         super().__init__(settings, users)
         most = self.settings.max_unauthenticated
-        self.silent_peers = Strangers(max(most, self.settings.max_connections))
+        self.silent_peers = UnauthenticatedPeers(max(most, self.settings.max_connections))
         """Connections that have said nothing, of all listeners: after a failover all clients may be among them."""
-        self.strangers = Strangers(most, self.settings.max_unauthenticated_per_address)
+        self.unauthenticated = UnauthenticatedPeers(most, self.settings.max_unauthenticated_per_address)
         """Connections that have said something, without a session, of all listeners, RPC's too."""
         self.connection_changed: Callable[[Connection, bool], None] = lambda connection, there: None
         """In a cluster: called for every connection that a user has logged on to (True), and for every one that ends
@@ -45,7 +45,7 @@ class Server(ServerState):
         settings = self.settings
         place = None
         if self.logged_on < settings.max_connections:
-            place = self.strangers.enter(address, lambda: connection.disconnect("too many strangers"))
+            place = self.unauthenticated.enter(address, lambda: connection.disconnect("too many without a session"))
         if place is None:
             log.warning("%s: too many connections", address)
             transport.start(lambda message: message.release(), lambda error: None)
@@ -84,7 +84,7 @@ class Server(ServerState):
             connection.usage.connections -= 1
             connection.usage = None
         self.connection_changed(connection, False)
-        if connection.is_authenticated:
+        if connection.place is None:
             self.logged_on -= 1
         _leave_strangers(connection)
 

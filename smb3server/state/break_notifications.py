@@ -115,9 +115,9 @@ class BreakNotifications:
     def changed(self, holder: Holder[Open]) -> None:
         """Persistent opens are stored with their caching rights."""
         opens = holder.opens if isinstance(holder, Lease) else [holder.open] if isinstance(holder, Oplock) else []
-        for entry in opens:
+        for opened in opens:
             if self._opens.persistence is not None:
-                self._opens.persistence.changed(entry)
+                self._opens.persistence.changed(opened)
 
     def _watch(
         self,

@@ -15,7 +15,6 @@ from smb3server.auth.principals import Principals
 from smb3server.auth.users import UserDatabase
 from smb3server.files.file import FileTable
 from smb3server.files.flushes import Flushes
-from smb3server.net.buffers import BufferPool
 from smb3server.net.interfaces import InterfaceList
 from smb3server.process.long_work import LongWork
 from smb3server.process.turns import Turns
@@ -27,6 +26,7 @@ from smb3server.state.opens import OpenTable
 from smb3server.state.ports import Fence
 from smb3server.state.sessions import Sessions
 from smb3server.state.share import IPC_SHARE_NAME, Share, ShareType
+from smbdirect.transport.pool import BufferPool
 
 if TYPE_CHECKING:
     from smb3server.net.fabric_choice import Choice

@@ -10,12 +10,11 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from smb3server.wire import attributes as attr
 from smb3server.wire.fields import decode_name
 from smb3server.wire.file_info import FileInfoClass, chain
 from smbdirect.codec import Buffer
 from smbdirect.errors import DecodeError
-
-ATTRIBUTE_REPARSE_POINT = 0x400
 
 _DIRECTORY = struct.Struct("<IIqqqqqqII")
 _FULL = struct.Struct("<IIqqqqqqIII")
@@ -65,7 +64,7 @@ Encoder = Callable[[Metadata, bytes, int], bytes]
 
 def _ea_size(info: Metadata) -> int:
     """Where the level has no field of its own for it, a reparse point's tag takes EaSize's place (2.4.8)."""
-    return info.reparse_tag if info.attributes & ATTRIBUTE_REPARSE_POINT else info.ea_size
+    return info.reparse_tag if info.attributes & attr.REPARSE_POINT else info.ea_size
 
 
 def _directory(i: Metadata, name: bytes, file_id: int) -> bytes:
@@ -287,7 +286,7 @@ def decode_directory(info_class: int, data: Buffer) -> list[ListedEntry]:
         extended = info_class in _EXTD_LEVELS
         ea_size = values[10] if info_class in _EA_SIZE_LEVELS else 0
         tag = values[11] if extended else 0
-        if not extended and values[8] & ATTRIBUTE_REPARSE_POINT:
+        if not extended and values[8] & attr.REPARSE_POINT:
             ea_size, tag = 0, ea_size
         short = ""
         if (field := _SHORT_NAME_FIELD.get(FileInfoClass(info_class))) is not None:

@@ -14,7 +14,7 @@ import os
 import struct
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import NamedTuple
 
@@ -33,11 +33,11 @@ from smbdirect.codec import Buffer
 from smbdirect.core.connection import Connection, Role
 from smbdirect.core.settings import Settings
 from smbdirect.errors import DecodeError, ProtocolError
-from smbdirect.message_transport import InboundMessage, RdmaOperations
+from smbdirect.message_transport import InboundMessage, Limits, RdmaOperations, Traffic
 from smbdirect.providers.iwarp import mpa
 from smbdirect.providers.roce.cm import SERVICE_PREFIX, ConnectionManager
 from smbdirect.providers.roce.cm_messages import CMA, REQ, Attribute, CmaHeader, Req, mad_bytes
-from smbdirect.transport.buffers import BufferPool
+from smbdirect.transport.pool import BufferPool
 from tools.failover import logon
 
 Work = Callable[[], object]
@@ -65,6 +65,8 @@ class Measured(NamedTuple):
 
 
 class _Message:
+    on_release: Callable[[int], None] | None = None
+
     def __init__(self, data: bytes) -> None:
         self.view = memoryview(bytearray(data))
 
@@ -79,6 +81,9 @@ class _Transport:
     max_outbound_message_size = 0xFFFFFF
     max_message_size = 0
     pending_send_bytes = 0
+    counters: Mapping[str, int] = {}
+    traffic = Traffic()
+    limits = Limits(max_message_received=0)
     peer_address = local_address = ("192.0.2.1", 445)
 
     def __init__(self) -> None:
@@ -103,7 +108,9 @@ class _Transport:
     def is_stalled(self) -> bool:
         return False
 
-    def limit_silence(self, seconds: float | None) -> None: ...
+    def trust(self, max_message_size: int) -> None: ...
+
+    def set_peer_timeout(self, seconds: float | None) -> None: ...
 
     def pause_reading(self) -> None: ...
 

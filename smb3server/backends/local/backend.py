@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from smb3server.backends import filetime, names
+from smb3server.backends import names
 from smb3server.backends.base import (
     Backend,
     Change,
@@ -37,6 +37,7 @@ from smb3server.backends.local.sidecar import SideCar
 from smb3server.backends.local.streams import StreamStore
 from smb3server.backends.local.syscalls import FileId, Statx
 from smb3server.backends.local.watch import CREATE, Watcher
+from smb3server.wire import filetime
 
 _OPEN_FLAGS = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _TRIES = 16

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from smb3server.backends import attributes as attr
-from smb3server.backends import filetime, names
+from smb3server.backends import names
 from smb3server.backends.base import (
+    MAX_DESCRIPTOR_BYTES,
     Described,
     DirectoryEntry,
     FileInfo,
@@ -23,7 +23,9 @@ from smb3server.backends.base import (
     Path,
     StreamInfo,
     User,
+    check_times,
 )
+from smb3server.backends.eas import ea_size, merge_eas
 from smb3server.backends.local import file_io, release, reparse, scan, syscalls
 from smb3server.backends.local.impersonate import ActAs, SpaceOf
 from smb3server.backends.local.metadata import Blob, Metadata, MetadataStore, file_info
@@ -32,6 +34,8 @@ from smb3server.backends.local.own_changes import OwnChanges
 from smb3server.backends.local.resolve import Resolver
 from smb3server.backends.local.streams import StreamStore
 from smb3server.backends.local.syscalls import Statx
+from smb3server.wire import attributes as attr
+from smb3server.wire import filetime
 from smbdirect.codec import Buffer
 
 _Change = Callable[[Metadata], None]
@@ -312,8 +316,7 @@ class LocalHandle(Handle):
         """POSIX has no way to set the change time: ``change`` is kept beside it until the file changes again."""
         self._changing()
         stat = syscalls.statx(self._descriptor())
-        filetime.check(creation, last_access, last_write, change)
-        filetime.check(change)
+        check_times(creation, last_access, last_write, change)
         if last_access is not None or last_write is not None:
             atime = stat.atime if last_access is None else filetime.to_ns(last_access)
             mtime = stat.mtime if last_write is None else filetime.to_ns(last_write)
@@ -349,8 +352,8 @@ class LocalHandle(Handle):
         return [] if raw is None else _unpack_eas(raw)
 
     def set_eas(self, changes: Sequence[tuple[bytes, bytes]], replace: bool = False) -> None:
-        eas = attr.merge_eas(() if replace else self.eas(), changes)
-        size = attr.ea_size(eas)
+        eas = merge_eas(() if replace else self.eas(), changes)
+        size = ea_size(eas)
         packed = b"".join(_EA_HEADER.pack(len(key), len(content)) + key + content for key, content in eas)
         self._set_blob(Blob.EA, packed if eas else None, lambda metadata: setattr(metadata, "ea_size", size))
 
@@ -503,7 +506,7 @@ class LocalHandle(Handle):
 
 
 def _check_descriptor(descriptor: bytes) -> None:
-    if len(descriptor) > attr.MAX_DESCRIPTOR_BYTES:
+    if len(descriptor) > MAX_DESCRIPTOR_BYTES:
         raise OSError(errno.E2BIG, "security descriptor larger than 64 KiB")
 
 

@@ -23,14 +23,14 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from smb3server.backends import attributes as attr
-from smb3server.backends import filetime
 from smb3server.backends.base import FileInfo, FileKey, Kind
 from smb3server.backends.local import syscalls
 from smb3server.backends.local.sidecar import SideCar
 from smb3server.backends.local.syscalls import Statx
 from smb3server.process import capabilities
 from smb3server.process.capabilities import Capability
+from smb3server.wire import attributes as attr
+from smb3server.wire import filetime
 
 # version, flags, blobs present, blobs in the side-car, attributes, EaSize, reparse tag, creation time, inode
 _LAYOUT = struct.Struct("<BBHHxxIIIqQ")

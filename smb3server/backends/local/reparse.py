@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import struct
 
-from smb3server.backends import attributes as attr
+from smb3server.wire import attributes as attr
 
 _HEADER = struct.Struct("<IHH")
 _SYMLINK = struct.Struct("<HHHHI")

@@ -9,8 +9,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 
-from smb3server.backends import attributes as attr
-from smb3server.backends import filetime, names
+from smb3server.backends import names
 from smb3server.backends.base import (
     Backend,
     Change,
@@ -26,9 +25,12 @@ from smb3server.backends.base import (
     StreamInfo,
     User,
     VolumeInfo,
+    check_times,
 )
+from smb3server.backends.eas import merge_eas
 from smb3server.backends.local import file_io, reparse
 from smb3server.backends.memory.nodes import BLOCK, VOLUME, Data, Entry, Node, checked_descriptor, now
+from smb3server.wire import attributes as attr
 from smbdirect.codec import Buffer
 
 _ZERO_BLOCK = bytes(BLOCK)
@@ -169,7 +171,7 @@ class MemoryBackend(Backend):
         node = Node(self._inodes, kind, request.attributes)
         if request.security_descriptor is not None:
             node.descriptor = checked_descriptor(request.security_descriptor)
-        node.eas = attr.merge_eas((), request.ea)
+        node.eas = merge_eas((), request.ea)
         return self.attach(parent, name, node)
 
     def _open_stream(self, node: Node, request: OpenRequest) -> tuple[str, bool]:
@@ -362,7 +364,7 @@ class MemoryHandle(Handle):
         last_write: int | None = None,
         change: int | None = None,
     ) -> None:
-        filetime.check(creation, last_access, last_write, change)
+        check_times(creation, last_access, last_write, change)
         node = self._changing()
         node.creation = node.creation if creation is None else creation
         node.last_access = node.last_access if last_access is None else last_access
@@ -378,7 +380,7 @@ class MemoryHandle(Handle):
 
     def set_eas(self, changes: Sequence[tuple[bytes, bytes]], replace: bool = False) -> None:
         node = self._changing()
-        node.eas = attr.merge_eas(() if replace else node.eas, changes)
+        node.eas = merge_eas(() if replace else node.eas, changes)
 
     def security_descriptor(self) -> bytes | None:
         return self._node().descriptor

@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import time
 
-from smb3server.backends import attributes as attr
-from smb3server.backends import filetime
-from smb3server.backends.base import FileInfo, FileKey, Kind
+from smb3server.backends.base import MAX_DESCRIPTOR_BYTES, FileInfo, FileKey, Kind
+from smb3server.backends.eas import ea_size
+from smb3server.wire import attributes as attr
+from smb3server.wire import filetime
 
 BLOCK = 4096
 VOLUME = 1
@@ -88,7 +89,7 @@ class Node:
             size,
             allocation,
             self.links,
-            attr.ea_size(self.eas),
+            ea_size(self.eas),
             tag,
             0o40777 if self.kind == Kind.DIRECTORY else 0o100666,
             0,
@@ -108,6 +109,6 @@ class Entry:
 
 
 def checked_descriptor(descriptor: bytes) -> bytes:
-    if len(descriptor) > attr.MAX_DESCRIPTOR_BYTES:
+    if len(descriptor) > MAX_DESCRIPTOR_BYTES:
         raise OSError(errno.E2BIG, "security descriptor larger than 64 KiB")
     return bytes(descriptor)

@@ -8,13 +8,13 @@ from smb3server.access import masks
 from smb3server.backends import names
 from smb3server.backends.base import Path
 from smb3server.commands.create.contexts import CreateContexts
+from smb3server.wire import attributes as attr
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions, CreateRequest
 from smb3server.wire.status import NtStatus, StatusError
 
 _DELEGATION = 3
 """The highest impersonation level (2.2.13)."""
 _VALID_ATTRIBUTES = 0x00007FB7
-_TEMPORARY_ATTRIBUTE = 0x100
 _UNSUPPORTED_OPTIONS = int(
     CreateOptions.CREATE_TREE_CONNECTION | CreateOptions.OPEN_BY_FILE_ID | CreateOptions.RESERVE_OPFILTER
 )
@@ -49,7 +49,7 @@ def check_fields(record: CreateRequest) -> None:
     ):
         raise StatusError(NtStatus.INVALID_PARAMETER)
     if options & _DIRECTORY:
-        if options & _NO_DIRECTORY or record.file_attributes & _TEMPORARY_ATTRIBUTE:
+        if options & _NO_DIRECTORY or record.file_attributes & attr.TEMPORARY:
             raise StatusError(NtStatus.INVALID_PARAMETER)
         if record.create_disposition in _REPLACES:
             raise StatusError(NtStatus.INVALID_PARAMETER)

@@ -18,7 +18,7 @@ from smb3server.commands.create.pipe import create_on_pipe
 from smb3server.commands.info import presentation
 from smb3server.commands.info.truncate import one_step
 from smb3server.dispatch.long_work import on_worker
-from smb3server.dispatch.request import Interim, Pending, Request, Response, handles
+from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
 from smb3server.dispatch.reserving import reserve
 from smb3server.dispatch.waiting import retry
 from smb3server.files.caching import Lease
@@ -41,13 +41,11 @@ _REPLAY = int(HeaderFlags.REPLAY_OPERATION)
 _SYSTEM_SECURITY = int(Access.ACCESS_SYSTEM_SECURITY)
 
 
-@handles(Command.CREATE)
-def create(request: Request) -> Response | Pending:
+@handles(Command.CREATE, TreeRequest)
+def create(request: TreeRequest) -> Response | Pending:
     """3.3.5.9."""
     record, name, raw_contexts = parse_request(request.message)
     tree, session = request.tree, request.session
-    if tree is None or session is None:
-        raise StatusError(NtStatus.NETWORK_NAME_DELETED)
     server = request.server
     if len(session.open_table) >= server.settings.max_opens:
         raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
@@ -60,7 +58,7 @@ def create(request: Request) -> Response | Pending:
         server.ceilings.check_open(session.usage, server.opens.with_descriptor, server.opens.limit)
     if pipe:
         checks.check_impersonation(record)
-        return create_on_pipe(request, session, tree, record, name)
+        return create_on_pipe(request, record, name)
     opener = _opener(request, server, session, tree)
     key = replay.key_of(opener.client_guid, asked) if asked.durable_v2 is not None else None
     revived = None
@@ -79,7 +77,7 @@ def create(request: Request) -> Response | Pending:
     return _attempt(request, server, opening)
 
 
-def _opener(request: Request, server: ServerState, session: Session, tree: TreeConnect) -> Opener:
+def _opener(request: TreeRequest, server: ServerState, session: Session, tree: TreeConnect) -> Opener:
     connection = request.connection
     return Opener(
         session,
@@ -162,7 +160,7 @@ def _close_same_application(opening: Opening, app_instance_id: bytes) -> None:
             opens.close(opened)
 
 
-def _attempt(request: Request, server: ServerState, opening: Opening) -> Response | Pending:
+def _attempt(request: TreeRequest, server: ServerState, opening: Opening) -> Response | Pending:
     """Until a break is over the client is told at once that it has to wait, as Windows does."""
 
     def attempt() -> Response | Coroutine[Any, Any, Response]:
@@ -184,7 +182,7 @@ def _may_come_again(opening: Opening, pending: Pending) -> Callable[[], None]:
 
 
 def _conclude(
-    request: Request, server: ServerState, opening: Opening, opened: Open
+    request: TreeRequest, server: ServerState, opening: Opening, opened: Open
 ) -> Response | Coroutine[Any, Any, Response]:
     """The response, or what comes to it when a worker has done what takes long. Nothing is left of the open if this
     fails."""
@@ -205,7 +203,7 @@ def _conclude(
 
 
 async def _finish_slowly(
-    request: Request, server: ServerState, opening: Opening, opened: Open, steps: Steps | None
+    request: TreeRequest, server: ServerState, opening: Opening, opened: Open, steps: Steps | None
 ) -> Response:
     """Until it is over the open is in the tables, and its client does not know of it."""
     try:
@@ -225,7 +223,7 @@ async def _finish_slowly(
         raise
 
 
-def _reservation(request: Request, opening: Opening, opened: Open, size: int) -> Steps | None:
+def _reservation(request: TreeRequest, opening: Opening, opened: Open, size: int) -> Steps | None:
     """Reserve what AllocationSize asks for, of a new or overwritten file; None: that is done, if there is anything to
     do."""
     handle = opened.handle

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 
 from smb3server.access import decide, masks, of_handle, tokens
 from smb3server.access.decide import Wanted
-from smb3server.backends import attributes as attr
 from smb3server.backends.base import (
     Backend,
     Described,
@@ -35,6 +34,7 @@ from smb3server.state import change_reports
 from smb3server.state.durable import held_for_owner
 from smb3server.state.objects import Open
 from smb3server.state.opens import OpenTable
+from smb3server.wire import attributes as attr
 from smb3server.wire import create_contexts as wire
 from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import Access, CreateAction, CreateDisposition, CreateOptions, CreateRequest

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from smb3server.access import masks
-from smb3server.dispatch.request import Request, Response
+from smb3server.dispatch.request import Response, TreeRequest
 from smb3server.rpc.pipes import open_pipe
-from smb3server.state.objects import Open, Session, TreeConnect
+from smb3server.state.objects import Open
+from smb3server.wire import attributes as attr
 from smb3server.wire.create import Access, CreateAction, CreateRequest, CreateResponse, pack_response
 from smb3server.wire.oplock_break import OplockLevel
 
-_NORMAL = 0x80
-"""FILE_ATTRIBUTE_NORMAL."""
 _READ_WRITE = 0x0012019F
 """What MAXIMUM_ALLOWED comes to: FILE_GENERIC_READ and FILE_GENERIC_WRITE."""
 
 
-def create_on_pipe(request: Request, session: Session, tree: TreeConnect, record: CreateRequest, name: str) -> Response:
+def create_on_pipe(request: TreeRequest, record: CreateRequest, name: str) -> Response:
     """Open a named pipe. Raises OBJECT_NAME_NOT_FOUND for one that nobody serves."""
     pipe = open_pipe(request, name)
     opens = request.server.opens
@@ -24,11 +23,11 @@ def create_on_pipe(request: Request, session: Session, tree: TreeConnect, record
         granted = _READ_WRITE
     opened = Open(
         opens.new_file_id(),
-        session,
-        tree,
+        request.session,
+        request.tree,
         (name,),
         granted_access=granted,
-        maximal_access=tree.maximal_access,
+        maximal_access=request.tree.maximal_access,
         share_access=record.share_access,
     )
     opened.pipe = pipe
@@ -38,7 +37,7 @@ def create_on_pipe(request: Request, session: Session, tree: TreeConnect, record
             oplock_level=OplockLevel.NONE,
             create_action=CreateAction.OPENED,
             allocation_size=4096,
-            file_attributes=_NORMAL,
+            file_attributes=attr.NORMAL,
             persistent=opened.file_id[0],
             volatile=opened.file_id[1],
         )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from smb3server.backends import attributes as attr
 from smb3server.backends.base import FileInfo, Handle
+from smb3server.wire import attributes as attr
 from smb3server.wire.create import CreateAction, CreateDisposition
 
 SETTABLE = attr.SETTABLE & ~attr.SPARSE

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from smb3server.backends.attributes import REPARSE_POINT
 from smb3server.backends.base import FileInfo
 from smb3server.commands.create.contexts import CreateContexts
 from smb3server.state.objects import Open
 from smb3server.wire import create_contexts as wire
+from smb3server.wire.attributes import REPARSE_POINT
 from smb3server.wire.create import CREATE_FLAG_REPARSEPOINT, CreateAction, CreateResponse
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.status import NtStatus

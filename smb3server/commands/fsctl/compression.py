@@ -5,10 +5,10 @@ from __future__ import annotations
 import struct
 
 from smb3server.access import required
-from smb3server.backends.attributes import COMPRESSED
 from smb3server.commands.fsctl.ioctl import Control, fsctl
 from smb3server.commands.info.file_levels import handle_of
 from smb3server.commands.info.set_info import report
+from smb3server.wire import attributes as attr
 from smb3server.wire.change_notify import NotifyFilter
 from smb3server.wire.fsctl import CompressionFormat
 from smb3server.wire.ioctl import Fsctl
@@ -21,7 +21,7 @@ _COMPRESSION = struct.Struct("<H")
 def get_compression(control: Control) -> bytes:
     """2.1.5.10.9. Which format is the file system's business; LZNT1 is what clients know."""
     opened = control.open()
-    compressed = handle_of(opened).info().attributes & COMPRESSED
+    compressed = handle_of(opened).info().attributes & attr.COMPRESSED
     if control.max_output < _COMPRESSION.size:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     return _COMPRESSION.pack(CompressionFormat.LZNT1 if compressed else CompressionFormat.NONE)

@@ -12,9 +12,9 @@ from smb3server.access import required
 from smb3server.commands.info.file_levels import handle_of
 from smb3server.commands.info.set_info import report
 from smb3server.dispatch import waiting
-from smb3server.dispatch.errno_status import as_status_error
-from smb3server.dispatch.request import Request, Response
+from smb3server.dispatch.request import Response, TreeRequest
 from smb3server.dispatch.stable_storage import after_flush, flushed
+from smb3server.wire import attributes as attr
 from smb3server.wire import fsctl as wire
 from smb3server.wire.change_notify import NotifyFilter
 from smb3server.wire.create import Access
@@ -39,7 +39,6 @@ _COPY_AT_ONCE = 1 << 20
 """Bytes copied without letting other requests run in between (not in spec)."""
 _STEP = 256 << 10
 _MAX_OFFSET = (1 << 63) - 1
-_SPARSE = 0x200
 _COPY_BY_HAND = frozenset({errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})
 
 
@@ -55,10 +54,9 @@ def request_resume_key(control: Control) -> bytes:
     return wire.RESUME_KEY_RESPONSE.pack(wire.ResumeKeyResponse(key))
 
 
-def _find_source(request: Request, key: bytes) -> Open:
-    session = request.session
+def _find_source(request: TreeRequest, key: bytes) -> Open:
     found = request.server.opens.by_id.get(int.from_bytes(key[:8], "little"))
-    if found is None or session is None or found.session is not session or found.resume_key != key:
+    if found is None or found.session is not request.session or found.resume_key != key:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
     return found
 
@@ -142,11 +140,8 @@ class _Copy:
             if self.offset == 0:
                 self._check(chunk)
             self._copy(chunk)
-        except StatusError as error:
-            self.status = NtStatus(error.status)
-            return False
-        except OSError as error:
-            self.status = NtStatus(as_status_error(error).status)
+        except (StatusError, OSError) as error:
+            self.status = NtStatus(waiting.failure(self.control.request, error).status)
             return False
         return True
 
@@ -226,8 +221,7 @@ def duplicate_extents(control: Control) -> bytes | Response | Pending:
             wanted = wire.DUPLICATE_EXTENTS.unpack(data)
     except DecodeError:
         raise StatusError(NtStatus.BUFFER_TOO_SMALL) from None
-    session = control.request.session
-    source = session.open_table.get(wanted.source_volatile) if session is not None else None
+    source = control.request.session.open_table.get(wanted.source_volatile)
     if source is None or source.file_id[0] != wanted.source_persistent or source.tree is not opened.tree:
         raise StatusError(NtStatus.INVALID_HANDLE)
     target_file, source_file = opened.file, source.file
@@ -245,7 +239,7 @@ def duplicate_extents(control: Control) -> bytes | Response | Pending:
     cluster = max(backend.volume().block_size, 1)
     if source_offset + count > -(-source_info.end_of_file // cluster) * cluster:
         raise StatusError(NtStatus.NOT_SUPPORTED)
-    if source_info.attributes & _SPARSE and not target_info.attributes & _SPARSE:
+    if source_info.attributes & attr.SPARSE and not target_info.attributes & attr.SPARSE:
         raise StatusError(NtStatus.NOT_SUPPORTED)
     if source_file is target_file and abs(source_offset - target_offset) < count:
         raise StatusError(NtStatus.NOT_SUPPORTED)

@@ -17,6 +17,7 @@ from smb3server.dispatch.request import Pending, Response
 from smb3server.dispatch.stable_storage import after_flush
 from smb3server.process.long_work import Steps
 from smb3server.state.objects import Open
+from smb3server.wire import attributes as attr
 from smb3server.wire import fsctl as wire
 from smb3server.wire.change_notify import NotifyFilter
 from smb3server.wire.ioctl import Fsctl
@@ -25,7 +26,6 @@ from smb3server.wire.status import NtStatus, StatusError
 if TYPE_CHECKING:
     from smb3server.backends.base import Handle
 
-_ATTRIBUTE_SPARSE = 0x200
 _MAX_OFFSET = (1 << 63) - 1
 _MAX_TRIM_RANGES = 4096
 _TRIM_AT_ONCE = 16
@@ -60,7 +60,7 @@ def set_sparse(control: Control) -> bytes:
     required.check(opened.granted_access, required.FSCTL[control.code])
     sparse = bool(data[0]) if data else True
     attributes = handle.info().attributes
-    wanted = attributes | _ATTRIBUTE_SPARSE if sparse else attributes & ~_ATTRIBUTE_SPARSE
+    wanted = attributes | attr.SPARSE if sparse else attributes & ~attr.SPARSE
     if wanted != attributes:
         handle.set_attributes(wanted)
         report(opened, NotifyFilter.ATTRIBUTES)
@@ -112,7 +112,7 @@ def query_allocated_ranges(control: Control) -> Response | Pending:
     end = min(offset + length, info.end_of_file)
     ranges: list[tuple[int, int]] = []
     if offset < end:
-        if info.attributes & _ATTRIBUTE_SPARSE:
+        if info.attributes & attr.SPARSE:
             # One more than fits tells whether there are more.
             limit = min(control.max_output // wire.FILE_RANGE.size, _MAX_RANGES) + 1
             ranges = handle.allocated_ranges(offset, end - offset, min(limit, _RANGES_AT_ONCE))

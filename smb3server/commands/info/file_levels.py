@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from smb3server.backends.attributes import COMPRESSED
 from smb3server.backends.names import short_name
 from smb3server.commands.info import presentation
+from smb3server.wire import attributes as attr
 from smb3server.wire import file_info as wire
 from smb3server.wire.create import Access, CreateOptions
 from smb3server.wire.file_info import FileInfoClass
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from smb3server.backends.base import FileInfo, Handle
     from smb3server.state.objects import Open
 
-ATTRIBUTE_DIRECTORY = 0x10
-ATTRIBUTE_REPARSE_POINT = 0x400
 
 MODE_BITS = (
     CreateOptions.WRITE_THROUGH
@@ -59,7 +57,7 @@ def delete_pending(opened: Open) -> bool:
 
 def _links(opened: Open, info: FileInfo) -> int:
     """A name that goes with the last close does not count any more (MS-FSA 2.1.5.12.27)."""
-    links = 1 if info.attributes & ATTRIBUTE_DIRECTORY else info.link_count
+    links = 1 if info.attributes & attr.DIRECTORY else info.link_count
     return links - 1 if links and delete_pending(opened) else links
 
 
@@ -93,7 +91,7 @@ def _standard(opened: Open) -> bytes:
             i.end_of_file,
             _links(opened, i),
             delete_pending(opened),
-            bool(i.attributes & ATTRIBUTE_DIRECTORY),
+            bool(i.attributes & attr.DIRECTORY),
         )
     )
 
@@ -110,7 +108,7 @@ def _all(opened: Open) -> bytes:
         end_of_file=i.end_of_file,
         number_of_links=_links(opened, i),
         delete_pending=delete_pending(opened),
-        directory=bool(i.attributes & ATTRIBUTE_DIRECTORY),
+        directory=bool(i.attributes & attr.DIRECTORY),
         index_number=i.key.inode,
         ea_size=i.ea_size,
         access_flags=opened.granted_access,
@@ -137,7 +135,7 @@ def _network_open(opened: Open) -> bytes:
 
 def _attribute_tag(opened: Open) -> bytes:
     i = _info(opened)
-    tag = i.reparse_tag if i.attributes & ATTRIBUTE_REPARSE_POINT else 0
+    tag = i.reparse_tag if i.attributes & attr.REPARSE_POINT else 0
     return wire.ATTRIBUTE_TAG.pack(wire.AttributeTagInformation(i.attributes, tag))
 
 
@@ -189,7 +187,7 @@ def _streams(opened: Open) -> bytes:
 
 def _compression(opened: Open) -> bytes:
     i = _info(opened)
-    if i.attributes & COMPRESSED:
+    if i.attributes & attr.COMPRESSED:
         return wire.COMPRESSION.pack(wire.CompressionInformation(i.allocation_size, CompressionFormat.LZNT1))
     return wire.COMPRESSION.pack(wire.CompressionInformation(i.end_of_file))
 
@@ -198,7 +196,7 @@ def _standard_link(opened: Open) -> bytes:
     i = _info(opened)
     return wire.STANDARD_LINK.pack(
         wire.StandardLinkInformation(
-            _links(opened, i), i.link_count, delete_pending(opened), bool(i.attributes & ATTRIBUTE_DIRECTORY)
+            _links(opened, i), i.link_count, delete_pending(opened), bool(i.attributes & attr.DIRECTORY)
         )
     )
 

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from smb3server.backends import attributes as attr
 from smb3server.files import write_times
+from smb3server.wire import attributes as attr
 
 if TYPE_CHECKING:
     from smb3server.backends.base import FileInfo

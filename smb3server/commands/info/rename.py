@@ -25,7 +25,7 @@ from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Backend, FileInfo, FileKey, Path
-    from smb3server.dispatch.request import Pending, Request, Response
+    from smb3server.dispatch.request import Pending, Response, TreeRequest
     from smb3server.files.file import File
     from smb3server.state.objects import Open
 
@@ -42,7 +42,7 @@ def same(one: Path, other: Path) -> bool:
 class _NameChange:
     """One request to give a file another name, or one more."""
 
-    def __init__(self, request: Request, opened: Open, info: RenameInformation) -> None:
+    def __init__(self, request: TreeRequest, opened: Open, info: RenameInformation) -> None:
         self.request = request
         self.opened = opened
         self.info = info

@@ -7,20 +7,22 @@ from typing import NamedTuple
 
 from smb3server.access import required
 from smb3server.access.of_handle import set_security
-from smb3server.commands.info.file_levels import ATTRIBUTE_DIRECTORY, MODE_BITS, handle_of
+from smb3server.commands.info.file_levels import MODE_BITS, handle_of
 from smb3server.commands.info.rename import Link, Rename
 from smb3server.commands.info.truncate import cut
 from smb3server.dispatch.long_work import run_steps
-from smb3server.dispatch.request import Pending, Request, Response, handles
+from smb3server.dispatch.lookup import find_open
+from smb3server.dispatch.request import Pending, Response, TreeRequest, handles
 from smb3server.dispatch.reserving import reserve
 from smb3server.dispatch.stable_storage import after_flush
 from smb3server.files import write_times
 from smb3server.state import change_reports
 from smb3server.state.caller import caller_of
 from smb3server.state.objects import Open
-from smb3server.state.open import find_open
+from smb3server.wire import attributes as attr
 from smb3server.wire import file_info as wire
 from smb3server.wire.change_notify import Action, NotifyFilter
+from smb3server.wire.create import CreateOptions
 from smb3server.wire.file_info import DispositionFlags, FileInfoClass
 from smb3server.wire.header import Command
 from smb3server.wire.query_info import InfoType
@@ -44,10 +46,9 @@ _DOCUMENTED_SET = frozenset(
 """Settable by MS-FSCC 2.4, but not here."""
 _CHANGE_DATA = frozenset({FileInfoClass.ALLOCATION, FileInfoClass.END_OF_FILE})
 
-ATTRIBUTE_READONLY = 0x1
-ATTRIBUTE_NORMAL = 0x80
-ATTRIBUTE_TEMPORARY = 0x100
-_SETTABLE_MODE = 0x02 | 0x04 | 0x10 | 0x20
+_ALERT_MODE = int(CreateOptions.SYNCHRONOUS_IO_ALERT | CreateOptions.SYNCHRONOUS_IO_NONALERT)
+"""At most one of the two."""
+_SETTABLE_MODE = int(CreateOptions.WRITE_THROUGH | CreateOptions.SEQUENTIAL_ONLY) | _ALERT_MODE
 _MAX_EA_BYTES = 65535
 _EA_NAME_FORBIDDEN = frozenset(b'"*+,/:;<=>?[\\]|') | frozenset(range(0x20))
 
@@ -55,7 +56,7 @@ SetResult = Response | Pending | None
 
 
 class SetLevel(NamedTuple):
-    apply: Callable[[Request, Open, memoryview], SetResult]
+    apply: Callable[[TreeRequest, Open, memoryview], SetResult]
     minimum_size: int
 
 
@@ -63,8 +64,8 @@ def done() -> Response:
     return Response([_DONE])
 
 
-@handles(Command.SET_INFO)
-def set_info(request: Request) -> Response | Pending:
+@handles(Command.SET_INFO, TreeRequest)
+def set_info(request: TreeRequest) -> Response | Pending:
     """3.3.5.21."""
     wanted, data = parse_set_info_request(request.message)
     opened = find_open(request, wanted.file_id)
@@ -80,7 +81,7 @@ def set_info(request: Request) -> Response | Pending:
     raise StatusError(NtStatus.INVALID_PARAMETER)
 
 
-def _set_file(request: Request, opened: Open, wanted: SetInfoRequest, data: memoryview) -> Response | Pending:
+def _set_file(request: TreeRequest, opened: Open, wanted: SetInfoRequest, data: memoryview) -> Response | Pending:
     """3.3.5.21.1."""
     if opened.pipe is not None:
         raise StatusError(NtStatus.NOT_SUPPORTED)
@@ -109,7 +110,7 @@ def report(opened: Open, completion_filter: int) -> None:
 # Levels
 
 
-def _basic(request: Request, opened: Open, data: memoryview) -> None:
+def _basic(request: TreeRequest, opened: Open, data: memoryview) -> None:
     """MS-FSA 2.1.5.15.2. Nothing is changed unless everything is valid."""
     record = wire.BASIC.unpack(data)
     handle = handle_of(opened)
@@ -117,9 +118,9 @@ def _basic(request: Request, opened: Open, data: memoryview) -> None:
     times = record[:4]
     if any(time < -2 for time in times):
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    if attributes & ATTRIBUTE_DIRECTORY and not opened.is_directory:
+    if attributes & attr.DIRECTORY and not opened.is_directory:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    if attributes & ATTRIBUTE_TEMPORARY and opened.is_directory:
+    if attributes & attr.TEMPORARY and opened.is_directory:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     changed = 0
     if attributes:
@@ -149,11 +150,11 @@ def set_times(opened: Open, times: tuple[int, int, int, int]) -> None:
         write_times.of(opened.file).set(opened, times[2])
 
 
-def _disposition(request: Request, opened: Open, data: memoryview) -> None:
+def _disposition(request: TreeRequest, opened: Open, data: memoryview) -> None:
     _set_disposition(request, opened, bool(wire.DISPOSITION.unpack(data).delete_pending), 0)
 
 
-def _disposition_ex(request: Request, opened: Open, data: memoryview) -> None:
+def _disposition_ex(request: TreeRequest, opened: Open, data: memoryview) -> None:
     """MS-FSA 2.1.5.15.4. ON_CLOSE changes the open's own mark, made by FILE_DELETE_ON_CLOSE."""
     flags = wire.DISPOSITION_EX.unpack(data).flags
     if flags & DispositionFlags.ON_CLOSE:
@@ -166,7 +167,7 @@ def _disposition_ex(request: Request, opened: Open, data: memoryview) -> None:
     _set_disposition(request, opened, bool(flags & DispositionFlags.DELETE), flags)
 
 
-def _set_disposition(request: Request, opened: Open, delete: bool, flags: int) -> None:
+def _set_disposition(request: TreeRequest, opened: Open, delete: bool, flags: int) -> None:
     """MS-FSA 2.1.5.15.3."""
     handle = handle_of(opened)
     file = opened.file
@@ -185,7 +186,7 @@ def _set_disposition(request: Request, opened: Open, delete: bool, flags: int) -
         opened.tree.share.notify.directory_deleted(handle.path)
 
 
-def _store_deletion(request: Request, opened: Open, on_close: bool | None, pending: bool | None) -> None:
+def _store_deletion(request: TreeRequest, opened: Open, on_close: bool | None, pending: bool | None) -> None:
     """Persistent opens keep their file's end in mind; ``on_close`` and ``pending`` are what was before, None: as is."""
     file = opened.file
 
@@ -206,7 +207,7 @@ def check_deletable(opened: Open, ignore_readonly: bool = False) -> None:
     handle = handle_of(opened)
     if not handle.path and not handle.stream:
         raise StatusError(NtStatus.CANNOT_DELETE)
-    if not ignore_readonly and handle.info().attributes & ATTRIBUTE_READONLY:
+    if not ignore_readonly and handle.info().attributes & attr.READONLY:
         raise StatusError(NtStatus.CANNOT_DELETE)
     handle.check_unlink()
     if opened.is_directory and not handle.stream and not _is_empty(opened):
@@ -228,7 +229,7 @@ def _size_allowed(opened: Open, size: int) -> None:
         raise StatusError(NtStatus.INVALID_PARAMETER)
 
 
-def _end_of_file(request: Request, opened: Open, data: memoryview) -> Pending | None:
+def _end_of_file(request: TreeRequest, opened: Open, data: memoryview) -> Pending | None:
     """MS-FSA 2.1.5.15.5."""
     size = wire.END_OF_FILE.unpack(data).end_of_file
     _size_allowed(opened, size)
@@ -245,7 +246,7 @@ def _end_of_file(request: Request, opened: Open, data: memoryview) -> Pending | 
     return cut(request, opened, size, finish, done())
 
 
-def _allocation(request: Request, opened: Open, data: memoryview) -> Pending | None:
+def _allocation(request: TreeRequest, opened: Open, data: memoryview) -> Pending | None:
     """MS-FSA 2.1.5.15.1: below end of file it truncates."""
     size = wire.ALLOCATION.unpack(data).allocation_size
     _size_allowed(opened, size)
@@ -274,12 +275,12 @@ def _data_changes(opened: Open) -> None:
         opened.file.data_changes(opened.caching)
 
 
-def _valid_data_length(request: Request, opened: Open, data: memoryview) -> None:
+def _valid_data_length(request: TreeRequest, opened: Open, data: memoryview) -> None:
     """MS-FSA 2.1.5.15.17: it takes SeManageVolumePrivilege, which nobody has here."""
     raise StatusError(NtStatus.PRIVILEGE_NOT_HELD)
 
 
-def _position(request: Request, opened: Open, data: memoryview) -> None:
+def _position(request: TreeRequest, opened: Open, data: memoryview) -> None:
     """MS-FSA 2.1.5.15.10."""
     position = wire.POSITION.unpack(data).current_byte_offset
     if position < 0:
@@ -287,16 +288,16 @@ def _position(request: Request, opened: Open, data: memoryview) -> None:
     opened.position = position
 
 
-def _mode(request: Request, opened: Open, data: memoryview) -> None:
+def _mode(request: TreeRequest, opened: Open, data: memoryview) -> None:
     """MS-FSA 2.1.5.15.8."""
     mode = wire.MODE.unpack(data).mode
-    if mode & ~_SETTABLE_MODE or mode & 0x30 == 0x30:
+    if mode & ~_SETTABLE_MODE or mode & _ALERT_MODE == _ALERT_MODE:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     settable = _SETTABLE_MODE & int(MODE_BITS)
     opened.create_options = opened.create_options & ~settable | mode
 
 
-def _full_ea(request: Request, opened: Open, data: memoryview) -> None:
+def _full_ea(request: TreeRequest, opened: Open, data: memoryview) -> None:
     """MS-FSA 2.1.5.15.6."""
     try:
         entries = wire.decode_eas(data)
@@ -319,19 +320,19 @@ def _full_ea(request: Request, opened: Open, data: memoryview) -> None:
         report(opened, NotifyFilter.EA)
 
 
-def _rename(request: Request, opened: Open, data: memoryview) -> Response | Pending:
+def _rename(request: TreeRequest, opened: Open, data: memoryview) -> Response | Pending:
     return Rename(request, opened, wire.decode_rename(data)).start(done)
 
 
-def _rename_ex(request: Request, opened: Open, data: memoryview) -> Response | Pending:
+def _rename_ex(request: TreeRequest, opened: Open, data: memoryview) -> Response | Pending:
     return Rename(request, opened, wire.decode_rename(data, extended=True)).start(done)
 
 
-def _link(request: Request, opened: Open, data: memoryview) -> Response | Pending:
+def _link(request: TreeRequest, opened: Open, data: memoryview) -> Response | Pending:
     return Link(request, opened, wire.decode_rename(data)).start(done)
 
 
-def _pipe(request: Request, opened: Open, data: memoryview) -> None:
+def _pipe(request: TreeRequest, opened: Open, data: memoryview) -> None:
     """Of pipes only (MS-FSCC 2.4.29)."""
     raise StatusError(NtStatus.INVALID_PARAMETER)
 
@@ -355,7 +356,7 @@ _LEVELS: dict[int, SetLevel] = {
 }
 
 
-def _set_security(request: Request, opened: Open, wanted: SetInfoRequest, data: memoryview) -> Response:
+def _set_security(request: TreeRequest, opened: Open, wanted: SetInfoRequest, data: memoryview) -> Response:
     """3.3.5.21.3."""
     which = wanted.additional_information
     required.check_set_security(opened.granted_access, which)

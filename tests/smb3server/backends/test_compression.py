@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.backends.attributes import COMPRESSED
 from smb3server.backends.base import Disposition, OpenRequest
 from smb3server.backends.local.backend import LocalBackend
+from smb3server.wire.attributes import COMPRESSED
 from tools.torture.volumes import volume
 
 

@@ -19,8 +19,8 @@ from smb3server.backends.local.backend import LocalBackend
 from smb3server.commands.create import handler, response
 from smb3server.commands.create.opening import Opening
 from smb3server.commands.info import rename
-from smb3server.dispatch.lookups import when_read
 from smb3server.dispatch.request import HANDLERS, Request
+from smb3server.dispatch.waiting import when_read
 from smb3server.files import flushes, host_locks, notify
 from smb3server.files.caching import READ
 from smb3server.files.locks import LockTable, Waiter
@@ -34,8 +34,8 @@ from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.header import Command, HeaderFlags
 from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.status import NtStatus
-from tests.lab.wire_client import Client, Harness, Reply, ioctl_body
-from tests.smb3server.commands.test_file_commands import (
+from tests.lab.durable import durable_create, file_id
+from tests.lab.file_requests import (
     ALL,
     FileId,
     lease_context,
@@ -47,8 +47,7 @@ from tests.smb3server.commands.test_file_commands import (
     status_of,
     write,
 )
-from tests.smb3server.dispatch.test_dispatcher import drive
-from tests.smb3server.state.test_replay import durable_create, file_id
+from tests.lab.wire_client import Client, Harness, Reply, drive, ioctl_body
 
 BATCH = int(OplockLevel.BATCH)
 EXCLUSIVE, UNLOCK = 0x2, 0x4

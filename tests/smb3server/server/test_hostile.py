@@ -16,7 +16,7 @@ import spnego
 
 from smb3server.commands import query_directory
 from smb3server.files.wildcards import compile_expression
-from smb3server.net.tcp import HIGH_WATER_UNTRUSTED
+from smb3server.net.tcp import HIGH_WATER_UNAUTHENTICATED
 from smb3server.settings.server import Settings
 from smb3server.state.objects import Connection, Session
 from smb3server.wire.header import HEADER_SIZE, Command, HeaderFlags
@@ -31,10 +31,11 @@ from tests.lab.wire_client import (
     context,
     contexts_for,
     create_body,
+    drive,
     ioctl_body,
     negotiate_body,
+    setup_body,
 )
-from tests.smb3server.dispatch.test_dispatcher import drive
 
 Test = Callable[[Harness], Awaitable[None]]
 
@@ -42,10 +43,6 @@ Test = Callable[[Harness], Awaitable[None]]
 def file_id_of(reply: Reply) -> bytes:
     assert reply.status == 0
     return reply.body[64:80]
-
-
-def setup_body(token: bytes, flags: int = 0) -> bytes:
-    return struct.pack("<HBBIIHHQ", 25, flags, 1, 1, 0, 88, len(token), 0) + (token or b"\0")
 
 
 # What strangers can make the server hold
@@ -101,12 +98,12 @@ def test_a_stranger_that_does_not_read_is_not_read_from() -> None:
                     sent += 1
                     if sent % 64 == 0:
                         await client.writer.drain()
-                        if transport.pending_send_bytes > HIGH_WATER_UNTRUSTED:
+                        if transport.pending_send_bytes > HIGH_WATER_UNAUTHENTICATED:
                             await asyncio.sleep(0.05)
                             break
         except TimeoutError:
             pass
-        assert transport.pending_send_bytes < 2 * HIGH_WATER_UNTRUSTED
+        assert transport.pending_send_bytes < 2 * HIGH_WATER_UNAUTHENTICATED
         client.writer.transport.abort()
 
     drive(test)

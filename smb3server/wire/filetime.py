@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import errno
-
 EPOCH = 116444736000000000
 """1970-01-01 as a FILETIME."""
 
 
 def from_ns(nanoseconds: int) -> int:
+    """Return the FILETIME of a POSIX time in nanoseconds."""
     return EPOCH + nanoseconds // 100
 
 
 def to_ns(filetime: int) -> int:
+    """Return the POSIX time of a FILETIME in nanoseconds."""
     return (filetime - EPOCH) * 100
-
-
-def check(*filetimes: int | None) -> None:
-    """EINVAL for what is no FILETIME: those are below 2^63 (MS-FSCC 2.1.1)."""
-    for filetime in filetimes:
-        if filetime is not None and not 0 <= filetime < 1 << 63:
-            raise OSError(errno.EINVAL, "time out of range")

@@ -1,33 +1,12 @@
-"""FILE_ATTRIBUTE_* (MS-FSCC 2.6) and reparse tags (MS-FSCC 2.1.2.1) that backends deal in."""
+"""Extended attributes of a file (MS-FSCC 2.4.16): their names, their sizes and how changes are merged."""
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Iterable, Sequence
 
-READONLY = 0x1
-HIDDEN = 0x2
-SYSTEM = 0x4
-DIRECTORY = 0x10
-ARCHIVE = 0x20
-NORMAL = 0x80
-TEMPORARY = 0x100
-SPARSE = 0x200
-REPARSE_POINT = 0x400
-COMPRESSED = 0x800
-OFFLINE = 0x1000
-NOT_INDEXED = 0x2000
-
-SETTABLE = READONLY | HIDDEN | SYSTEM | ARCHIVE | TEMPORARY | SPARSE | OFFLINE | NOT_INDEXED
-DIRECTORY_SETTABLE = SETTABLE & ~(TEMPORARY | SPARSE)
-
-TAG_SYMLINK = 0xA000000C
-
 MAX_EA_BYTES = 65536
 """All EAs of a file as FILE_FULL_EA_INFORMATION counts them (MS-FSCC 2.4.12)."""
-MAX_DESCRIPTOR_BYTES = 65536
-MAX_REPARSE_BYTES = 16384
-"""MAXIMUM_REPARSE_DATA_BUFFER_SIZE, header included (MS-FSCC 2.1.2)."""
 
 
 def ea_cost(name: bytes, value: bytes) -> int:
