@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from smb3server.state.ceilings import Usage
     from smb3server.state.durable import Durability
     from smb3server.state.share import Share
-    from smb3server.wire.file_id import FileId
     from smbdirect.message_transport import MessageTransport
     from smbdirect.unauthenticated import UnauthenticatedPeer
 
