@@ -15,8 +15,8 @@ from smb3server.auth.users import Account, nt_hash
 from smb3server.backends.base import User
 from smb3server.backends.local.backend import LocalBackend
 from smb3server.state.share import Share
+from tests.lab.rights import Actor
 from tests.lab.wire_client import running
-from tests.smb3server.access.test_rights import Actor
 
 IDS = IdMap()
 ALICE, BOB = User(54321, 54321, (54323,)), User(54322, 54322)

@@ -20,8 +20,8 @@ from smb3server.state.share import Share
 from smb3server.wire.create import Access
 from smb3server.wire.header import Command
 from smb3server.wire.status import NtStatus
+from tests.lab.file_requests import FileId, opened, status_of
 from tests.lab.wire_client import Client, running
-from tests.smb3server.commands.test_file_commands import FileId, opened, status_of
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="acting as other users needs root")
 IDS = IdMap()

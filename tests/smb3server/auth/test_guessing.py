@@ -14,8 +14,7 @@ from smb3server.auth.guessing import FIRST_DELAY, HALF_LIFE, MAX_ENTRIES, MAX_ST
 from smb3server.auth.users import Account, UserDatabase, nt_hash
 from smb3server.settings.server import Settings
 from smb3server.wire.status import NtStatus, StatusError
-from tests.lab.wire_client import Harness
-from tests.smb3server.dispatch.test_dispatcher import drive
+from tests.lab.wire_client import Harness, drive
 from tools.failover import logon
 
 HERE, THERE = "192.0.2.1", "198.51.100.1"

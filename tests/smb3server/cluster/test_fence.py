@@ -17,7 +17,7 @@ from smb3server.state.share import Share
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions
 from smbdirect.errors import ConnectionLost
 from smbdirect.providers.iwarp import IwarpProvider
-from tests.smb3server.commands.test_rdma_writes import ask_write_by_rdma
+from tests.lab.rdma_writes import ask_write_by_rdma
 from tools.support import own_user
 
 

@@ -12,8 +12,7 @@ from smb3server.settings.server import Settings
 from smb3server.wire.header import Command, HeaderFlags
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.status import NtStatus
-from tests.lab.wire_client import ECHO, Client, Harness, context, contexts_for, ioctl_body, negotiate_body
-from tests.smb3server.dispatch.test_dispatcher import drive
+from tests.lab.wire_client import ECHO, Client, Harness, context, contexts_for, drive, ioctl_body, negotiate_body
 
 Test = Callable[[Harness], Awaitable[None]]
 

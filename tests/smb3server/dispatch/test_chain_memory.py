@@ -14,7 +14,7 @@ from smb3server.client.files import READ_WRITE
 from smb3server.wire import read_write
 from smb3server.wire.create import CreateDisposition
 from smb3server.wire.header import HEADER, HEADER_SIZE, Command, Header
-from tests.smb3server.service.test_service import configured, port_of, running
+from tests.lab.services import configured, port_of, running
 
 MARK = 4 << 20
 """Bytes of unsent answers that a chain may leave behind, but for its last one."""

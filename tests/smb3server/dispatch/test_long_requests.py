@@ -27,7 +27,7 @@ from smb3server.wire.create_contexts import ALLOCATION_SIZE, EA_BUFFER, RawConte
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.status import NtStatus
-from tests.smb3server.service.test_service import configured, port_of, running
+from tests.lab.services import configured, port_of, running
 
 FULL_EA = FileInfoClass.FULL_EA
 LARGE = 3 * release.LARGE

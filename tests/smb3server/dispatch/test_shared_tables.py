@@ -22,7 +22,7 @@ from smb3server.wire.create import CreateDisposition
 from smb3server.wire.create_contexts import APP_INSTANCE_ID, RawContext
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.status import NtStatus
-from tests.smb3server.service.test_service import configured, port_of, running
+from tests.lab.services import configured, port_of, running
 
 FOLDER_TO_RENAME = 0x110080
 LOADED = (lsarpc, samr, srvsvc)

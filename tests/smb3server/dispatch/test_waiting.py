@@ -33,8 +33,8 @@ from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.header import Command, HeaderFlags
 from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.status import NtStatus
-from tests.lab.wire_client import Client, Harness, Reply, ioctl_body
-from tests.smb3server.commands.test_file_commands import (
+from tests.lab.durable import durable_create, file_id
+from tests.lab.file_requests import (
     ALL,
     FileId,
     lease_context,
@@ -46,8 +46,7 @@ from tests.smb3server.commands.test_file_commands import (
     status_of,
     write,
 )
-from tests.smb3server.dispatch.test_dispatcher import drive
-from tests.smb3server.state.test_replay import durable_create, file_id
+from tests.lab.wire_client import Client, Harness, Reply, drive, ioctl_body
 
 BATCH = int(OplockLevel.BATCH)
 EXCLUSIVE, UNLOCK = 0x2, 0x4

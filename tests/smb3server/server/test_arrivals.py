@@ -13,8 +13,7 @@ from smb3server.net import listener, tcp
 from smb3server.state.share import Share
 from smb3server.wire.header import Command, HeaderFlags
 from smb3server.wire.status import NtStatus, StatusError
-from tests.lab.wire_client import Client, Harness
-from tests.smb3server.dispatch.test_dispatcher import drive
+from tests.lab.wire_client import Client, Harness, drive
 
 CROWD = 300
 

@@ -31,10 +31,11 @@ from tests.lab.wire_client import (
     context,
     contexts_for,
     create_body,
+    drive,
     ioctl_body,
     negotiate_body,
+    setup_body,
 )
-from tests.smb3server.dispatch.test_dispatcher import drive
 
 Test = Callable[[Harness], Awaitable[None]]
 
@@ -42,10 +43,6 @@ Test = Callable[[Harness], Awaitable[None]]
 def file_id_of(reply: Reply) -> bytes:
     assert reply.status == 0
     return reply.body[64:80]
-
-
-def setup_body(token: bytes, flags: int = 0) -> bytes:
-    return struct.pack("<HBBIIHHQ", 25, flags, 1, 1, 0, 88, len(token), 0) + (token or b"\0")
 
 
 # What strangers can make the server hold

@@ -23,9 +23,7 @@ from smb3server.wire.status import NtStatus
 from smbdirect.providers.iwarp.provider import IwarpProvider
 from smbdirect.transport.pool import BufferPool
 from smbdirect.unauthenticated import UnauthenticatedPeer, UnauthenticatedPeers, source_of
-from tests.lab.wire_client import Harness
-from tests.smb3server.dispatch.test_dispatcher import drive
-from tests.smb3server.server.test_hostile import setup_body
+from tests.lab.wire_client import Harness, drive, setup_body
 
 
 class Clock:

@@ -30,7 +30,7 @@ from smb3server.wire.create_contexts import (
 from smb3server.wire.lock import LockElement, LockFlags
 from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.status import NtStatus, StatusError
-from tests.smb3server.service.test_service import configured, port_of, running
+from tests.lab.services import configured, port_of, running
 
 LIMIT = 200
 

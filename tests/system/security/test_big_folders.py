@@ -22,7 +22,7 @@ from smb3server.process.long_work import LongWork
 from smb3server.wire.create import CreateDisposition
 from smb3server.wire.status import NtStatus
 from smbdirect.errors import ConnectionLost
-from tests.smb3server.service.test_service import configured, port_of, running
+from tests.lab.services import configured, port_of, running
 
 MANY = 30_000
 
