@@ -45,8 +45,8 @@ def run(folder: Path, test: Callable[[Actor, Actor, LocalBackend], Awaitable[Non
             try:
                 await test(actors[0], actors[1], backend)
             finally:
-                for entry in list(harness.server.global_open_table.values()):
-                    entry.close()
+                for entry in list(harness.server.opens.by_id.values()):
+                    harness.server.opens.close(entry)
                 backend.close()
 
     asyncio.run(body())

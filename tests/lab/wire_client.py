@@ -315,8 +315,8 @@ def drive(test: Callable[[Harness], Awaitable[None]], settings: Settings | None 
                 client.writer.close()
             await harness.settled()
             server = harness.server
-            assert not server.global_session_table
-            assert not server.global_open_table
+            assert not server.sessions.by_id
+            assert not server.opens.by_id
             assert len(server.file_table) == 0
             assert server.buffers.lent == 0
 

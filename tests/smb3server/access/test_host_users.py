@@ -49,8 +49,8 @@ def run(tmp_path: Path, test: Callable[[Client, Client], Awaitable[None]], force
                 assert (await client.tree_connect("disk")).status == 0
                 clients.append(client)
             await test(*clients)
-            for entry in list(harness.server.global_open_table.values()):
-                entry.close()
+            for entry in list(harness.server.opens.by_id.values()):
+                harness.server.opens.close(entry)
             backend.close()
 
     asyncio.run(body())

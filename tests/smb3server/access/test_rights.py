@@ -82,8 +82,8 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
                 for name, share in (("u", "disk"), ("somebody", "public"), ("u", "frozen"))
             ]
             yield World(runner, backend, root, *clients, itertools.count())
-            for entry in list(server.global_open_table.values()):
-                entry.close()
+            for entry in list(server.opens.by_id.values()):
+                server.opens.close(entry)
         finally:
             runner.run(manager.__aexit__(None, None, None))
             backend.close()

@@ -264,7 +264,7 @@ def test_who_leaves_while_it_waits_leaves_nothing() -> None:
         assert not waiting.done()
         client.writer.close()
         await harness.settled()
-        assert not harness.server.global_session_table
+        assert not harness.server.sessions.by_id
         waiting.cancel()
 
     drive(test)

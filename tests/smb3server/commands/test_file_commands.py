@@ -305,7 +305,7 @@ def test_durable_open_survives_its_connection() -> None:
         await write(client, file, b"data")
         client.writer.close()
         await harness.settled()
-        assert len(harness.server.global_open_table) == 1
+        assert len(harness.server.opens.by_id) == 1
         again = await second(harness)
 
         def reconnect(create_guid: bytes) -> bytes:
@@ -336,7 +336,7 @@ def test_disconnected_durable_open_gives_way() -> None:
         other = await second(harness)
         async with asyncio.timeout(5):
             _, file, _ = await opened(other, "f", desired_access=ALL)
-        assert len(harness.server.global_open_table) == 1
+        assert len(harness.server.opens.by_id) == 1
         await close(other, file)
 
     run(test)

@@ -120,11 +120,11 @@ def test_a_chain_waits_until_its_answers_are_taken(tmp_path: Path, end: str) -> 
 
 def tree_connection(service: object, tree: Tree) -> list[object]:
     server = service.server  # type: ignore[attr-defined]
-    return list(server.global_session_table[tree.session.session_id].channel_list)
+    return list(server.sessions.by_id[tree.session.session_id].channel_list)
 
 
 def tree_opens(service: object) -> dict[int, object]:
-    table: dict[int, object] = service.server.global_open_table  # type: ignore[attr-defined]
+    table: dict[int, object] = service.server.opens.by_id  # type: ignore[attr-defined]
     return table
 
 

@@ -240,8 +240,8 @@ async def _on_disk(folder: Path, test: Callable[[Harness, Client], Awaitable[Non
         client = await harness.connect()
         await client.login(share="disk")
         await test(harness, client)
-        for entry in list(harness.server.global_open_table.values()):
-            entry.close()
+        for entry in list(harness.server.opens.by_id.values()):
+            harness.server.opens.close(entry)
         backend.close()
 
 

@@ -194,7 +194,7 @@ def test_anonymous_users_only_where_allowed(tmp_path: Path) -> None:
         config = configured(tmp_path, "--listen", "127.0.0.1")
         async with running(config) as service, client_of(service) as client:
             assert await refused(lambda: anonymous(client)) == NtStatus.LOGON_FAILURE
-            assert not service.server.global_session_table
+            assert not service.server.sessions.by_id
         config = configured(tmp_path, "--listen", "127.0.0.1", text=GUESTS.replace("guest", "anonymous", 1))
         async with running(config) as service, client_of(service) as client:
             session = await anonymous(client)
@@ -216,7 +216,7 @@ def test_a_session_expires_and_lives_on_when_it_authenticates_again(tmp_path: Pa
             first, second = [
                 await tree.create(name, READ_WRITE, CreateDisposition.CREATE) for name in ("first", "second")
             ]
-            known = service.server.global_session_table[session.session_id]
+            known = service.server.sessions.by_id[session.session_id]
             known.expiration_time = time.monotonic() - 1
             expired = NtStatus.NETWORK_SESSION_EXPIRED
             assert await refused(lambda: tree.write(first, 0, b"late")) == expired
@@ -241,7 +241,7 @@ def test_a_session_expires_and_lives_on_when_it_authenticates_again(tmp_path: Pa
             assert await tree.write(first, 0, b"content") == 7
             assert known.expiration_time is None
             await session.log_off()
-            assert not service.server.global_open_table
+            assert not service.server.opens.by_id
 
     asyncio.run(test())
 

@@ -29,8 +29,8 @@ def test_sessions() -> None:
         first = client.session_id
         client.sign, client.session_id = False, 0
         assert (await client.session_setup()).status == REFUSED
-        assert first in harness.server.global_session_table
-        assert len(harness.server.global_session_table) == 1
+        assert first in harness.server.sessions.by_id
+        assert len(harness.server.sessions.by_id) == 1
 
     drive(test, Settings(max_sessions=1))
 

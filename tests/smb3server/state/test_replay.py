@@ -44,7 +44,7 @@ def test_create_is_replayable_until_the_open_is_used() -> None:
             assert (await create(client, REPLAY, oplock=0)).body[2] == 0
             assert (await create(client, REPLAY)).body[2] == BATCH
             assert (await client.call(Command.QUERY_INFO, query_body(first))).status == 0
-            entry = next(iter(harness.server.global_open_table.values()))
+            entry = next(iter(harness.server.opens.by_id.values()))
             assert entry.replayable is None
             await client.call(Command.CLOSE, struct.pack("<HHI16s", 24, 0, 0, first))
             assert file_id(await create(client, REPLAY)) != first
@@ -142,7 +142,7 @@ def test_a_replay_waits_for_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -
             flushed = await client.receive()
             assert (flushed.header.message_id, flushed.status) == (flushing, 0)
             assert (await client.call(Command.WRITE, write_body(opened), status=2, flags=REPLAY)).status == 0
-            entry = next(iter(harness.server.global_open_table.values()))
+            entry = next(iter(harness.server.opens.by_id.values()))
             assert (entry.outstanding_requests, entry.outstanding_pre_requests) == (0, 0)
 
     try:

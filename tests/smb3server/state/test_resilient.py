@@ -53,7 +53,7 @@ def test_resilient_open_times_out() -> None:
         client.writer.close()
         await harness.settled()
         async with asyncio.timeout(5):
-            while harness.server.global_open_table:
+            while harness.server.opens.by_id:
                 await asyncio.sleep(0.001)
 
     run(test)

@@ -74,8 +74,8 @@ def test_stops_at_links(dialect: int, local: bool, tmp_path: Path) -> None:
             check(await create("dir\\a\\b"), dialect, "\\a\\b")
             assert (await create("file", create_disposition=1, create_options=REPARSE)).status == 0
             assert (await create("none\\a", create_disposition=1)).status == NtStatus.OBJECT_PATH_NOT_FOUND
-            for entry in list(harness.server.global_open_table.values()):
-                entry.close()
+            for entry in list(harness.server.opens.by_id.values()):
+                harness.server.opens.close(entry)
             backend.close()
 
     asyncio.run(body())
