@@ -172,8 +172,8 @@ class Request:
         return self.message[64:]
 
     def pend(self, interim: Interim = Interim.DELAYED, on_cancel: Callable[[], None] | None = None) -> Pending:
-        """Make this request asynchronous. To be called by its handler, which returns the result; what completes it before
-        that is held back until the handler has returned."""
+        """Make this request asynchronous. Its handler calls this and returns the result. What completes the request
+        before the handler has returned is held back until then."""
         self.pending = Pending(self, self.host.finish, interim, on_cancel)
         return self.pending
 
