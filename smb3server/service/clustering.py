@@ -9,6 +9,7 @@ from typing import Any
 from smb3server.cluster import tickle
 from smb3server.cluster.cluster import Cluster
 from smb3server.cluster.witness_source import WitnessSource
+from smb3server.persistence.journal import Persistence
 from smb3server.persistence.open_store import open_store
 from smb3server.persistence.sealed_store import SealedStore
 from smb3server.server.server import Server
@@ -21,7 +22,7 @@ log = logging.getLogger(__name__)
 class ClusterNode:
     """``start`` it once the server listens; ``stop`` it before the server, and ``close`` its store last."""
 
-    def __init__(self, server: Server, config: ClusterConfig) -> None:
+    def __init__(self, server: Server, persistence: Persistence, config: ClusterConfig) -> None:
         self._server = server
         self._config = config
         self._cannot_tickle = tickle.why_not()
@@ -33,7 +34,7 @@ class ClusterNode:
         for warning in self.warnings:
             log.warning("%s", warning)
         self._store: SealedStore = open_store(config.url, config.name, config.access)
-        self.cluster = Cluster(server, self._store, config, self._describe, self._store.refused)
+        self.cluster = Cluster(server, persistence, self._store, config, self._describe, self._store.refused)
         self.events = WitnessSource(self.cluster, server)
 
     def _describe(self) -> dict[str, Any]:

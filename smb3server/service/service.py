@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from smb3server.auth.acceptor import kerberos_available, keytab_realms
 from smb3server.auth.users import UserDatabase
+from smb3server.commands import load
 from smb3server.config.checks import check_address
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config
@@ -50,7 +51,10 @@ class Service:
         users = UserDatabase()
         for account in config.accounts:
             users.add(account)
+        load()
         server = self.server = Server(config.settings, users)
+        self.persistence: Persistence | None = None
+        """Stores persistent opens; None where there are none."""
         reception = Reception(
             server.accept, config.settings.hosts.admits, server.buffers, server.silent_peers, server.unauthenticated
         )
@@ -128,7 +132,7 @@ class Service:
             # Unauthenticated peers must not take the descriptors that users' connections need.
             for table in (self.server.silent_peers, self.server.unauthenticated):
                 table.limit = min(table.limit, max(spare // 4, 16))
-            self.server.max_opens = (soft - spare) // DESCRIPTORS_PER_OPEN
+            self.server.opens.limit = (soft - spare) // DESCRIPTORS_PER_OPEN
 
     def _open_state(self) -> None:
         """ServerGuid stays the same over restarts where there is a place to keep it. [MS-SMB2 3.3.1.5]"""
@@ -155,11 +159,9 @@ class Service:
         if not wanted or self._state is None:
             return
         self._store = await self._state.open_store()
-        self.server.persistence = Persistence()
         domain = Domain(self._store, "")
         shares = [share for name, share in self.server.share_list.items() if name in wanted]
-        for share in shares:
-            share.domain = domain
+        self._keep_opens().serve(domain, shares)
         try:
             count = await restore(self.server, domain, shares)
         except StoreError as error:
@@ -167,13 +169,19 @@ class Service:
         if count:
             log.info("%d persistent opens restored", count)
 
+    def _keep_opens(self) -> Persistence:
+        """Return what stores persistent opens, which the server uses from now on."""
+        if self.persistence is None:
+            self.persistence = self.server.opens.persistence = Persistence()
+        return self.persistence
+
     def _join_cluster(self) -> None:
         try:
             # aiohttp is an extra; a server without a cluster starts faster without all this.
             from smb3server.service.clustering import ClusterNode
         except ImportError as error:
             raise ConfigError(f"--cluster needs {error.name}: install smb3server[cluster]") from error
-        self.cluster = ClusterNode(self.server, self.config.cluster)
+        self.cluster = ClusterNode(self.server, self._keep_opens(), self.config.cluster)
         self.notes += self.cluster.warnings
 
     def _fabrics_changed(self) -> None:
@@ -236,9 +244,9 @@ class Service:
         # Not a node any more: what is left to say is said.
         self.server.fence = None
         await self.server.shutdown()
-        if self.server.persistence is not None:
-            await self.server.persistence.drain()
-            self.server.persistence.close()
+        if self.persistence is not None:
+            await self.persistence.drain()
+            self.persistence.close()
         if self._store is not None:
             await self._store.close()
         if self.cluster is not None:
