@@ -71,6 +71,13 @@ def test_a_rule_binds_what_is_lower_too(tmp_path: Path) -> None:
     assert wrong(tmp_path, ("smb3server.wire.header", "import timeit_like")) == []
 
 
+def test_no_module_imports_a_test_module(tmp_path: Path) -> None:
+    said = wrong(tmp_path, ("smb3server.wire.test_a", ""), ("smb3server.state.b", "from ..wire.test_a import harness"))
+    assert said == [
+        "smb3server.state.b imports smb3server.wire.test_a.harness: test modules share what is in tests.lab"
+    ]
+
+
 def test_a_module_without_a_room_is_found(tmp_path: Path) -> None:
     assert wrong(tmp_path, ("smb3server.new", "import os")) == [
         "smb3server.new is in no room of tools/check_layers/rooms.py"

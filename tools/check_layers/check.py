@@ -45,6 +45,8 @@ def _check_module(
     for entry in module.imports:
         where = f"{module.path}:{entry.line}: {module.name} imports {entry.name}"
         yield from (f"{where}: {rule.reason}" for rule in bound if _is_forbidden(entry, rule))
+        if entry.module.rpartition(".")[2].startswith("test_"):
+            yield f"{where}: test modules share what is in tests.lab"
         there = room_of(entry.module, rooms) if entry.module else None
         if there is not None and there > place and (module.name, entry.module) not in pending:
             yield f"{where}: {rooms[there]} is above {rooms[place]}"
