@@ -5,14 +5,18 @@ The two commands parse and check with ``remote_buffers``; whether the connection
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from smb3server.dispatch.request import Request, Response
+from smb3server.dispatch.errno_status import as_status_error
+from smb3server.dispatch.request import Pending, Request, Response
 from smb3server.wire.read_write import Channel, ReadRequest, WriteRequest, descriptors
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.message_transport import RdmaOperations, RemoteBuffer
+
+log = logging.getLogger(__name__)
 
 DIALECT_3_0 = 0x0300
 DIALECT_3_0_2 = 0x0302
@@ -37,6 +41,21 @@ class RemoteMemory(NamedTuple):
         return Response([ERROR_BODY], status=error.status, invalidate=self.invalidate)
 
 
+def fail(pending: Pending, error: Exception, remote: RemoteMemory | None) -> None:
+    """End a READ or WRITE that pends, whatever went wrong: nobody above would answer it."""
+    if isinstance(error, StatusError):
+        failure = error
+    elif isinstance(error, OSError):
+        failure = as_status_error(error)
+    else:
+        log.error("READ or WRITE failed", exc_info=error)
+        failure = StatusError(NtStatus.INTERNAL_ERROR)
+    if remote is None:
+        pending.fail(failure)
+    else:
+        pending.complete(remote.failure(failure))
+
+
 def remote_buffers(request: Request, record: ReadRequest | WriteRequest, length: int) -> RemoteMemory | None:
     """None for data in the message. MS-SMB2 3.3.5.12, 3.3.5.13: Channel counts from dialect 3.0 on; an unknown value,
     one that needs RDMA on a connection without, or descriptors that are malformed, leave the address space or cover
@@ -57,8 +76,11 @@ def remote_buffers(request: Request, record: ReadRequest | WriteRequest, length:
     if request.encrypted or (session is not None and session.encrypt_data) or (tree is not None and tree.encrypt_data):
         raise StatusError(NtStatus.INVALID_PARAMETER)
     buffers = descriptors(message, record.channel_info_offset, record.channel_info_length)
-    if sum(buffer.length for buffer in buffers) < length:
-        raise StatusError(NtStatus.INVALID_PARAMETER)
-    if any(buffer.offset + buffer.length > ADDRESS_SPACE for buffer in buffers):
+    covered = 0
+    for buffer in buffers:
+        if buffer.offset + buffer.length > ADDRESS_SPACE:
+            raise StatusError(NtStatus.INVALID_PARAMETER)
+        covered += buffer.length
+    if covered < length:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     return RemoteMemory(rdma, buffers, buffers[0].token if invalidate else None)
