@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from smb3server.commands.fsctl import pipe_turns
 from smb3server.dispatch.data_channel import RemoteMemory, fail, remote_buffers
-from smb3server.dispatch.errno_status import as_status_error
 from smb3server.dispatch.lookup import find_open
 from smb3server.dispatch.read_size import fits_message
 from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
@@ -54,10 +53,8 @@ def read(request: TreeRequest) -> Response | Pending:
         return reading.run()
     try:
         return reading.run()
-    except StatusError as error:
-        return remote.failure(error)
-    except OSError as error:
-        return remote.failure(as_status_error(error))
+    except Exception as error:
+        return remote.failure(request, error)
 
 
 def _read_pipe(opened: Open, body: ReadRequest) -> Response:

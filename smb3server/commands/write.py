@@ -5,7 +5,6 @@ from __future__ import annotations
 from smb3server.access import required
 from smb3server.commands.fsctl import pipe_turns
 from smb3server.dispatch.data_channel import RemoteMemory, fail, remote_buffers
-from smb3server.dispatch.errno_status import as_status_error
 from smb3server.dispatch.lookup import find_open
 from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
 from smb3server.dispatch.stable_storage import start_flush
@@ -52,10 +51,8 @@ def write(request: TreeRequest) -> Response | Pending:
         return _store(request, body, opened, data)
     try:
         return _write_from_peer(request, body, remote)
-    except StatusError as error:
-        return remote.failure(error)
-    except OSError as error:
-        return remote.failure(as_status_error(error))
+    except Exception as error:
+        return remote.failure(request, error)
 
 
 def _write_pipe(request: TreeRequest, opened: Open, data: memoryview) -> Response | Pending:
@@ -105,7 +102,9 @@ def _store(
     if not (body.flags & _THROUGH or opened.create_options & _OPTION_THROUGH or opened.write_through):
         return response
     pending = request.pending or request.pend(Interim.DELAYED)
-    start_flush(opened, lambda error: pending.complete(response) if error is None else fail(pending, error, remote))
+    start_flush(
+        request, opened, lambda error: pending.complete(response) if error is None else fail(pending, error, remote)
+    )
     return pending
 
 

@@ -24,7 +24,7 @@ from smb3server.process import output
 from smb3server.process.state_lock import StateLock
 from smb3server.service.service import Service
 from smbdirect.errors import ProviderError
-from tests.smb3server.service.test_service import configured, running
+from tests.lab.services import configured, running
 from tools.support import own_user
 from witness.cluster import ClientMove, IpChange, ResourceChanged, ServiceMove, ShareMove
 from witness.ndr import AddressInfo
@@ -155,7 +155,7 @@ def test_whoever_reads_the_output_may_stop(command: list[str]) -> None:
 def test_every_command_that_prints_does_so_by_the_same_helper() -> None:
     """A ``main`` of a module that is run with ``-m`` is called by ``output.run``, or through the command's."""
     plain = {
-        "tools/check_layers.py",
+        "tools/check_layers/__main__.py",
         "tools/flaky/__main__.py",
         "tools/kernel_lab/holder.py",
         "tools/support/innocent.py",
