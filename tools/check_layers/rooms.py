@@ -93,6 +93,5 @@ PENDING: tuple[tuple[str, str], ...] = (
     ("smb3server.state.last_close", "smb3server.state.objects"),
     ("smb3server.state.objects", "smb3server.state.replay"),
     ("smb3server.state.replay", "smb3server.dispatch.request"),
-    ("smbdirect.providers.roce.endpoint", "smbdirect.providers.roce.provider"),
 )
 """Imports (importer, imported) that are still to go; one that is gone has to go from here, too."""
