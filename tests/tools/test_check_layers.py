@@ -101,7 +101,7 @@ def test_rooms_and_rules_that_name_nothing_are_found(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True)
         path.touch()
     rule = Rule(("smb3server.wire",), ("smb3server.gone", "time"), "")
-    assert check(tmp_path, ROOMS, (rule,), ()) == [
+    assert check(tmp_path, ROOMS, (rule,)) == [
         "rooms: there is no smbdirect.codec",
         "rooms: there is no smb3server.gone",
     ]
