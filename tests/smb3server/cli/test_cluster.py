@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import io
 import json
 import signal
 from collections.abc import Iterator
@@ -15,7 +13,7 @@ from smb3server.cli.cluster import main
 from smb3server.persistence import etcd as etcd_module
 from smb3server.wire.create import ShareAccess
 from tests.lab.etcd import Etcd
-from tests.lab.nodes import Node, admin, client
+from tests.lab.nodes import Node, admin, asked, client
 from tools.support import own_user
 from tools.support.ports import free_port
 
@@ -42,13 +40,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Etcd, di
         for node in nodes.values():
             node.kill()
         etcd.stop()
-
-
-def asked(url: str, *arguments: str) -> tuple[int, str, str]:
-    """Status, output and errors of the command, in this process: starting one takes longer than what it does."""
-    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as errors:
-        status = main(("--cluster", url, *arguments))
-    return status, out.getvalue(), errors.getvalue()
 
 
 def said(etcd: Etcd, *arguments: str) -> str:
