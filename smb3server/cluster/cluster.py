@@ -311,7 +311,10 @@ class Cluster:
         return order
 
     def patience(self, config: ServiceConfig, order: list[str]) -> float:
-        """Return the seconds for which this node leaves a free service to others. ``order``: candidates, best first."""
+        """Return the seconds for which this node leaves a free service to others.
+
+        ``order``: the candidates, best first.
+        """
         if self.node not in order:
             return float("inf")
         patience = order.index(self.node) * SUCCESSION_DELAY
