@@ -226,7 +226,7 @@ def test_the_symlinks_option_can_be_set(tmp_path: Path) -> None:
 
 def test_documents_for_operators_name_no_source_for_settings() -> None:
     """Keys stand in configuration.md, each once in its table."""
-    for path in (ROOT / "docs").glob("*.md"):
+    for path in set((ROOT / "docs").glob("*.md")) - {ROOT / "docs" / "architecture.md"}:
         text = path.read_text()
         assert "smb3server/settings/server.py" not in text, path
         assert "smb3server/config/reader.py" not in text, path
