@@ -83,6 +83,3 @@ RULES = (
     Rule(INSTALLED, ("scapy",), "scapy is GPL-2.0: tests and tools only, never the installed runtime"),
     Rule(INSTALLED, ("pytest", "hypothesis", "smbprotocol"), "development dependencies are not there at run time"),
 )
-
-PENDING: tuple[tuple[str, str], ...] = (("smbdirect.providers.roce.endpoint", "smbdirect.providers.roce.provider"),)
-"""Imports (importer, imported) that are still to go; one that is gone has to go from here, too."""

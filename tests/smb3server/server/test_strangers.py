@@ -25,6 +25,8 @@ from smbdirect.transport.pool import BufferPool
 from smbdirect.unauthenticated import UnauthenticatedPeer, UnauthenticatedPeers, source_of
 from tests.lab.wire_client import Harness, drive, setup_body
 
+LONGEST_TURN = 0.1
+
 
 class Clock:
     def __init__(self) -> None:
