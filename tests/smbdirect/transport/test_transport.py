@@ -672,3 +672,29 @@ def test_messages_wait_for_start() -> None:
         await listener.close()
 
     asyncio.run(main())
+
+
+def test_messages_that_could_not_be_registered_are_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(near: End, far: End) -> None:
+        cache = near.transport.rdma.cache
+        gathered = cache.gathered
+        left = [3]
+
+        def refusing(segments: Any, length: int) -> Any:
+            left[0] -= 1
+            if left[0] < 0:
+                raise ProviderError("no more memory")
+            return gathered(segments, length)
+
+        monkeypatch.setattr(cache, "gathered", refusing)
+        sent: list[int] = []
+        near.transport._work.corked = True
+        for number in range(6):
+            near.transport.send([pattern(100)], on_sent=lambda number=number: sent.append(number))
+        near.transport._work.corked = False
+        near.transport.send([pattern(100)], on_sent=lambda: sent.append(6))
+        assert isinstance(await near.end(), ProviderError)
+        assert sent == list(range(7))
+        assert near.transport.pending_send_bytes == 0
+
+    run(scenario, FABRICS["registering"]())
