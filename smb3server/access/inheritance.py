@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from smb3server.access.check import Token, map_generic
+from smb3server.access.check import Token
 from smb3server.access.descriptor import (
     CREATOR_GROUP,
     CREATOR_OWNER,
@@ -13,6 +13,7 @@ from smb3server.access.descriptor import (
     SecurityDescriptor,
     Sid,
 )
+from smb3server.access.masks import map_generic
 
 _INHERITABLE = int(AceFlag.OBJECT_INHERIT | AceFlag.CONTAINER_INHERIT)
 _INHERITANCE = _INHERITABLE | int(AceFlag.NO_PROPAGATE_INHERIT | AceFlag.INHERIT_ONLY)

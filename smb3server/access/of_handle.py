@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from smb3server.access import decide, tokens
 from smb3server.access.caller import Caller
-from smb3server.access.check import map_generic
 from smb3server.access.descriptor import AceFlag, AceType, Acl, Control, SecurityDescriptor, Sid, unpack
+from smb3server.access.masks import map_generic
 from smb3server.access.posix import IdMap, to_mode, to_posix_acl
 from smb3server.backends.base import Kind, User
 from smb3server.wire.query_info import SecurityInformation

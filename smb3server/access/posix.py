@@ -27,16 +27,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
-from smb3server.access.check import (
-    FILE_ALL_ACCESS,
-    FILE_GENERIC_EXECUTE,
-    FILE_GENERIC_READ,
-    FILE_GENERIC_WRITE,
-    Access,
-    Token,
-    granted_access,
-)
+from smb3server.access.check import Token, granted_access
 from smb3server.access.descriptor import EVERYONE, LOCAL_SYSTEM, Ace, Acl, Control, SecurityDescriptor, Sid, allow, deny
+from smb3server.access.masks import FILE_ALL_ACCESS, FILE_GENERIC_EXECUTE, FILE_GENERIC_READ, FILE_GENERIC_WRITE
+from smb3server.wire.create import Access
 
 _UNIX_AUTHORITY = 22
 _USER, _GROUP = 1, 2

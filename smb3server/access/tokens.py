@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 
-from smb3server.access.check import FILE_ALL_ACCESS, Token, granted_access
+from smb3server.access.check import Token, granted_access
 from smb3server.access.descriptor import (
     AUTHENTICATED_USERS,
     BUILTIN_GUESTS,
@@ -19,6 +19,7 @@ from smb3server.access.descriptor import (
 )
 from smb3server.access.identity import Identity
 from smb3server.access.inheritance import create_descriptor
+from smb3server.access.masks import FILE_ALL_ACCESS
 from smb3server.access.posix import OWNERS_ALONE, IdMap, default_descriptor
 from smb3server.backends.base import FileInfo, Handle, Kind, User
 

@@ -401,7 +401,7 @@ def _open_pipe(request: Request, record: CreateRequest, name: str) -> Response:
     opened.pipe = pipe
     opened.granted_access = masks.map_generic(record.desired_access) & ~int(Access.MAXIMUM_ALLOWED)
     if record.desired_access & Access.MAXIMUM_ALLOWED:
-        opened.granted_access = 0x0012019F
+        opened.granted_access = masks.FILE_GENERIC_READ | masks.FILE_GENERIC_WRITE
     opened.maximal_access = tree.maximal_access
     opened.share_access = record.share_access
     opened.path = (name,)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.access.check import FILE_ALL_ACCESS
 from smb3server.access.descriptor import EVERYONE, AceFlag, Acl, SecurityDescriptor, allow
+from smb3server.access.masks import FILE_ALL_ACCESS
 from smb3server.backends.base import Disposition, Handle, OpenRequest
 from smb3server.backends.local.backend import LocalBackend
 from smb3server.backends.local.reparse import symlink_buffer

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.access.check import FILE_ALL_ACCESS, FILE_GENERIC_READ
 from smb3server.access.descriptor import EVERYONE, Acl, Control, SecurityDescriptor, allow
+from smb3server.access.masks import FILE_ALL_ACCESS, FILE_GENERIC_READ
 from smb3server.access.posix import IdMap
 from smb3server.auth.users import Account, nt_hash
 from smb3server.backends.base import User

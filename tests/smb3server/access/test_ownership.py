@@ -12,8 +12,9 @@ import pytest
 
 from smb3server.access import of_handle as security_info
 from smb3server.access.caller import Caller
-from smb3server.access.check import FILE_ALL_ACCESS, Token
+from smb3server.access.check import Token
 from smb3server.access.descriptor import EVERYONE, Acl, SecurityDescriptor, Sid, allow, deny, unpack
+from smb3server.access.masks import FILE_ALL_ACCESS
 from smb3server.backends.base import Disposition, OpenRequest, User
 from smb3server.backends.local import file_io
 from smb3server.backends.local.backend import LocalBackend

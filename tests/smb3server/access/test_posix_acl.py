@@ -2,8 +2,8 @@
 
 import struct
 
-from smb3server.access.check import FILE_ALL_ACCESS, FILE_GENERIC_READ
 from smb3server.access.descriptor import EVERYONE, Acl, Control, SecurityDescriptor, allow, deny
+from smb3server.access.masks import FILE_ALL_ACCESS, FILE_GENERIC_READ
 from smb3server.access.posix import IdMap, default_descriptor, to_posix_acl
 
 IDS = IdMap()

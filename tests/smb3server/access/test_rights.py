@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from smb3server.access.check import FILE_ALL_ACCESS
 from smb3server.access.descriptor import (
     BUILTIN_GUESTS,
     BUILTIN_USERS,
@@ -29,6 +28,7 @@ from smb3server.access.descriptor import (
     Sid,
     allow,
 )
+from smb3server.access.masks import FILE_ALL_ACCESS
 from smb3server.access.posix import IdMap
 from smb3server.auth.users import Account, nt_hash
 from smb3server.backends.base import Backend, Disposition, Handle, Kind, OpenRequest, User
