@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from smb3server.auth.accounts import rid
+from smb3server.wire.negotiate import Dialect
 
 if TYPE_CHECKING:
     from smb3server.config.reader import Config, ShareConfig
@@ -28,7 +29,6 @@ LARGEST_MESSAGE = (1 << 24) - 1
 MESSAGE_OVERHEAD = 1 << 16
 """Bytes a message may have beside the data of a READ or WRITE: headers, transforms, other requests of its compound."""
 SMALLEST_MESSAGE = 1024
-_DIALECT_3_0 = 0x0300
 
 
 class ConfigError(Exception):
@@ -110,7 +110,7 @@ def _check_protection(config: Config) -> None:
     encrypted = "require_encryption" if settings.require_encryption else encrypted
     if encrypted and not settings.ciphers:
         raise ConfigError(f"{encrypted} needs ciphers")
-    if encrypted and settings.max_dialect < _DIALECT_3_0:
+    if encrypted and settings.max_dialect < Dialect.SMB_3_0:
         raise ConfigError(f"{encrypted} needs max_dialect 3.0 or later")
 
 

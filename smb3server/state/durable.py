@@ -17,7 +17,7 @@ from smb3server.files.caching import HANDLE, Lease, Oplock, Timer
 from smb3server.state import replay
 from smb3server.wire import create_contexts as contexts
 from smb3server.wire.header import HeaderFlags
-from smb3server.wire.negotiate import Capability
+from smb3server.wire.negotiate import Capability, Dialect
 from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.status import NtStatus, StatusError
 
@@ -177,7 +177,7 @@ def forget_ghosts(file: File | None) -> None:
 
 def check_contexts(found: dict[bytes, Any], dialect: int) -> None:
     """Which contexts may come together. Version 2 ones are unknown before dialect 3.0."""
-    if dialect < 0x0300:
+    if dialect < Dialect.SMB_3_0:
         for name in (contexts.DURABLE_REQUEST_V2, contexts.DURABLE_RECONNECT_V2):
             found.pop(name, None)
     if contexts.DURABLE_RECONNECT in found:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from smb3server.files.caching import LEVEL_STATES, Lease
 from smb3server.wire import create_contexts as contexts
 from smb3server.wire.header import Command, HeaderFlags
+from smb3server.wire.negotiate import Dialect
 from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.status import NtStatus, StatusError
 
@@ -122,7 +123,7 @@ def check_sequence(request: Request, entry: Open) -> None:
     """Called when the request's sequence is not the open's, or when it is a replay. WRITE, SET_INFO and IOCTL with an
     old sequence come from a channel that the client has given up: FILE_NOT_AVAILABLE."""
     header = request.header
-    if request.connection.dialect < 0x0300:
+    if request.connection.dialect < Dialect.SMB_3_0:
         return
     sequence = header.status & 0xFFFF
     ahead = sequence - entry.channel_sequence & 0xFFFF

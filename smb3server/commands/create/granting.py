@@ -7,6 +7,7 @@ from smb3server.files.caching import Lease
 from smb3server.files.file import File
 from smb3server.state.objects import Open
 from smb3server.wire import create_contexts as contexts
+from smb3server.wire.negotiate import Dialect
 from smb3server.wire.oplock_break import OplockLevel
 
 
@@ -35,7 +36,7 @@ def may_lease_directories(opening: Opening) -> bool:
     """From dialect 3.0 on, with version 2 contexts, where the server says so in its capabilities."""
     connection = opening.request.connection
     return (
-        connection.dialect >= 0x0300
+        connection.dialect >= Dialect.SMB_3_0
         and opening.request.server.settings.directory_leases
         and isinstance(opening.wanted_lease, contexts.LeaseV2)
     )

@@ -198,9 +198,11 @@ def _prepare(request: Request, record: CreateRequest, name: str, found: dict[byt
     wanted = decide.Wanted(desired, record.create_disposition, record.create_options)
     decide.check_share(wanted, tree.maximal_access)
     user = tree.user
-    if request.connection.dialect < 0x0210:
+    if request.connection.dialect < Dialect.SMB_2_1:
         found.pop(contexts.REQUEST_LEASE, None)
-    elif request.connection.dialect < 0x0300 and isinstance(found.get(contexts.REQUEST_LEASE), contexts.LeaseV2):
+    elif request.connection.dialect < Dialect.SMB_3_0 and isinstance(
+        found.get(contexts.REQUEST_LEASE), contexts.LeaseV2
+    ):
         del found[contexts.REQUEST_LEASE]
     return Opening(request, record, tree.share.backend, path, stream, directory, user, found, desired)
 
