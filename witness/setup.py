@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from smb3server.auth.acceptor import Acceptor
-from smb3server.config.reader import WitnessConfig
+from smb3server.settings.witness import WitnessConfig
 from smb3server.status.admin_socket import Command
 from smbdirect.unauthenticated import Strangers
 from witness.cluster import ClusterEvents, ManualCluster, Node

@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from smb3server.cli.cluster_status import describe, show
-from smb3server.cluster.cluster import DEFAULT_NAME
 from smb3server.cluster.freshness import stamped
 from smb3server.cluster.view import View, answers_prefix, coordination_prefix, read_view
+from smb3server.config.error import ConfigError
+from smb3server.config.reader import read_cluster
 from smb3server.persistence.seal import new_secret
 from smb3server.persistence.sealed_store import SealedStore
 from smb3server.persistence.store import Condition, ConditionFailed, Delete, LeaseLost, Put, StoreError
-from smb3server.persistence.store_access import StoreAccess
+from smb3server.settings.cluster import DEFAULT_NAME, StoreAccess
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
 _EVENT_LIFE = 30.0
@@ -245,6 +246,7 @@ class Admin:
 
 
 async def _run(options: argparse.Namespace, url: str, name: str, access: StoreAccess) -> None:
+    # Needs aiohttp, which is an extra; ``make_secret`` goes without.
     from smb3server.persistence.open_store import open_store
 
     store = open_store(url, name, access)
@@ -280,8 +282,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             make_secret(options.file)
             return 0
         if options.config is not None:
-            from smb3server.config.reader import ConfigError, read_cluster
-
             try:
                 known = read_cluster(options.config)
             except ConfigError as error:

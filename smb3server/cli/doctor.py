@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import dataclasses
-import enum
 import getpass
 import json
 import os
@@ -18,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from smb3server.cli.doctor_share import Answer, Target, consult
+from smb3server.cli.findings import Finding, Verdict
 from smb3server.config.passwords import hide_arguments
 from smb3server.net.fabric_choice import FABRICS, Choice, Machine, choose_automatically, ports_needed
 from smb3server.net.host import (
@@ -45,28 +45,6 @@ MEMLOCK_WANTED = 256 << 20
 """Bytes of locked memory that pools and receive buffers of some connections may need."""
 SMALLEST_USEFUL_MTU = 1500
 WILDCARDS = ("0.0.0.0", "::")
-
-
-class Verdict(enum.Enum):
-    OK = "ok"
-    NOTE = "note"
-    WARNING = "warning"
-    PROBLEM = "problem"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    verdict: Verdict
-    subject: str
-    text: str
-    remedy: str = ""
-
-    def line(self) -> str:
-        remedy = f"\n         -> {self.remedy}" if self.remedy else ""
-        return f"{self.verdict.value:8} {self.subject}: {self.text}{remedy}"
-
-    def as_json(self) -> dict[str, str]:
-        return dataclasses.asdict(self) | {"verdict": self.verdict.value}
 
 
 @dataclass(slots=True)
@@ -334,8 +312,6 @@ def main(arguments: Sequence[str]) -> int:
         wrong = f"unknown fabric {unknown[0]}" if unknown else f"{options.target}: write //HOST/SHARE"
         print(f"smb3server doctor: {wrong}", file=sys.stderr)
         return EXIT_UNKNOWN
-    from smb3server.cli.doctor_share import Answer, Target, consult
-
     user, separator, password = (options.user or "guest").partition(":")
     if not separator:
         password = os.environ.get("PASSWD") or ""

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from spnego.exceptions import SpnegoError
 
-from smb3server.cli.doctor import Finding, Verdict
 from smb3server.cli.doctor_transfer import Garbled, Moved, move
+from smb3server.cli.findings import Finding, Verdict
 from smb3server.client import Client, ClientSession, ServerError, Tree, open_rdma, open_tcp
 from smb3server.client.channels import BoundSession
 from smb3server.client.interfaces import ServerInterface, query_interfaces

@@ -9,8 +9,10 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from smb3server.config.arguments import parse_arguments
+from smb3server.config.error import ConfigError
+from smb3server.config.model import Config
 from smb3server.config.passwords import hide_arguments, read_text
-from smb3server.config.reader import Config, ConfigError, parse_arguments
 from smb3server.process import garbage as collector
 from smb3server.process import log_lines, output
 from smb3server.service.privileges import Privileges
@@ -24,6 +26,10 @@ _COMMANDS = {
     "witness": "smb3server.cli.witness",
     "cluster": "smb3server.cli.cluster",
     "hash": "smb3server.cli.password_hash",
+    "pcap": "smb3server.tools.pcap.command",
+    "proxy": "smb3server.tools.proxy.proxy",
+    "verbs-check": "smb3server.tools.verbs_check",
+    "bench": "smb3server.tools.bench.command",
 }
 EXIT_USAGE, EXIT_FAILED = 2, 1
 _TALKATIVE = ("spnego", "asyncio", "pyroute2")
@@ -89,8 +95,8 @@ async def serve(config: Config, privileges: Privileges) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; exit status. ``status``, ``doctor``, ``witness`` and ``cluster`` as the first argument are commands
-    of their own."""
+    """Run the command line and return the exit status. A first argument that is one of ``_COMMANDS`` is a command of
+    its own."""
     return output.run(lambda: _main(arguments))
 
 
@@ -124,6 +130,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         return EXIT_USAGE
     _set_up_logging(config.log_level)
     try:
+        # Optional, and there on Linux with CPython only.
         import uvloop
     except ImportError:
         return asyncio.run(serve(config, privileges))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from smb3server.auth.users import nt_hash
-from smb3server.config.checks import ConfigError
+from smb3server.config.error import ConfigError
 from smb3server.config.passwords import find_password
 
 EXIT_OK, EXIT_USAGE = 0, 2

@@ -1,7 +1,8 @@
 """A small SMB client library (MS-SMB2 3.2), asynchronous, over any ``MessageTransport``: TCP and SMB Direct alike.
 
-Reading order: ``connection`` (messages, credits, negotiation), ``session`` (logon, trees), ``files`` (what a tree
-offers), ``transports`` (how to get there).
+Reading order: ``messages`` (requests, responses, who knows what of whom) -> ``files`` (what a tree offers) ->
+``session`` (logon, trees) -> ``connection`` (messages, credits, negotiation) -> ``transports`` (how to get there) ->
+``channels``, ``persistent`` and ``impacket_adapter``.
 
     connection = await Client.connect(await open_tcp("server", 445))
     session = await connection.log_on("user", "password")
@@ -15,8 +16,9 @@ Over SMB Direct, ``read`` and ``write`` move 4096 bytes and more by RDMA, unless
 
 from __future__ import annotations
 
-from smb3server.client.connection import Client, Reply, ServerError
+from smb3server.client.connection import Client
 from smb3server.client.files import RemoteFile, Tree
+from smb3server.client.messages import Reply, ServerError
 from smb3server.client.session import ClientSession
 from smb3server.client.transports import open_rdma, open_tcp
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from smb3server.client.messages import Caller, Reply
 from smb3server.client.session import ClientSession
 from smb3server.crypto import preauth
 from smb3server.crypto.kdf import derive_signing_key
@@ -13,11 +14,8 @@ from smb3server.wire.header import HEADER_SIZE, Command, HeaderFlags
 from smb3server.wire.negotiate import SecurityMode
 from smb3server.wire.session import BINDING, SESSION_SETUP_REQUEST, SessionSetupRequest
 from smb3server.wire.status import NtStatus
+from smbdirect.codec import Buffer
 from smbdirect.errors import ProtocolError
-
-if TYPE_CHECKING:
-    from smb3server.client.connection import Client, Reply
-    from smbdirect.codec import Buffer
 
 
 class BoundSession(ClientSession):
@@ -25,7 +23,7 @@ class BoundSession(ClientSession):
 
     @classmethod
     async def bind(
-        cls, session: ClientSession, client: Client, user: str, password: str, domain: str = ""
+        cls, session: ClientSession, client: Caller, user: str, password: str, domain: str = ""
     ) -> BoundSession:
         """``client`` negotiated with the ClientGuid and dialect of the session's first connection. Raises
         ``ServerError``, ``ConnectionLost``, ``ProtocolError``."""

@@ -6,27 +6,22 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from smb3server.client import negotiation
 from smb3server.client.exposed import ExposedPool, check_segments
+from smb3server.client.messages import CREDIT_SIZE, Break, Call, Protection, Reply, ServerError
+from smb3server.client.session import ClientSession
 from smb3server.crypto import preauth
 from smb3server.crypto.encryption import TAG_SIZE, TRANSFORM, TRANSFORM_PROTOCOL_ID, TRANSFORM_SIZE
 from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, SIGNATURE_OFFSET, Command, Header, HeaderFlags
 from smb3server.wire.negotiate import Capability, Dialect
-from smb3server.wire.oplock_break import LeaseBreakNotification, OplockBreak, parse_notification
+from smb3server.wire.oplock_break import parse_notification
 from smb3server.wire.status import NtStatus, StatusError
+from smbdirect.codec import Buffer
 from smbdirect.errors import ConnectionLost, DecodeError, ProtocolError
-
-if TYPE_CHECKING:
-    from smb3server.client.session import ClientSession
-    from smbdirect.codec import Buffer
-    from smbdirect.message_transport import InboundMessage, MessageTransport
+from smbdirect.message_transport import InboundMessage, MessageTransport
 
 NO_MESSAGE_ID = 0xFFFFFFFFFFFFFFFF
-CREDIT_SIZE = 65536
-"""Payload bytes one credit pays for (3.1.5.2)."""
 CLOSE_TIMEOUT = 5.0
 """Seconds that ``close`` waits for the server to take what was queued."""
 KEEP_IN_PLACE = 16384
@@ -34,46 +29,6 @@ KEEP_IN_PLACE = 16384
 _ASYNC = int(HeaderFlags.ASYNC_COMMAND)
 _SIGNED = int(HeaderFlags.SIGNED)
 _RELATED = int(HeaderFlags.RELATED_OPERATIONS)
-
-Break = OplockBreak | LeaseBreakNotification
-
-
-class ServerError(StatusError):
-    """The server answered with this status. ``data`` is the error response's ErrorData."""
-
-
-@dataclass(slots=True)
-class Reply:
-    """One response. ``message`` starts at its SMB2 header; call ``release`` once nothing of it is needed any more."""
-
-    header: Header
-    message: memoryview
-    inbound: InboundMessage | None = None
-
-    @property
-    def status(self) -> int:
-        return self.header.status
-
-    def release(self) -> None:
-        """Give the buffer back. Idempotent."""
-        inbound, self.inbound = self.inbound, None
-        if inbound is not None:
-            inbound.release()
-
-
-class Call:
-    """A request under way."""
-
-    __slots__ = ("async_id", "charge", "future", "header", "session", "signed")
-
-    def __init__(self, header: Header, charge: int, session: ClientSession | None, signed: bool) -> None:
-        self.header = header
-        self.charge = charge
-        self.session = session
-        self.signed = signed
-        self.async_id = 0
-        """Once the server said STATUS_PENDING."""
-        self.future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
 
 class Client:
@@ -88,7 +43,7 @@ class Client:
         self.dialect = 0
         self.negotiated = negotiation.Negotiated()
         self.preauth_hash = preauth.INITIAL_HASH
-        self.sessions: dict[int, ClientSession] = {}
+        self.sessions: dict[int, Protection] = {}
         self.on_break: Callable[[Break], None] = lambda _: None
         """Oplock and lease break notifications (2.2.23)."""
         self.on_closed: Callable[[BaseException | None], None] = lambda _: None
@@ -153,8 +108,6 @@ class Client:
         previous_session_id: int = 0,
     ) -> ClientSession:
         """See ``ClientSession.log_on``."""
-        from smb3server.client.session import ClientSession
-
         return await ClientSession.log_on(
             self, user, password, domain, sign=sign, encrypt=encrypt, previous_session_id=previous_session_id
         )
@@ -178,7 +131,7 @@ class Client:
         self,
         command: int,
         body: Sequence[Buffer],
-        session: ClientSession | None = None,
+        session: Protection | None = None,
         tree_id: int = 0,
         *,
         payload: int = 0,
@@ -218,7 +171,7 @@ class Client:
         self,
         command: int,
         body: Sequence[Buffer],
-        session: ClientSession | None = None,
+        session: Protection | None = None,
         tree_id: int = 0,
         *,
         payload: int = 0,
@@ -292,7 +245,7 @@ class Client:
         self,
         header: Header,
         body: Sequence[Buffer],
-        session: ClientSession | None,
+        session: Protection | None,
         signed: bool,
         encrypt: bool,
         on_encoded: Callable[[Sequence[Buffer]], None] | None = None,

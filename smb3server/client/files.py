@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
-from smb3server.client.connection import CREDIT_SIZE, ServerError
 from smb3server.client.exposed import LARGEST, ExposedBuffer, ExposedPool
+from smb3server.client.messages import CREDIT_SIZE, Call, Reply, ServerError, TreeSession
 from smb3server.wire import change_notify, directory_info, file_info
 from smb3server.wire import create as create_wire
 from smb3server.wire import ioctl as ioctl_wire
@@ -27,12 +26,8 @@ from smb3server.wire.negotiate import Dialect
 from smb3server.wire.oplock_break import LEASE_BREAK, OPLOCK_BREAK, LeaseBreak, OplockBreak
 from smb3server.wire.query_info import InfoType
 from smb3server.wire.status import NtStatus
-
-if TYPE_CHECKING:
-    from smb3server.client.connection import Call, Reply
-    from smb3server.client.session import ClientSession
-    from smbdirect.codec import Buffer
-    from smbdirect.message_transport import RemoteBuffer
+from smbdirect.codec import Buffer
+from smbdirect.message_transport import RemoteBuffer
 
 READ = int(Access.GENERIC_READ)
 READ_WRITE = int(Access.GENERIC_READ | Access.GENERIC_WRITE | Access.DELETE)
@@ -88,7 +83,7 @@ class Tree:
 
     def __init__(
         self,
-        session: ClientSession,
+        session: TreeSession,
         tree_id: int,
         path: str,
         maximal_access: int,
@@ -104,7 +99,7 @@ class Tree:
         """SMB2_SHARE_CAP_*."""
         self.is_pipe = share_type == SHARE_TYPE_PIPE
 
-    def on(self, session: ClientSession) -> Tree:
+    def on(self, session: TreeSession) -> Tree:
         """The same tree connect by another channel of its session."""
         share_type = SHARE_TYPE_PIPE if self.is_pipe else SHARE_TYPE_DISK
         return Tree(session, self.tree_id, self.path, self.maximal_access, self.capabilities, share_type)

@@ -11,8 +11,9 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from smb3server.client.connection import Break, Client, ServerError
+from smb3server.client.connection import Client
 from smb3server.client.files import READ_WRITE, SHARE_ALL, RemoteFile, Tree
+from smb3server.client.messages import Break, ServerError
 from smb3server.wire import create_contexts as contexts
 from smb3server.wire.create import CreateDisposition
 from smb3server.wire.lock import LockElement, LockFlags

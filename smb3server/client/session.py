@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import spnego
 
 from smb3server.client.files import Tree
+from smb3server.client.messages import Caller, Reply
 from smb3server.crypto import preauth
 from smb3server.crypto.encryption import SessionCipher
 from smb3server.crypto.kdf import derive_session_keys
@@ -25,11 +26,8 @@ from smb3server.wire.session import (
     TreeConnectRequest,
 )
 from smb3server.wire.status import NtStatus, StatusError
+from smbdirect.codec import Buffer
 from smbdirect.errors import ProtocolError
-
-if TYPE_CHECKING:
-    from smb3server.client.connection import Client, Reply
-    from smbdirect.codec import Buffer
 
 _MAX_ROUNDS = 10
 _SHARE_ENCRYPT_DATA = 0x00008000
@@ -39,7 +37,7 @@ _SIGNED = int(HeaderFlags.SIGNED)
 class ClientSession:
     """Make one with ``log_on``."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Caller) -> None:
         self.client = client
         self.session_id = 0
         self.previous_session_id = 0
@@ -57,7 +55,7 @@ class ClientSession:
     @classmethod
     async def log_on(
         cls,
-        client: Client,
+        client: Caller,
         user: str = "",
         password: str = "",
         domain: str = "",

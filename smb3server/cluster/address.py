@@ -13,7 +13,9 @@ import socket
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from smb3server.settings.cluster import VirtualAddress
 
 log = logging.getLogger(__name__)
 
@@ -25,24 +27,6 @@ _ADVERTISEMENT = struct.Struct("!BBHI16sBB6s")
 _NA_TYPE, _NA_OVERRIDE, _TARGET_ADDRESS = 136, 0x20000000, 2
 _NODAD = 0x02
 """IFA_F_NODAD: usable at once; the lease in the store says that nobody else has it."""
-
-
-class VirtualAddress(NamedTuple):
-    address: ipaddress.IPv4Address | ipaddress.IPv6Address
-    prefix_length: int
-    interface: str
-
-    def __str__(self) -> str:
-        return f"{self.address}/{self.prefix_length}@{self.interface}"
-
-
-def parse(text: str) -> VirtualAddress:
-    """``ADDRESS/LENGTH@INTERFACE``. Raises ``ValueError``."""
-    network, separator, interface = text.partition("@")
-    if not separator or not interface or "/" not in network:
-        raise ValueError(f"{text}: write ADDRESS/LENGTH@INTERFACE")
-    found = ipaddress.ip_interface(network)
-    return VirtualAddress(found.ip, found.network.prefixlen, interface)
 
 
 def _change(command: str, entry: VirtualAddress, lifetime: Callable[[], int] = int) -> None:

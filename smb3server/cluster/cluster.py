@@ -12,14 +12,13 @@ import logging
 import uuid
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from smb3server.cluster.freshness import INTERVAL, Freshness, stamped
 from smb3server.cluster.lease_keeper import boottime
-from smb3server.cluster.membership import DEFAULT_TTL, Membership
-from smb3server.cluster.service_owner import ServiceConfig, ServiceOwner
+from smb3server.cluster.membership import Membership
+from smb3server.cluster.service_owner import ServiceOwner
 from smb3server.cluster.view import (
     Event,
     MoveClientEvent,
@@ -35,7 +34,7 @@ from smb3server.cluster.view import (
 )
 from smb3server.persistence.journal import Persistence
 from smb3server.persistence.store import Change, Put, Store, StoreError, ignore_outcome
-from smb3server.persistence.store_access import StoreAccess
+from smb3server.settings.cluster import ClusterConfig, ServiceConfig
 
 if TYPE_CHECKING:
     from smb3server.server.server import Server
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-DEFAULT_NAME = "smb3server"
 STARTUP_GRACE = 5.0
 """Seconds in which a node that has just joined leaves services to nodes that would rather have them."""
 SUCCESSION_DELAY = 1.5
@@ -54,20 +52,6 @@ _MAX_REPORTED = 100
 _NAMESPACE = uuid.UUID("6b1c0c3e-2f0a-4b57-9a0a-6a7d2c7f5d11")
 _MOVE_NOTICE = 0.5
 """Seconds between telling clients of a move and moving."""
-
-
-@dataclass(slots=True)
-class ClusterConfig:
-    """``--cluster`` and ``--node``, sections [cluster] and [[service]]."""
-
-    url: str = ""
-    node: str = ""
-    name: str = DEFAULT_NAME
-    ttl: float = DEFAULT_TTL
-    max_stall: float = 0.0
-    """Seconds for which the event loop may stand still; 0: a multiple of the ttl, see ``Membership``."""
-    access: StoreAccess = field(default_factory=StoreAccess)
-    services: list[ServiceConfig] = field(default_factory=list)
 
 
 Listener = Callable[[Event], int]

@@ -16,10 +16,10 @@ from typing import Any
 
 from smb3server.cluster.lease_keeper import STALLS_PER_TTL, Fence, LeaseKeeper, boottime, margin_of
 from smb3server.persistence.store import ABSENT, Condition, ConditionFailed, Put, Store, StoreError, ignore_outcome
+from smb3server.settings.cluster import DEFAULT_TTL
 
 log = logging.getLogger(__name__)
 
-DEFAULT_TTL = 4.0
 _JOIN_DELAY = 0.4
 
 

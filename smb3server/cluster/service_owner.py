@@ -13,12 +13,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 from smb3server.cluster import address as addresses
-from smb3server.cluster.address import VirtualAddress
 from smb3server.cluster.lease_keeper import boottime
 from smb3server.cluster.membership import Membership
 from smb3server.cluster.peers import PeerRecord, peer_of
@@ -27,6 +25,7 @@ from smb3server.cluster.view import decode
 from smb3server.persistence.journal import Domain
 from smb3server.persistence.restore import restore
 from smb3server.persistence.store import ABSENT, Condition, ConditionFailed, Delete, Put, Store, StoreError
+from smb3server.settings.cluster import ServiceConfig
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.share_redirect import share_redirect
 from smb3server.wire.status import NtStatus, StatusError
@@ -44,17 +43,6 @@ _REDIRECT_TO_OWNER = 0x0002
 """SMB2_TREE_CONNECT_FLAG_REDIRECT_TO_OWNER (2.2.9)."""
 _ANNOUNCEMENTS = (0.0, 0.5, 2.0)
 """Seconds after the takeover at which neighbours are told: the first packet may get lost."""
-
-
-@dataclass(slots=True, eq=False)
-class ServiceConfig:
-    """Section [[service]]."""
-
-    name: str
-    addresses: list[VirtualAddress] = field(default_factory=list)
-    """None: its shares are served on all addresses of whichever node has it."""
-    nodes: list[str] = field(default_factory=list)
-    """In order of preference; empty: any."""
 
 
 class ServiceOwner:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from smb3server.dispatch.request import Interim, Pending, Request, handles
-from smb3server.files.notify import Watcher, from_backend
+from smb3server.dispatch.request import Interim, Pending, Request, Response, handles
+from smb3server.files.notify import Waiting, Watcher, from_backend
 from smb3server.state.objects import Open
 from smb3server.state.open import find_open
 from smb3server.wire.change_notify import WATCH_TREE, parse_change_notify_request
 from smb3server.wire.create import Access
 from smb3server.wire.header import Command
+from smb3server.wire.query_info import build_output_response
 from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Path
 
 _WRITES = int(Access.WRITE_DATA | Access.APPEND_DATA | Access.WRITE_ATTRIBUTES | Access.WRITE_EA)
+
+_ERROR = 0xC0000000
+"""Severity bits of a status (MS-ERREF 2.3)."""
 
 
 @handles(Command.CHANGE_NOTIFY)
@@ -49,12 +54,21 @@ def change_notify(request: Request) -> Pending:
             # The session or tree connect ends, and with it the open.
             watcher.end(NtStatus.NOTIFY_CLEANUP)
             return
-        watcher.forget(pending)
+        if waiting is not None:
+            watcher.forget(waiting)
         pending.fail(StatusError(NtStatus.CANCELLED))
 
+    waiting: Waiting | None = None
     pending.on_cancel = cancelled
-    watcher.wait(pending, wanted.output_buffer_length)
+    waiting = watcher.wait(partial(_answer, pending), wanted.output_buffer_length)
     return pending
+
+
+def _answer(pending: Pending, status: int, output: bytes) -> None:
+    if status & _ERROR == _ERROR:
+        pending.fail(StatusError(status))
+    else:
+        pending.complete(Response([build_output_response(len(output)), output], status))
 
 
 def _start(opened: Open, completion_filter: int, recursive: bool, limit: int) -> Watcher:

@@ -47,7 +47,7 @@ def lock(request: Request) -> Response | Pending:
     if _is_replay(request, found, record):
         return Response([_DONE])
     if elements[0].flags == _UNLOCK:
-        released: list[Lock] = []
+        released: list[Lock[Open]] = []
         try:
             _unlock(found, found.file, elements, released)
         finally:
@@ -61,7 +61,9 @@ def lock(request: Request) -> Response | Pending:
     return Response([_DONE])
 
 
-def _store(request: Request, found: Open, record: LockRequest, taken: list[LockElement], released: list[Lock]) -> None:
+def _store(
+    request: Request, found: Open, record: LockRequest, taken: list[LockElement], released: list[Lock[Open]]
+) -> None:
     """Locks of a persistent open are stored before the client hears of them. Where that fails they are as before."""
     persistence = request.server.persistence
     if persistence is None or found.durable is None or not found.durable.persistent:
@@ -111,7 +113,7 @@ def _remember(request: Request, found: Open, record: LockRequest) -> None:
         found.lock_sequences[index] = record.lock_sequence & 0xF
 
 
-def _unlock(found: Open, file: File, elements: list[LockElement], released: list[Lock]) -> None:
+def _unlock(found: Open, file: File[Open], elements: list[LockElement], released: list[Lock[Open]]) -> None:
     """What was unlocked before a failing element stays so."""
     try:
         for element in elements:
@@ -122,7 +124,7 @@ def _unlock(found: Open, file: File, elements: list[LockElement], released: list
             lock = file.locks.release(found, element.offset, element.length, grant=False)
             if lock is None:
                 raise StatusError(NtStatus.RANGE_NOT_LOCKED)
-            host_locks.release(found, file.locks, element.offset, element.length)
+            _release_on_host(found, file, element)
             released.append(lock)
     finally:
         if released:
@@ -130,7 +132,7 @@ def _unlock(found: Open, file: File, elements: list[LockElement], released: list
 
 
 def _lock(
-    request: Request, record: LockRequest, found: Open, file: File, elements: list[LockElement]
+    request: Request, record: LockRequest, found: Open, file: File[Open], elements: list[LockElement]
 ) -> Pending | None:
     """All or nothing. Only a single element may wait."""
     for element in elements:
@@ -142,7 +144,7 @@ def _lock(
         raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
     if found.usage is not None:
         request.server.ceilings.check_locks(found.usage, len(elements))
-    file.data_changes(found)
+    file.data_changes(found.caching)
     taken: list[LockElement] = []
     try:
         for element in elements:
@@ -161,7 +163,7 @@ def _lock(
     return None
 
 
-def _take(found: Open, file: File, element: LockElement) -> bool:
+def _take(found: Open, file: File[Open], element: LockElement) -> bool:
     """From the server's own table, then from the host."""
     exclusive = bool(element.flags & _EXCLUSIVE)
     if not file.locks.acquire(found, element.offset, element.length, exclusive):
@@ -169,10 +171,10 @@ def _take(found: Open, file: File, element: LockElement) -> bool:
     return _take_from_host(found, file, element)
 
 
-def _take_from_host(found: Open, file: File, element: LockElement) -> bool:
+def _take_from_host(found: Open, file: File[Open], element: LockElement) -> bool:
     """The server's own table has granted it; if the host does not, that gets it back."""
     try:
-        taken = host_locks.take(found, element.offset, element.length, bool(element.flags & _EXCLUSIVE))
+        taken = host_locks.take(_on_host(found), element.offset, element.length, bool(element.flags & _EXCLUSIVE))
     except OSError:
         _give_back(found, file, element)
         raise
@@ -181,12 +183,23 @@ def _take_from_host(found: Open, file: File, element: LockElement) -> bool:
     return taken
 
 
-def _give_back(found: Open, file: File, element: LockElement) -> None:
+def _on_host(found: Open) -> int | None:
+    """The descriptor for locks that programs of the host see; None: the share has none."""
+    return found.descriptor if found.tree.share.posix_locks else None
+
+
+def _release_on_host(found: Open, file: File[Open], element: LockElement) -> None:
+    descriptor = _on_host(found)
+    if descriptor is not None:
+        host_locks.release(descriptor, file.locks.locks_of(found), element.offset, element.length)
+
+
+def _give_back(found: Open, file: File[Open], element: LockElement) -> None:
     file.locks.release_newest(found, element.offset, element.length, bool(element.flags & _EXCLUSIVE))
-    host_locks.release(found, file.locks, element.offset, element.length)
+    _release_on_host(found, file, element)
 
 
-def _wait(request: Request, record: LockRequest, found: Open, file: File, element: LockElement) -> Pending:
+def _wait(request: Request, record: LockRequest, found: Open, file: File[Open], element: LockElement) -> Pending:
     """Pending until the range is free, at once visible to the client; CANCEL ends it with CANCELLED, CLOSE with
     RANGE_NOT_LOCKED."""
 
@@ -225,7 +238,7 @@ def _wait(request: Request, record: LockRequest, found: Open, file: File, elemen
             pending.fail(StatusError(NtStatus.CANCELLED))
 
     pending = request.pend(Interim.AT_ONCE, cancelled)
-    waiting: list[Waiter] = []
+    waiting: list[Waiter[Open]] = []
     queue()
     if found.tree.share.posix_locks:
         request.connection.loop.call_later(_HOST_POLL, file.locks.grant_waiters)

@@ -34,7 +34,7 @@ def acknowledge(request: Request) -> Response | Pending:
     return _acknowledge_oplock(request, record)
 
 
-def _after_writes(request: Request, caching: Caching, act: Callable[[], Response]) -> Response | Pending:
+def _after_writes(request: Request, caching: Caching[Open], act: Callable[[], Response]) -> Response | Pending:
     """``act``, at once or when the writes received so far are stored."""
     if not caching.after_arrivals(lambda: answer(pending, act)):
         return act()
@@ -53,7 +53,7 @@ def _acknowledge_oplock(request: Request, record: OplockBreak) -> Response | Pen
     return _after_writes(request, oplock.caching, lambda: _end_oplock_break(found, oplock, record))
 
 
-def _end_oplock_break(found: Open, oplock: Oplock, record: OplockBreak) -> Response:
+def _end_oplock_break(found: Open, oplock: Oplock[Open], record: OplockBreak) -> Response:
     if not oplock.breaking:
         raise StatusError(NtStatus.INVALID_OPLOCK_PROTOCOL)
     if record.oplock_level not in (OplockLevel.NONE, OplockLevel.II):
@@ -76,7 +76,7 @@ def _acknowledge_lease(request: Request, record: LeaseBreak) -> Response | Pendi
     return _after_writes(request, lease.caching, lambda: _end_lease_break(lease, record))
 
 
-def _end_lease_break(lease: Lease, record: LeaseBreak) -> Response:
+def _end_lease_break(lease: Lease[Open], record: LeaseBreak) -> Response:
     if not lease.breaking:
         raise StatusError(NtStatus.UNSUCCESSFUL)
     if not lease.acknowledge(record.lease_state):

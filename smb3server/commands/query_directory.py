@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from smb3server.access import tokens
 from smb3server.access.masks import FILE_GENERIC_READ
 from smb3server.backends.base import FolderNotRead, OpenRequest
-from smb3server.backends.names import has_wildcards, short_name
+from smb3server.backends.names import short_name
 from smb3server.commands.info.presentation import Hides, hidden
 from smb3server.dispatch import waiting
 from smb3server.dispatch.lookups import folder_read
 from smb3server.dispatch.request import Pending, Request, Response, handles
-from smb3server.files.wildcards import compile_expression
+from smb3server.files.enumeration import Enumeration
 from smb3server.state.caller import token_of
 from smb3server.state.objects import Open
 from smb3server.state.open import find_open
@@ -29,7 +29,7 @@ from smb3server.wire.query_info import build_output_response
 from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
-    from smb3server.backends.base import Backend, DirectoryEntry, Handle
+    from smb3server.backends.base import DirectoryEntry, Handle
 
 _REWIND = int(QueryDirectoryFlags.RESTART_SCANS | QueryDirectoryFlags.REOPEN)
 _REOPEN = int(QueryDirectoryFlags.REOPEN)
@@ -39,44 +39,6 @@ TURN = 0.01
 """Seconds of listing before others get their turn: folders can be large, and a pattern may match nothing in them."""
 _ENTRIES_PER_LOOK = 64
 """At the clock."""
-
-
-class Enumeration:
-    """Open.EnumerationLocation and Open.EnumerationSearchPattern: the store's lazy search, and the one entry taken from
-    it that did not fit the last response."""
-
-    __slots__ = ("_handle", "backend", "closed", "entries", "held", "only", "pattern", "started", "turn", "unfinished")
-
-    def __init__(self, handle: Handle, pattern: str, backend: Backend | None = None) -> None:
-        """``backend``: the handle's, where a search for one name can wait for its folder to be read."""
-        self.pattern = pattern
-        self.backend = backend
-        self._handle = handle
-        self.only = None if has_wildcards(pattern) else pattern
-        self.entries = self._search()
-        self.held: DirectoryEntry | None = None
-        self.started = False
-        """True once something was returned: then the end is NO_MORE_FILES, not NO_SUCH_FILE."""
-        self.turn = asyncio.Lock()
-        """Held by the request that lists over several turns; others wait."""
-        self.unfinished = 0
-        """Such requests."""
-        self.closed = False
-
-    def _search(self) -> Iterator[DirectoryEntry | None]:
-        return self._handle.search(compile_expression(self.pattern), self.only)
-
-    def begin_again(self) -> None:
-        """The search for one name ended with ``FolderNotRead``."""
-        if not self.closed:
-            self.entries = self._search()
-
-    def close(self) -> None:
-        """Release what the scan holds open."""
-        self.closed = True
-        close = getattr(self.entries, "close", None)
-        if close is not None:
-            close()
 
 
 @handles(Command.QUERY_DIRECTORY)

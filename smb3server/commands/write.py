@@ -11,7 +11,7 @@ from smb3server.dispatch.errno_status import as_status_error
 from smb3server.dispatch.request import Interim, Pending, Request, Response, handles
 from smb3server.dispatch.stable_storage import start_flush
 from smb3server.files import write_times
-from smb3server.files.notify import report_write
+from smb3server.state.change_reports import report_write
 from smb3server.state.objects import Open
 from smb3server.state.open import find_open
 from smb3server.wire.create import Access, CreateOptions
@@ -98,7 +98,7 @@ def _store(
     if count == 0:
         return response
     if file.caching.holders:
-        file.data_changes(found)
+        file.data_changes(found.caching)
     times = file.write_time
     if (times is None or not times.dirty) and not file.stream:
         write_times.of(file).writing(handle)

@@ -9,14 +9,14 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from smb3server.auth.accounts import rid
+from smb3server.config.error import ConfigError
+from smb3server.config.model import Config, ShareConfig
+from smb3server.settings import store_access
+from smb3server.settings.server import Settings
+from smb3server.settings.store_url import parse_url
 from smb3server.wire.negotiate import Dialect
-
-if TYPE_CHECKING:
-    from smb3server.config.reader import Config, ShareConfig
-    from smb3server.settings.server import Settings
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 _SERVER_NAME = re.compile(r'[^\x00-\x20"*+,/:;<=>?\[\\\]|]{1,15}')
@@ -29,10 +29,8 @@ LARGEST_MESSAGE = (1 << 24) - 1
 MESSAGE_OVERHEAD = 1 << 16
 """Bytes a message may have beside the data of a READ or WRITE: headers, transforms, other requests of its compound."""
 SMALLEST_MESSAGE = 1024
-
-
-class ConfigError(Exception):
-    """Says what is wrong, and where."""
+NAME = re.compile(r"[A-Za-z0-9_-]{1,63}")
+"""Of a cluster, a node or a service."""
 
 
 def check_share(share: ShareConfig) -> None:
@@ -97,6 +95,38 @@ def check(config: Config) -> None:
     _check_users(config)
     if config.state is not None:
         _check_state(config.state, config.shares)
+
+
+def check_cluster(config: Config) -> None:
+    """Check the cluster, its services and what shares need of them. Raises ``ConfigError``."""
+    cluster = config.cluster
+    names = [service.name for service in cluster.services]
+    for share in config.shares:
+        if share.service and share.service not in names:
+            raise ConfigError(f"share {share.name}: there is no service {share.service}")
+        if share.service and not cluster.url:
+            raise ConfigError(f"share {share.name}: service {share.service} needs a cluster: --cluster")
+        if share.continuous_availability and not share.service and config.state is None:
+            raise ConfigError("continuous_availability needs a place for its state: --state DIR")
+    if not cluster.url:
+        return
+    try:
+        parse_url(cluster.url)
+    except ValueError as error:
+        raise ConfigError(f"--cluster {error}") from error
+    if not NAME.fullmatch(cluster.node) or not NAME.fullmatch(cluster.name):
+        raise ConfigError("--node and the cluster's name: letters, digits, - and _")
+    if not 2 <= cluster.ttl <= 60:
+        raise ConfigError("[cluster] ttl: 2 to 60 seconds")
+    if cluster.max_stall and not cluster.ttl <= cluster.max_stall <= 600:
+        raise ConfigError("[cluster] max_stall: at least the ttl, and at most 600 seconds")
+    keeps_opens = any(share.service and share.continuous_availability for share in config.shares)
+    try:
+        store_access.check(cluster.url, cluster.access, keeps_opens)
+    except ValueError as error:
+        raise ConfigError(f"[cluster] {error}") from error
+    if len(set(names)) < len(names):
+        raise ConfigError("[[service]]: every name only once")
 
 
 def _check_protection(config: Config) -> None:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from smb3server.config.checks import ConfigError
+from smb3server.config.error import ConfigError
 from smb3server.process.secret_files import SecretFileError, read_secret
 
 PASSWORD_VARIABLE = "SMB3SERVER_PASSWORD"

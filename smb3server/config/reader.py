@@ -1,4 +1,4 @@
-"""The command line and the configuration file, turned into one ``Config``.
+"""The configuration file.
 
 [server]
 name = "FILES"                     # NetBIOS name
@@ -99,40 +99,31 @@ addresses = ["192.0.2.12"]
 
 from __future__ import annotations
 
-import argparse
 import ipaddress
-import os
-import pwd
-import re
-import socket
-import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from smb3server.auth.principals import parse as parse_principal
 from smb3server.auth.users import Account, nt_hash, parse_hash
 from smb3server.backends.base import User
-from smb3server.backends.local.impersonate import may_act
-from smb3server.cluster.address import parse as parse_virtual_address
-from smb3server.cluster.cluster import ClusterConfig
-from smb3server.cluster.service_owner import ServiceConfig
-from smb3server.config.checks import LOG_LEVELS, MESSAGE_OVERHEAD, ConfigError, check, check_share, once
-from smb3server.config.passwords import find_password, read_password, read_users
+from smb3server.config.checks import MESSAGE_OVERHEAD, NAME, check_share
+from smb3server.config.error import ConfigError
+from smb3server.config.model import Config, ShareConfig
+from smb3server.config.passwords import read_password, read_users
+from smb3server.config.table import SECRETS, Table, read_document, take_table, take_tables
+from smb3server.config.values import check_port, parse_rdma, unix_user
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.net.host_lists import EVERYBODY, HostLists, Network
 from smb3server.net.host_lists import parse as parse_hosts
-from smb3server.persistence import store_access
-from smb3server.persistence.store_url import parse_url
+from smb3server.settings.cluster import ClusterConfig, ServiceConfig, VirtualAddress
 from smb3server.settings.server import Settings
-
-__all__ = ["Config", "ConfigError", "parse_arguments", "read_file"]
+from smb3server.settings.witness import Address, WitnessConfig
+from smb3server.wire.negotiate import DIALECT_NAMES
 
 XATTR_CHOICES = ("auto", "trusted", "user")
-RDMA_CHOICES = ("auto", "off", "iwarp", "roce", "verbs")
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-DIALECTS = {"2.0.2": 0x0202, "2.1": 0x0210, "3.0": 0x0300, "3.0.2": 0x0302, "3.1.1": 0x0311}
+DIALECTS = {name: dialect for dialect, name in DIALECT_NAMES.items()}
 CIPHERS = {
     "AES-128-GCM": Cipher.AES_128_GCM,
     "AES-256-GCM": Cipher.AES_256_GCM,
@@ -153,217 +144,37 @@ LIMITS = tuple(
     and entry.name != "max_dialect"
 )
 """Numbers of ``Settings`` that the section [limits] sets under the same names."""
-_SECRETS = ("password", "nt_hash")
-"""Keys whose values are not shown."""
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}")
-
-
-@dataclass(slots=True)
-class ShareConfig:
-    name: str
-    path: Path
-    read_only: bool = False
-    encrypt: bool = False
-    guest: bool = False
-    users: frozenset[str] | None = None
-    read_list: frozenset[str] = frozenset()
-    write_list: frozenset[str] = frozenset()
-    hosts: HostLists = EVERYBODY
-    remark: str = ""
-    hidden: bool = False
-    continuous_availability: bool = False
-    service: str = ""
-    access_based_enumeration: bool = False
-    hide_files: tuple[str, ...] = ()
-    hide_dot_files: bool = False
-    keep_inherited_flag: bool = False
-    strict_allocate: bool = False
-    posix_locks: bool = False
-    change_notify: bool = True
-    streams: bool = True
-    symlinks: str = "beneath"
-    level2_oplocks: bool = True
-    force_user: User | None = None
-
-    def admits(self, account: str) -> bool:
-        """Whether the share's ``users`` name this account."""
-        return self.users is None or account.casefold() in self.users
-
-    @property
-    def never_written(self) -> bool:
-        """Nobody writes."""
-        return self.read_only and not self.write_list
-
-
-@dataclass(slots=True)
-class WitnessConfig:
-    """Section [witness]."""
-
-    listen: list[str] = field(default_factory=list)
-    """Empty: where the server listens."""
-    port: int = 0
-    endpoint_mapper_port: int | None = 135
-    """None: no endpoint mapper."""
-    require_privacy: bool = False
-    names: list[str] = field(default_factory=list)
-    """Empty: the server's name."""
-    addresses: list[Address] = field(default_factory=list)
-    nodes: list[tuple[str, list[Address]]] = field(default_factory=list)
-    """The other nodes."""
-
-
-@dataclass(slots=True)
-class Config:
-    shares: list[ShareConfig] = field(default_factory=list)
-    accounts: list[Account] = field(default_factory=list)
-    settings: Settings = field(default_factory=Settings)
-    listen: list[str] = field(default_factory=list)
-    """Empty: all addresses."""
-    port: int | None = None
-    """None: 445, or above 1024 where that is not allowed."""
-    rdma: str = "off"
-    rdma_port: int | None = None
-    """None: 5445."""
-    state: Path | None = None
-    run_as: str = ""
-    """Name of the host's user that the server becomes; empty: it stays who started it."""
-    sandbox: bool = False
-    xattrs: str = "auto"
-    """Namespace of extended attributes, as ``LocalOptions.xattrs``."""
-    secret_files: list[Path] = field(default_factory=list)
-    """Configuration files with passwords or hashes in them."""
-    command_line_passwords: list[str] = field(default_factory=list, repr=False)
-    """``NAME:PASSWORD`` as given."""
-    log_level: str = "info"
-    cluster: ClusterConfig = field(default_factory=ClusterConfig)
-    witness: WitnessConfig | None = None
-
-
-def default_name() -> str:
-    """This machine's name as a NetBIOS name."""
-    return re.sub(r"[^A-Za-z0-9-]", "", socket.gethostname().split(".")[0]).upper()[:15] or "SMB3SERVER"
-
-
-def parse_share(text: str) -> ShareConfig:
-    """``NAME=PATH[,user=USER][,ro]``."""
-    name, separator, rest = text.partition("=")
-    read_only = rest.endswith(",ro")
-    path, forced, user = rest.removesuffix(",ro").rpartition(",user=")
-    if not forced:
-        path, user = user, ""
-    if not separator or not path or (forced and not user):
-        raise ConfigError(f"--share {text}: write NAME=PATH, NAME=PATH,ro or NAME=PATH,user=USER")
-    share = ShareConfig(name, Path(path), read_only, force_user=unix_user(f"--share {name}: user", user or None, True))
-    check_share(share)
-    return share
-
-
-def parse_rdma(text: str) -> str:
-    """``auto``, ``off``, or fabrics separated by commas."""
-    names = [name.strip() for name in text.split(",")]
-    if unknown := [name for name in names if name not in RDMA_CHOICES]:
-        raise ConfigError(f"rdma: {unknown[0] or 'nothing'} is not one of {', '.join(RDMA_CHOICES)}")
-    if len(names) > 1 and (len(set(names)) < len(names) or {"auto", "off"} & set(names)):
-        raise ConfigError(f"rdma: {text}: auto and off stand alone, and a fabric is named once")
-    return ",".join(names)
-
-
-def parse_user(text: str, password_file: Path | None = None) -> Account:
-    """``NAME:PASSWORD``, or ``NAME`` whose password comes from elsewhere (``passwords.find_password``)."""
-    name, separator, password = text.partition(":")
-    if not name:
-        raise ConfigError("--user: write NAME or NAME:PASSWORD")
-    return Account(name, nt_hash(password if separator else find_password(name, password_file)))
-
-
-class _Table:
-    """A TOML table of which every key must be known and of the right type."""
-
-    def __init__(self, where: str, values: Mapping[str, Any]) -> None:
-        self._where = where
-        self._values = dict(values)
-
-    def take(self, key: str, kind: type[Any], default: Any = None) -> Any:
-        if key not in self._values:
-            return default
-        value = self._values.pop(key)
-        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            found = type(value).__name__ if key in _SECRETS else repr(value)
-            raise ConfigError(f"{self._where}: {key} must be of type {kind.__name__}, not {found}")
-        return value
-
-    def has(self, key: str) -> bool:
-        return key in self._values
-
-    def number(self, key: str, kinds: tuple[type[Any], ...], default: float) -> float:
-        value = self._values.pop(key, default)
-        if not isinstance(value, kinds) or isinstance(value, bool):
-            raise ConfigError(f"{self._where}: {key} must be a number, not {value!r}")
-        return value  # type: ignore[no-any-return]
-
-    def strings(self, key: str) -> list[str] | None:
-        values = self.take(key, list)
-        if values is not None and not all(isinstance(value, str) for value in values):
-            raise ConfigError(f"{self._where}: {key} must be a list of strings")
-        return values  # type: ignore[no-any-return]
-
-    def finish(self) -> None:
-        if self._values:
-            raise ConfigError(f"{self._where}: unknown key {', '.join(sorted(self._values))}")
 
 
 def read_file(path: Path, config: Config) -> None:
-    """Add what the TOML file says."""
-    document = _document(path)
-    _read_server(_Table(f"{path}: [server]", _table(path, document, "server")), config)
-    _read_limits(_Table(f"{path}: [limits]", _table(path, document, "limits")), config.settings)
-    for entry in _tables(path, document, "share"):
-        _read_share(_Table(f"{path}: [[share]]", entry), config)
-    for entry in _tables(path, document, "user"):
-        if path not in config.secret_files and any(key in entry for key in _SECRETS):
+    """Add to ``config`` what the TOML file says. Raises ``ConfigError``."""
+    document = read_document(path)
+    _read_server(Table(f"{path}: [server]", take_table(path, document, "server")), config)
+    _read_limits(Table(f"{path}: [limits]", take_table(path, document, "limits")), config.settings)
+    for entry in take_tables(path, document, "share"):
+        _read_share(Table(f"{path}: [[share]]", entry), config)
+    for entry in take_tables(path, document, "user"):
+        if path not in config.secret_files and any(key in entry for key in SECRETS):
             config.secret_files.append(path)
-        _read_user(_Table(f"{path}: [[user]]", entry), config)
-    _read_cluster(_Table(f"{path}: [cluster]", _table(path, document, "cluster")), config.cluster)
-    for entry in _tables(path, document, "service"):
-        config.cluster.services.append(_read_service(_Table(f"{path}: [[service]]", entry)))
+        _read_user(Table(f"{path}: [[user]]", entry), config)
+    _read_cluster(Table(f"{path}: [cluster]", take_table(path, document, "cluster")), config.cluster)
+    for entry in take_tables(path, document, "service"):
+        config.cluster.services.append(_read_service(Table(f"{path}: [[service]]", entry)))
     if "witness" in document:
-        config.witness = _read_witness(path, dict(_table(path, document, "witness")))
+        config.witness = _read_witness(path, dict(take_table(path, document, "witness")))
     if document:
         raise ConfigError(f"{path}: unknown section {', '.join(sorted(document))}")
 
 
 def read_cluster(path: Path) -> ClusterConfig:
-    """The cluster that a node's file tells of. Nothing else in it is looked at: shares and users are
-    those of another machine. Raises ``ConfigError``."""
+    """Read the cluster that a node's file describes. Nothing else in it is looked at: shares and users are those of
+    another machine. Raises ``ConfigError``."""
     cluster = ClusterConfig()
-    _read_cluster(_Table(f"{path}: [cluster]", _table(path, _document(path), "cluster")), cluster)
+    _read_cluster(Table(f"{path}: [cluster]", take_table(path, read_document(path), "cluster")), cluster)
     return cluster
 
 
-def _document(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {error}") from error
-
-
-def _table(path: Path, document: dict[str, Any], key: str) -> Mapping[str, Any]:
-    value = document.pop(key, {})
-    if not isinstance(value, dict):
-        raise ConfigError(f"{path}: {key} must be a section: [{key}]")
-    return value
-
-
-def _tables(path: Path, document: dict[str, Any], key: str) -> list[Mapping[str, Any]]:
-    values = document.pop(key, [])
-    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
-        raise ConfigError(f"{path}: {key} must be a list of sections: [[{key}]]")
-    return values
-
-
-def _read_server(table: _Table, config: Config) -> None:
+def _read_server(table: Table, config: Config) -> None:
     settings = config.settings
     settings.server_name = table.take("name", str, settings.server_name)
     settings.comment = table.take("comment", str, settings.comment)
@@ -394,9 +205,9 @@ def _read_server(table: _Table, config: Config) -> None:
     settings.unknown_principals = _unknown_principals(table.take("unknown_principals", str, "refuse"))
     settings.hosts = _hosts(table, "[server]")
     config.listen = table.strings("listen") or config.listen
-    config.port = _port(table.take("port", int, config.port))
+    config.port = check_port(table.take("port", int, config.port))
     config.rdma = parse_rdma(table.take("rdma", str, config.rdma))
-    config.rdma_port = _port(table.take("rdma_port", int, config.rdma_port))
+    config.rdma_port = check_port(table.take("rdma_port", int, config.rdma_port))
     settings.rdma_read_size = table.take("rdma_read_size", int, settings.rdma_read_size)
     settings.iwarp_crc = table.take("iwarp_crc", bool, settings.iwarp_crc)
     state = table.take("state", str)
@@ -430,7 +241,7 @@ def _unknown_principals(text: str) -> User | None:
     return user
 
 
-def _hosts(table: _Table, where: str) -> HostLists:
+def _hosts(table: Table, where: str) -> HostLists:
     lists: list[tuple[Network, ...] | None] = []
     for key in ("hosts_allow", "hosts_deny"):
         entries = table.strings(key)
@@ -442,11 +253,11 @@ def _hosts(table: _Table, where: str) -> HostLists:
     return HostLists(allow, deny or ()) if allow is not None or deny else EVERYBODY
 
 
-def _names(table: _Table, key: str) -> frozenset[str]:
+def _names(table: Table, key: str) -> frozenset[str]:
     return frozenset(name.casefold() for name in table.strings(key) or ())
 
 
-def _read_cluster(table: _Table, cluster: ClusterConfig) -> None:
+def _read_cluster(table: Table, cluster: ClusterConfig) -> None:
     cluster.url = table.take("etcd", str, cluster.url)
     cluster.node = table.take("node", str, cluster.node)
     cluster.name = table.take("name", str, cluster.name)
@@ -462,12 +273,12 @@ def _read_cluster(table: _Table, cluster: ClusterConfig) -> None:
     table.finish()
 
 
-def _read_service(table: _Table) -> ServiceConfig:
+def _read_service(table: Table) -> ServiceConfig:
     name = table.take("name", str)
-    if not name or not _NAME.fullmatch(name):
+    if not name or not NAME.fullmatch(name):
         raise ConfigError(f"[[service]]: {name!r} is not a name: letters, digits, - and _")
     try:
-        addresses = [parse_virtual_address(text) for text in table.strings("addresses") or ()]
+        addresses = [VirtualAddress.parse(text) for text in table.strings("addresses") or ()]
     except ValueError as error:
         raise ConfigError(f"[[service]] {name}: {error}") from error
     service = ServiceConfig(name, addresses, table.strings("nodes") or [])
@@ -475,38 +286,7 @@ def _read_service(table: _Table) -> ServiceConfig:
     return service
 
 
-def _check_cluster(config: Config) -> None:
-    cluster = config.cluster
-    names = [service.name for service in cluster.services]
-    for share in config.shares:
-        if share.service and share.service not in names:
-            raise ConfigError(f"share {share.name}: there is no service {share.service}")
-        if share.service and not cluster.url:
-            raise ConfigError(f"share {share.name}: service {share.service} needs a cluster: --cluster")
-        if share.continuous_availability and not share.service and config.state is None:
-            raise ConfigError("continuous_availability needs a place for its state: --state DIR")
-    if not cluster.url:
-        return
-    try:
-        parse_url(cluster.url)
-    except ValueError as error:
-        raise ConfigError(f"--cluster {error}") from error
-    if not _NAME.fullmatch(cluster.node) or not _NAME.fullmatch(cluster.name):
-        raise ConfigError("--node and the cluster's name: letters, digits, - and _")
-    if not 2 <= cluster.ttl <= 60:
-        raise ConfigError("[cluster] ttl: 2 to 60 seconds")
-    if cluster.max_stall and not cluster.ttl <= cluster.max_stall <= 600:
-        raise ConfigError("[cluster] max_stall: at least the ttl, and at most 600 seconds")
-    keeps_opens = any(share.service and share.continuous_availability for share in config.shares)
-    try:
-        store_access.check(cluster.url, cluster.name, cluster.access, keeps_opens)
-    except ValueError as error:
-        raise ConfigError(f"[cluster] {error}") from error
-    if len(set(names)) < len(names):
-        raise ConfigError("[[service]]: every name only once")
-
-
-def _chosen(table: _Table, key: str, names: Mapping[str, int], default: tuple[int, ...]) -> tuple[int, ...]:
+def _chosen(table: Table, key: str, names: Mapping[str, int], default: tuple[int, ...]) -> tuple[int, ...]:
     """A list of names as the values they stand for."""
     chosen = table.strings(key)
     if chosen is None:
@@ -516,7 +296,7 @@ def _chosen(table: _Table, key: str, names: Mapping[str, int], default: tuple[in
     return tuple(names[name] for name in chosen)
 
 
-def _read_limits(table: _Table, settings: Settings) -> None:
+def _read_limits(table: Table, settings: Settings) -> None:
     """Numbers of ``Settings`` by their own names."""
     given = set()
     for name in LIMITS:
@@ -533,13 +313,7 @@ def _read_limits(table: _Table, settings: Settings) -> None:
         settings.max_message_size = max(settings.max_message_size, settings.max_io_size + MESSAGE_OVERHEAD)
 
 
-def _port(value: int | None) -> int | None:
-    if value is not None and not 0 <= value <= 65535:
-        raise ConfigError(f"port {value} is not within 0..65535")
-    return value
-
-
-def _read_share(table: _Table, config: Config) -> None:
+def _read_share(table: Table, config: Config) -> None:
     name, path = table.take("name", str), table.take("path", str)
     if not name or not path:
         raise ConfigError("[[share]]: name and path are needed")
@@ -575,21 +349,7 @@ def _read_share(table: _Table, config: Config) -> None:
     config.shares.append(share)
 
 
-def unix_user(what: str, name: str | None, shared: bool = False) -> User | None:
-    """Credentials of a user of the host; ``shared`` by several users. Acting as somebody else takes capabilities
-    (``impersonate.may_act``)."""
-    if name is None:
-        return None
-    try:
-        entry = pwd.getpwnam(name)
-    except KeyError:
-        raise ConfigError(f"{what}: this machine has no user {name}") from None
-    if not may_act() and os.geteuid() != entry.pw_uid:
-        raise ConfigError(f"{what}: the server has to run as root, or with CAP_SETUID and CAP_SETGID, to act as {name}")
-    return User(entry.pw_uid, entry.pw_gid, tuple(os.getgrouplist(name, entry.pw_gid)), shared)
-
-
-def _read_user(table: _Table, config: Config) -> None:
+def _read_user(table: Table, config: Config) -> None:
     name, password, digest = table.take("name", str), table.take("password", str), table.take("nt_hash", str)
     file = table.take("password_file", str)
     user = unix_user(f"user {name}: unix_user", table.take("unix_user", str))
@@ -609,10 +369,10 @@ def _read_user(table: _Table, config: Config) -> None:
 
 
 def _read_witness(path: Path, values: dict[str, Any]) -> WitnessConfig:
-    nodes = _tables(path, values, "node")
-    table = _Table(f"{path}: [witness]", values)
-    port = _port(table.take("port", int, 0)) or 0
-    mapper_port = _port(table.take("endpoint_mapper_port", int, 135))
+    nodes = take_tables(path, values, "node")
+    table = Table(f"{path}: [witness]", values)
+    port = check_port(table.take("port", int, 0)) or 0
+    mapper_port = check_port(table.take("endpoint_mapper_port", int, 135))
     if not table.take("endpoint_mapper", bool, True):
         mapper_port = None
     witness = WitnessConfig(
@@ -626,7 +386,7 @@ def _read_witness(path: Path, values: dict[str, Any]) -> WitnessConfig:
     table.finish()
     for entry in nodes:
         where = f"{path}: [[witness.node]]"
-        table = _Table(where, entry)
+        table = Table(where, entry)
         name, addresses = table.take("name", str), _addresses(where, table.strings("addresses"))
         table.finish()
         if not name or not addresses:
@@ -640,82 +400,3 @@ def _addresses(where: str, given: list[str] | None) -> list[Address]:
         return [ipaddress.ip_address(entry) for entry in given or []]
     except ValueError as error:
         raise ConfigError(f"{where}: {error}") from None
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="smb3server",
-        description="Share directories over SMB 2.0.2 to 3.1.1, on TCP and on SMB Direct (RDMA in user space).",
-        epilog="Everything else is set in the configuration file; the command line wins over it. SIGTERM ends the "
-        "server after the requests in flight.",
-    )
-    parser.add_argument("--config", type=Path, metavar="FILE.toml", help="configuration file")
-    parser.add_argument(
-        "--share", action="append", default=[], metavar="NAME=PATH[,user=USER][,ro]", help="share a directory"
-    )
-    parser.add_argument(
-        "--user",
-        action="append",
-        default=[],
-        metavar="NAME[:PASSWORD]",
-        help="add a user; without a password: that of --password-file, of $SMB3SERVER_PASSWORD, or asked for",
-    )
-    parser.add_argument("--password-file", type=Path, metavar="FILE", help="its first line is the users' password")
-    parser.add_argument("--guest", action="store_true", help="let unknown users in as guests, without signing")
-    parser.add_argument(
-        "--rdma",
-        nargs="?",
-        const="auto",
-        metavar="FABRICS",
-        help="serve SMB Direct, too: auto (the default without a value), off, or fabrics: iwarp,roce,verbs",
-    )
-    parser.add_argument("--listen", action="append", default=[], metavar="ADDR", help="address to serve (default: all)")
-    parser.add_argument("--port", type=int, help="TCP port (default: 445, as root)")
-    parser.add_argument("--rdma-port", type=int, metavar="PORT", help="SMB Direct port (default: 5445)")
-    parser.add_argument("--cluster", metavar="etcds://HOST:PORT,...", help="be a node of a cluster")
-    parser.add_argument("--node", metavar="NAME", help="this node's name in the cluster")
-    parser.add_argument("--state", type=Path, metavar="DIR", help="where state is kept that outlives the server")
-    parser.add_argument("--log-level", choices=LOG_LEVELS, help="default: info")
-    return parser
-
-
-def parse_arguments(arguments: Sequence[str] | None = None) -> Config:
-    """The whole configuration. Raises ``ConfigError``; argparse itself exits on unknown options and ``--help``."""
-    options = _parser().parse_args(arguments)
-    config = Config()
-    config.settings.server_name = default_name()
-    if options.config is not None:
-        read_file(options.config, config)
-    once("share", (share.name for share in config.shares))
-    once("user", (account.name for account in config.accounts))
-    by_name = {share.name.casefold(): share for share in config.shares}
-    named = [parse_share(text) for text in options.share]
-    once("--share", (share.name for share in named))
-    by_name.update({share.name.casefold(): share for share in named})
-    config.shares = list(by_name.values())
-    added = [parse_user(text, options.password_file) for text in options.user]
-    config.command_line_passwords = [text for text in options.user if ":" in text]
-    once("--user", (account.name for account in added))
-    config.accounts += added
-    if options.guest:
-        config.settings.allow_guest = True
-        for share in config.shares:
-            share.guest = True
-    _override(config, options)
-    if not config.shares:
-        raise ConfigError("nothing to share: give --share NAME=PATH or a configuration file with [[share]]")
-    _check_cluster(config)
-    if not config.accounts and not config.settings.allow_guest and not config.settings.keytab:
-        raise ConfigError("nobody could log on: give --user NAME, --guest or a keytab")
-    check(config)
-    return config
-
-
-def _override(config: Config, options: argparse.Namespace) -> None:
-    config.cluster.url = options.cluster or config.cluster.url
-    config.cluster.node = options.node or config.cluster.node
-    convert: dict[str, Callable[[Any], Any]] = {"port": _port, "rdma_port": _port, "rdma": parse_rdma}
-    for name in ("listen", "port", "rdma", "rdma_port", "state", "log_level"):
-        value = getattr(options, name)
-        if value is not None and value != []:
-            setattr(config, name, convert.get(name, lambda given: given)(value))

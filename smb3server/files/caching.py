@@ -7,7 +7,7 @@ name one key. No I/O and no clock here: notifications and timers go through ``Br
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from smb3server.wire.oplock_break import LeaseState, OplockLevel
 
@@ -24,11 +24,15 @@ LEVEL_STATES: dict[int, int] = {
 }
 
 
+Owner = TypeVar("Owner")
+"""The open that holds an oplock, or one of those that share a lease. Nothing is asked of it here."""
+
+
 class Timer(Protocol):
     def cancel(self) -> None: ...
 
 
-class Breaks(Protocol):
+class Breaks(Protocol[Owner]):
     """The outside of the state machine."""
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> Timer: ...
@@ -37,30 +41,41 @@ class Breaks(Protocol):
         """Call ``callback`` in a turn of its own: what it raises is nobody else's failure."""
         ...
 
-    def notify_lease(self, lease: Lease, current: int, new: int, ack_required: bool) -> bool | None:
+    def notify_lease(self, lease: Lease[Owner], current: int, new: int, ack_required: bool) -> bool | None:
         """Send a lease break notification; False when no connection could take it, None when its client is away but
         may come back: ``Holder.resend`` then."""
         ...
 
-    def notify_oplock(self, oplock: Oplock, level: int) -> bool | None: ...
+    def notify_oplock(self, oplock: Oplock[Owner], level: int) -> bool | None:
+        """Send an oplock break notification; the result is as for a lease."""
+        ...
 
-    def changed(self, holder: Holder) -> None:
+    def changed(self, holder: Holder[Owner]) -> None:
         """State, or what is to become of it, is not what it was."""
         ...
 
 
-class Holder:
-    """Caching rights. ``requested`` is what the client was told to go down to, ``required`` what it must in the end."""
+class Holder(Generic[Owner]):
+    """Caching rights of one open, or of the opens that share a lease."""
 
     __slots__ = ("breaking", "caching", "required", "requested", "state", "timer")
 
-    def __init__(self, caching: Caching, state: int) -> None:
+    # Invariant: requested is a subset of state.
+    # Invariant: unless breaking, state == requested == required, and timer is None.
+    # Invariant: a holder with any right left, or breaking, is in caching.holders; no other is.
+
+    def __init__(self, caching: Caching[Owner], state: int) -> None:
         self.caching = caching
         self.state = state
+        """What the client may do now. During a break it keeps this until it acknowledges."""
         self.breaking = False
+        """A notification that asks for an acknowledgment was sent, or waits for the client to come back."""
         self.requested = state
+        """What the notification allows the client to keep."""
         self.required = state
+        """What the client may keep in the end. Less than ``requested`` where another break began during this one."""
         self.timer: Timer | None = None
+        """Runs while a delivered notification waits for its acknowledgment. None during a break: the client is away."""
 
     def _ack_needed(self) -> bool:
         raise NotImplementedError
@@ -150,12 +165,12 @@ class Holder:
             timer.cancel()
 
 
-class Oplock(Holder):
+class Oplock(Holder[Owner]):
     """An oplock of one open (3.3.1.10: Open.OplockLevel, Open.OplockState)."""
 
     __slots__ = ("level", "level2", "open")
 
-    def __init__(self, caching: Caching, owner: object, level: int) -> None:
+    def __init__(self, caching: Caching[Owner], owner: Owner, level: int) -> None:
         super().__init__(caching, LEVEL_STATES[level])
         self.open = owner
         self.level = level
@@ -178,12 +193,12 @@ class Oplock(Holder):
         super().end_break(state)
 
 
-class Lease(Holder):
+class Lease(Holder[Owner]):
     """3.3.1.12. ``opens`` are the opens that named the key."""
 
     __slots__ = ("client_guid", "directory", "epoch", "key", "opens", "parent_key", "version")
 
-    def __init__(self, caching: Caching, client_guid: bytes, key: bytes, version: int) -> None:
+    def __init__(self, caching: Caching[Owner], client_guid: bytes, key: bytes, version: int) -> None:
         super().__init__(caching, NONE)
         self.client_guid = client_guid
         self.key = key
@@ -191,7 +206,7 @@ class Lease(Holder):
         self.directory = False
         self.epoch = 0
         self.parent_key: bytes | None = None
-        self.opens: list[object] = []
+        self.opens: list[Owner] = []
 
     def _ack_needed(self) -> bool:
         return bool(self.state & (WRITE | HANDLE))
@@ -207,15 +222,15 @@ class Lease(Holder):
         return self.caching.breaks.notify_lease(self, current, new, ack_required)
 
 
-class Caching:
+class Caching(Generic[Owner]):
     """All holders of one stream."""
 
     __slots__ = ("_arriving", "_settling", "break_timeout", "breaks", "holders", "waiters")
 
-    def __init__(self, breaks: Breaks, break_timeout: float = BREAK_TIMEOUT) -> None:
+    def __init__(self, breaks: Breaks[Owner], break_timeout: float = BREAK_TIMEOUT) -> None:
         self.breaks = breaks
         self.break_timeout = break_timeout
-        self.holders: list[Holder] = []
+        self.holders: list[Holder[Owner]] = []
         """Those with any right left, or breaking."""
         self.waiters: list[Callable[[], None]] = []
         self._arriving: set[object] = set()
@@ -244,14 +259,14 @@ class Caching:
         self._settling.append((set(self._arriving), callback))
         return True
 
-    def others(self, own: Holder | None) -> Iterable[Holder]:
+    def others(self, own: Holder[Owner] | None) -> Iterable[Holder[Owner]]:
         return [holder for holder in self.holders if holder is not own]
 
-    def add(self, holder: Holder) -> None:
+    def add(self, holder: Holder[Owner]) -> None:
         if holder not in self.holders and (holder.state or holder.breaking):
             self.holders.append(holder)
 
-    def drop(self, holder: Holder) -> None:
+    def drop(self, holder: Holder[Owner]) -> None:
         """Its last open is closed: nothing is left to be acknowledged."""
         if holder in self.holders:
             self.holders.remove(holder)
@@ -279,7 +294,12 @@ class Caching:
             self.breaks.call_soon(callback)
 
     def break_for_open(
-        self, own: Holder | None, overwrite: bool, sharing_violation: bool, first: bool, spare_leases: bool = False
+        self,
+        own: Holder[Owner] | None,
+        overwrite: bool,
+        sharing_violation: bool,
+        first: bool,
+        spare_leases: bool = False,
     ) -> bool:
         """Break what an open by somebody else cannot live with; True if it must wait for an acknowledgment.
 
@@ -303,7 +323,7 @@ class Caching:
                 wait = True
         return wait
 
-    def break_for_write(self, own: Holder | None) -> None:
+    def break_for_write(self, own: Holder[Owner] | None) -> None:
         """Data changes (write, truncation, a byte-range lock): nobody else may cache any. Nobody is waited for.
 
         A level II oplock has no key to know its owner by, so even the owner's goes.
@@ -312,7 +332,7 @@ class Caching:
             if holder is not own or (isinstance(holder, Oplock) and not holder.state & WRITE):
                 holder.lower(NONE)
 
-    def break_handles(self, own: Holder | None) -> bool:
+    def break_handles(self, own: Holder[Owner] | None) -> bool:
         """Others shall close what they hold open only for caching; True if that needs waiting for."""
         wait = False
         for holder in self.others(own):
@@ -322,8 +342,8 @@ class Caching:
         return wait
 
     def grant_oplock(
-        self, owner: object, level: int, other_opens: bool, locked: bool, level2: bool = True
-    ) -> Oplock | None:
+        self, owner: Owner, level: int, other_opens: bool, locked: bool, level2: bool = True
+    ) -> Oplock[Owner] | None:
         """The best oplock at or below ``level`` (MS-FSA 2.1.5.18.1); None if that is none."""
         state = LEVEL_STATES.get(level, NONE)
         if any(
@@ -341,7 +361,7 @@ class Caching:
         self.add(oplock)
         return oplock
 
-    def grant_lease(self, lease: Lease, wanted: int, other_opens: bool, locked: bool, directory: bool) -> None:
+    def grant_lease(self, lease: Lease[Owner], wanted: int, other_opens: bool, locked: bool, directory: bool) -> None:
         """Give ``lease`` as much of ``wanted`` as possible (MS-FSA 2.1.5.18.2); never takes anything away."""
         if wanted not in VALID_LEASES:
             wanted = NONE
@@ -364,22 +384,22 @@ class Caching:
             self.breaks.changed(lease)
 
 
-class LeaseTables:
+class LeaseTables(Generic[Owner]):
     """GlobalLeaseTableList (3.3.1.4): per client, leases by key."""
 
     def __init__(self) -> None:
-        self._leases: dict[tuple[bytes, bytes], Lease] = {}
+        self._leases: dict[tuple[bytes, bytes], Lease[Owner]] = {}
         self.directory_leases = 0
         """How many are on directories: while 0, changes need not look for them."""
 
-    def find(self, client_guid: bytes, key: bytes) -> Lease | None:
+    def find(self, client_guid: bytes, key: bytes) -> Lease[Owner] | None:
         return self._leases.get((client_guid, key))
 
-    def add(self, lease: Lease) -> None:
+    def add(self, lease: Lease[Owner]) -> None:
         self._leases[lease.client_guid, lease.key] = lease
         self.directory_leases += lease.directory
 
-    def remove(self, lease: Lease) -> None:
+    def remove(self, lease: Lease[Owner]) -> None:
         if self._leases.pop((lease.client_guid, lease.key), None) is not None:
             self.directory_leases -= lease.directory
 

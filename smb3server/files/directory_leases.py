@@ -12,28 +12,30 @@ from typing import TYPE_CHECKING
 from smb3server.files.caching import NONE, Lease
 
 if TYPE_CHECKING:
-    from smb3server.backends.base import Path
-    from smb3server.files.file import File
-    from smb3server.state.objects import Open
+    from smb3server.backends.base import Backend, Path
+    from smb3server.files.file import File, FileTable, Opened
+
+ParentLease = tuple[bytes, bytes]
+"""(ClientGuid, ParentLeaseKey) of an open."""
 
 
-def entry_changed(by: Open, path: Path) -> None:
-    """``by`` created, removed, renamed or changed what is at ``path``."""
-    file, backend = by.file, by.tree.share.backend
-    if file is None or backend is None or not path or not file.table.leases.directory_leases:
+def entry_changed(table: FileTable[Opened], backend: Backend, path: Path, spared: ParentLease | None) -> None:
+    """Break the leases on the directory in which something was created, removed, renamed or changed at ``path``.
+    ``spared``: as the open named it that made the change."""
+    if not path:
         return
     try:
         key = backend.stat(path[:-1]).key
     except OSError:
         # The directory is gone, too, and its leases with it.
         return
-    directory = file.table.find(key)
+    directory = table.find(key)
     if directory is not None:
-        break_all(directory, by.parent_lease)
+        break_all(directory, spared)
 
 
-def break_all(directory: File, spared: tuple[bytes, bytes] | None = None) -> None:
-    """``spared``: (ClientGuid, LeaseKey) of the one that keeps what it has."""
+def break_all(directory: File[Opened], spared: ParentLease | None = None) -> None:
+    """Break the leases on ``directory`` except ``spared``."""
     for holder in tuple(directory.caching.holders):
         if isinstance(holder, Lease) and (holder.client_guid, holder.key) != spared:
             holder.lower(NONE)

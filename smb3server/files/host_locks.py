@@ -12,8 +12,9 @@ import struct
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from smb3server.files.locks import LockTable
-    from smb3server.state.objects import Open
+    from collections.abc import Iterable
+
+    from smb3server.files.locks import Lock, Owner
 
 _FLOCK = struct.Struct("hh4xqqi4x")
 """struct flock: type, whence, start, length (0: to the end), process."""
@@ -37,19 +38,19 @@ def _set(descriptor: int, kind: int, offset: int, length: int) -> bool:
     return True
 
 
-def take(opened: Open, offset: int, length: int, exclusive: bool) -> bool:
-    """Take a lock that the server's own table has granted."""
-    if opened.descriptor is None or not opened.tree.share.posix_locks:
+def take(descriptor: int | None, offset: int, length: int, exclusive: bool) -> bool:
+    """Take a lock that the server's own table has granted. False if a program of the host holds one that conflicts.
+
+    ``descriptor`` is the open's own; None: the host is not asked. Raises ``OSError``."""
+    if descriptor is None:
         return True
-    return _set(opened.descriptor, fcntl.F_WRLCK if exclusive else fcntl.F_RDLCK, offset, length)
+    return _set(descriptor, fcntl.F_WRLCK if exclusive else fcntl.F_RDLCK, offset, length)
 
 
-def release(opened: Open, table: LockTable, offset: int, length: int) -> None:
-    """A lock of the table is gone: what the open's other locks say about the range holds."""
-    descriptor = opened.descriptor
-    if descriptor is None or not opened.tree.share.posix_locks:
+def release(descriptor: int | None, kept: Iterable[Lock[Owner]], offset: int, length: int) -> None:
+    """Give a range back whose lock is gone from the table. ``kept``: the open's other locks, which go on to hold."""
+    if descriptor is None:
         return
     _set(descriptor, fcntl.F_UNLCK, offset, length)
-    for lock in sorted(table.locks, key=lambda lock: lock.exclusive):
-        if lock.owner is opened:
-            _set(descriptor, fcntl.F_WRLCK if lock.exclusive else fcntl.F_RDLCK, lock.offset, lock.length)
+    for lock in sorted(kept, key=lambda lock: lock.exclusive):
+        _set(descriptor, fcntl.F_WRLCK if lock.exclusive else fcntl.F_RDLCK, lock.offset, lock.length)

@@ -1,7 +1,7 @@
 """Change notification (MS-SMB2 3.3.5.19, MS-FSA 2.1.5.11): who watches what, and what they have yet to be told.
 
-Whoever changes something calls ``report`` (or ``report_rename``); CHANGE_NOTIFY requests wait in a ``Watcher``, one per
-open directory, made by the first of them. All on the event loop's thread.
+Each share has a ``NotifyHub``, which is told of changes; CHANGE_NOTIFY requests wait in a ``Watcher``, one per open
+directory, made by the first of them. All on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from smb3server.dispatch.request import Pending, Response
-from smb3server.files import directory_leases
 from smb3server.files.echo_filter import EchoFilter
 from smb3server.process.turns import call_apart
 from smb3server.wire.change_notify import (
@@ -23,13 +21,10 @@ from smb3server.wire.change_notify import (
     encode_notifications,
     encoded_notification_size,
 )
-from smb3server.wire.query_info import build_output_response
-from smb3server.wire.status import NtStatus, StatusError
+from smb3server.wire.status import NtStatus
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Change, Path
-    from smb3server.state.objects import Open
-    from smb3server.state.share import Share
 
 Key = tuple[str, ...]
 AT_ONCE = 32
@@ -47,14 +42,19 @@ def fold(path: Path) -> Key:
     return tuple(part.casefold() for part in path)
 
 
+Answer = Callable[[int, bytes], None]
+"""Called once, with the status (NtStatus) and the output buffer of the answer."""
+
+
 class Waiting:
-    """A CHANGE_NOTIFY request that has no answer yet."""
+    """A request that has no answer yet."""
 
-    __slots__ = ("limit", "pending")
+    __slots__ = ("answer", "limit")
 
-    def __init__(self, pending: Pending, limit: int) -> None:
-        self.pending = pending
+    def __init__(self, answer: Answer, limit: int) -> None:
+        self.answer = answer
         self.limit = limit
+        """Bytes of output that it takes."""
 
 
 class Watcher:
@@ -78,20 +78,20 @@ class Watcher:
         self._waiting: deque[Waiting] = deque()
         self._final: int | None = None
 
-    def wait(self, pending: Pending, limit: int) -> None:
-        """Queue a request that takes ``limit`` bytes; answered at once if something has happened before."""
+    def wait(self, answer: Answer, limit: int) -> Waiting:
+        """Queue a request that takes ``limit`` bytes. It is answered at once if something has happened before."""
+        waiting = Waiting(answer, limit)
         if self._final is not None:
-            _answer(pending, self._final, b"")
-            return
-        self._waiting.append(Waiting(pending, limit))
-        self._flush()
+            answer(self._final, b"")
+        else:
+            self._waiting.append(waiting)
+            self._flush()
+        return waiting
 
-    def forget(self, pending: Pending) -> None:
-        """A request was cancelled: what happens from now on is kept for the next one."""
-        for waiting in self._waiting:
-            if waiting.pending is pending:
-                self._waiting.remove(waiting)
-                return
+    def forget(self, waiting: Waiting) -> None:
+        """Keep what happens from now on for the next request: this one was cancelled, and is not answered."""
+        if waiting in self._waiting:
+            self._waiting.remove(waiting)
 
     def add(self, notifications: Sequence[Notification]) -> None:
         """Something happened; the group is told in one answer where it fits. A file that is said to be modified and has
@@ -125,7 +125,7 @@ class Watcher:
             self.stop_backend = None
         self._queue.clear()
         while self._waiting:
-            _answer(self._waiting.popleft().pending, status, b"")
+            self._waiting.popleft().answer(status, b"")
 
     def lost(self) -> None:
         """Something happened that nobody can tell: the client must look for itself."""
@@ -138,24 +138,15 @@ class Watcher:
     def _flush(self) -> None:
         while self._waiting and (self._queue or self._overflow):
             waiting = self._waiting.popleft()
-            if waiting.pending.done:
-                continue
             # The last entry's padding is not sent.
             output = b"" if self._overflow else encode_notifications(self._queue)
             self._queue.clear()
             self._size = 0
             if self._overflow or len(output) > waiting.limit:
                 self._overflow = False
-                _answer(waiting.pending, NtStatus.NOTIFY_ENUM_DIR, b"")
+                waiting.answer(NtStatus.NOTIFY_ENUM_DIR, b"")
             else:
-                _answer(waiting.pending, NtStatus.SUCCESS, output)
-
-
-def _answer(pending: Pending, status: int, output: bytes) -> None:
-    if status >> 30 == 3:
-        pending.fail(StatusError(status))
-    else:
-        pending.complete(Response([build_output_response(len(output)), output], status))
+                waiting.answer(NtStatus.SUCCESS, output)
 
 
 class _News(NamedTuple):
@@ -318,51 +309,3 @@ def from_backend(watcher: Watcher, open_here: Callable[[Path], bool]) -> Callabl
         watcher.add([Notification(change.action, relative_name(change.path, depth))])
 
     return on_change
-
-
-def somebody_listens(by: Open) -> bool:
-    """May changes through this open concern anybody? False saves making them out."""
-    return bool(by.tree.share.notify) or (by.file is not None and bool(by.file.table.leases.directory_leases))
-
-
-def report(by: Open, path: Path, action: int, completion_filter: int, stream: str = "") -> None:
-    """``by`` changed ``path``: tell watchers (``NotifyHub.report``) and those who cache the directory it is in."""
-    by.tree.share.notify.report(path, action, completion_filter, stream)
-    if not stream:
-        directory_leases.entry_changed(by, path)
-
-
-def report_rename(by: Open, old: Path, new: Path, directory: bool) -> None:
-    by.tree.share.notify.report_rename(old, new, directory)
-    directory_leases.entry_changed(by, old)
-    if fold(old[:-1]) != fold(new[:-1]):
-        directory_leases.entry_changed(by, new)
-
-
-def directory_deleted(share: Share, path: Path) -> None:
-    share.notify.directory_deleted(path)
-
-
-def report_write(opened: Open) -> None:
-    """Called with the first WRITE of an open: that the file changes is told now and once more when it is closed. Who
-    caches the directory hears of it only then, as from Windows (smb2.lease.v2_request)."""
-    opened.wrote = True
-    _report_data(opened, closing=False)
-    opened.on_close.append(lambda: _report_data(opened, closing=True))
-
-
-def _report_data(opened: Open, closing: bool) -> None:
-    handle = opened.handle
-    if handle is None or not somebody_listens(opened):
-        return
-    try:
-        path = handle.path
-    except FileNotFoundError:
-        return
-    if handle.stream:
-        which = NotifyFilter.STREAM_SIZE | NotifyFilter.STREAM_WRITE
-        report(opened, path, Action.MODIFIED_STREAM, which, handle.stream)
-    elif closing:
-        report(opened, path, Action.MODIFIED, NotifyFilter.SIZE | NotifyFilter.LAST_WRITE)
-    else:
-        opened.tree.share.notify.report(path, Action.MODIFIED, NotifyFilter.SIZE | NotifyFilter.LAST_WRITE)

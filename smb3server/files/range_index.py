@@ -18,9 +18,13 @@ Key = tuple[int, int]
 class Range(Protocol):
     """Covers ``length`` bytes; an empty one lies between the byte before ``offset`` and the one there."""
 
-    owner: object
     offset: int
     length: int
+
+    @property
+    def owner(self) -> object:
+        """Whose it is; told apart by equality."""
+        ...
 
 
 T = TypeVar("T", bound=Range)

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from smb3server.wire import filetime
 
 if TYPE_CHECKING:
     from smb3server.backends.base import FileInfo, Handle
-    from smb3server.files.file import File
-    from smb3server.state.objects import Open
 
 WRITE_TIME_DELAY = 2.0
 _RECENT = 0.05
@@ -26,19 +25,40 @@ _RESOLUTION = 156250
 FREEZE, THAW = -1, -2
 
 
+class TimedOpen(Protocol):
+    """What is asked of an open."""
+
+    @property
+    def handle(self) -> Handle | None: ...
+
+    @property
+    def file(self) -> TimedFile | None:
+        """None for a pipe."""
+        ...
+
+
+class TimedFile(Protocol):
+    """What is asked of an open file."""
+
+    write_time: WriteTime | None
+
+    @property
+    def opens(self) -> Sequence[TimedOpen]: ...
+
+
 class WriteTime:
     """One open file's."""
 
     __slots__ = ("_file", "_first", "_timer", "dirty", "pinned_by", "settled", "shown")
 
-    def __init__(self, file: File) -> None:
+    def __init__(self, file: TimedFile) -> None:
         self._file = file
         self.dirty = False
         """Written to since the time last became visible."""
         self.settled = False
         self.shown: int | None = None
         """FILETIME instead of the store's; None: the store's."""
-        self.pinned_by: Open | None = None
+        self.pinned_by: TimedOpen | None = None
         """Set or frozen through this open."""
         self._first = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -66,7 +86,7 @@ class WriteTime:
             self.settled = True
             self.shown = handle.info().last_write_time
 
-    def set(self, opened: Open, value: int) -> None:
+    def set(self, opened: TimedOpen, value: int) -> None:
         """A client has set the last write time (and the store has it), freezes or thaws it."""
         handle = opened.handle
         if handle is None or value == 0:
@@ -85,7 +105,7 @@ class WriteTime:
             self.shown = value
         self.dirty = False
 
-    def closing(self, opened: Open) -> None:
+    def closing(self, opened: TimedOpen) -> None:
         """``opened`` is about to be closed."""
         handle = opened.handle
         if handle is None:
@@ -113,27 +133,27 @@ class WriteTime:
             timer.cancel()
 
 
-def visible(file: File | None, info: FileInfo) -> FileInfo:
+def visible(file: TimedFile | None, info: FileInfo) -> FileInfo:
     """``info`` with the last write time that clients are to see."""
     if file is None or file.write_time is None or file.write_time.shown is None:
         return info
     return info._replace(last_write_time=file.write_time.shown)
 
 
-def of(file: File) -> WriteTime:
+def of(file: TimedFile) -> WriteTime:
     if file.write_time is None:
         file.write_time = WriteTime(file)
     return file.write_time
 
 
-def settle(opened: Open) -> None:
+def settle(opened: TimedOpen) -> None:
     """FLUSH, and changes of sizes and times, make it visible."""
     file, handle = opened.file, opened.handle
     if file is not None and handle is not None and file.write_time is not None:
         file.write_time.settle(handle)
 
 
-def closing(opened: Open) -> None:
+def closing(opened: TimedOpen) -> None:
     file = opened.file
     if file is not None and file.write_time is not None:
         file.write_time.closing(opened)

@@ -20,7 +20,6 @@ import aiohttp
 from smb3server.persistence.etcd_access import (
     AUTHENTICATE,
     AccessRefused,
-    EtcdAccess,
     Login,
     TokenRefused,
     error_of,
@@ -49,6 +48,7 @@ from smb3server.persistence.store import (
     check_batch,
     prefix_end,
 )
+from smb3server.settings.store_access import EtcdAccess
 
 log = logging.getLogger(__name__)
 

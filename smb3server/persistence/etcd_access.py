@@ -1,22 +1,14 @@
-"""Getting into etcd: TLS with its certificates, a user's token, and what to do when etcd does not let this node in."""
+"""Getting into etcd: a user's token, and what to do when etcd does not let this node in."""
 
 from __future__ import annotations
 
 import json
-import logging
 import ssl
 import threading
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-from cryptography import x509
-
 from smb3server.persistence.store import LeaseLost, StoreError, StoreFull
-from smb3server.process.secret_files import SecretFileError, read_secret
-
-log = logging.getLogger(__name__)
+from smb3server.settings.store_access import EtcdAccess
 
 AUTHENTICATE = "/v3/auth/authenticate"
 _LEASE_NOT_FOUND = "requested lease not found"
@@ -29,8 +21,6 @@ _WRONG_PASSWORD = "authentication failed"
 _NO_AUTHENTICATION = "authentication is not enabled"
 _COMMON_NAME = "CommonName of client sending a request against gateway"
 _PLAIN_TO_TLS = "HTTP request to an HTTPS server"
-_SOON = 14
-"""Days before the end of a certificate from which on the log says so."""
 _SHOWN = 200
 """Characters of an answer that is not understood."""
 
@@ -46,72 +36,6 @@ class AccessRefused(StoreError):
 
 class TokenRefused(AccessRefused):
     """The token has expired, or was never given; nothing was done."""
-
-
-class AccessError(ValueError):
-    """What is configured to get into etcd cannot be used."""
-
-
-@dataclass(frozen=True, slots=True)
-class EtcdAccess:
-    """``tls``: for https endpoints; None: the system's authorities, and no certificate of our own. ``user``: of etcd;
-    empty: none."""
-
-    tls: ssl.SSLContext | None = None
-    user: str = ""
-    password: str = field(default="", repr=False)
-
-
-def load_tls(ca: Path | None, cert: Path | None, key: Path | None) -> ssl.SSLContext:
-    """A context that checks etcd's certificate and its host name. ``ca``: authorities to trust, None: the system's;
-    ``cert``, ``key``: of this node, with which etcd knows it. Raises ``AccessError``."""
-    try:
-        context = ssl.create_default_context(cafile=ca)
-    except OSError as error:
-        raise AccessError(f"ca {ca}: {_said(error)}; it must be a PEM file of certificates") from error
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if cert is None and key is None:
-        return context
-    if cert is None or key is None:
-        raise AccessError("cert and key go together")
-    try:
-        read_secret(key)
-        # An encrypted key would make OpenSSL ask the terminal.
-        context.load_cert_chain(cert, key, password=lambda: "")
-    except SecretFileError as error:
-        raise AccessError(f"key {error}") from error
-    except OSError as error:
-        raise AccessError(
-            f"cert {cert}, key {key}: {_said(error)}; they must be PEM files that belong together, the key unencrypted"
-        ) from error
-    _check_dates(cert)
-    return context
-
-
-def _check_dates(cert: Path) -> None:
-    """etcd would only say that the certificate is bad."""
-    try:
-        found = x509.load_pem_x509_certificate(cert.read_bytes())
-    except (OSError, ValueError) as error:
-        raise AccessError(f"cert {cert}: {error}") from error
-    now = datetime.now(UTC)
-    if now > found.not_valid_after_utc:
-        raise AccessError(f"cert {cert}: expired on {found.not_valid_after_utc:%Y-%m-%d}; remedy: renew it")
-    left = (found.not_valid_after_utc - now).days
-    if left < _SOON:
-        log.warning("cert %s expires in %d days: etcd will refuse this node then", cert, left)
-
-
-def load_password(path: Path) -> str:
-    """The first line of a file that only its owner may read. Raises ``AccessError``."""
-    try:
-        text = read_secret(path).decode()
-    except (SecretFileError, UnicodeDecodeError) as error:
-        raise AccessError(f"password_file {error}") from error
-    password = text.partition("\n")[0].rstrip("\r")
-    if not password:
-        raise AccessError(f"password_file {path}: its first line is empty")
-    return password
 
 
 class Login:
@@ -233,7 +157,3 @@ def explain(error: BaseException | None) -> str:
             "that etcd's trusted CA signed, for clients, and that has not expired"
         )
     return reason.lower().replace("_", " ") or str(found)
-
-
-def _said(error: OSError) -> str:
-    return error.strerror or str(error)

@@ -10,7 +10,6 @@ from typing import Any
 
 from smb3server.persistence.etcd_access import (
     AUTHENTICATE,
-    EtcdAccess,
     Login,
     TokenRefused,
     explain,
@@ -20,6 +19,7 @@ from smb3server.persistence.etcd_access import (
 )
 from smb3server.persistence.etcd_members import Members
 from smb3server.persistence.store import LeaseLost, Renewer, StoreError
+from smb3server.settings.store_access import EtcdAccess
 
 _LONGEST_ANSWER = 1 << 16
 

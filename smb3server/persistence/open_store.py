@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from smb3server.persistence.etcd import EtcdStore
+from smb3server.persistence.seal import Seal
 from smb3server.persistence.sealed_store import SealedStore
-from smb3server.persistence.store_access import StoreAccess, etcd_access, seal_of
-from smb3server.persistence.store_url import parse_url
+from smb3server.settings.cluster import StoreAccess
+from smb3server.settings.store_access import cluster_secret, etcd_access
+from smb3server.settings.store_url import parse_url
 
 
 def open_store(url: str, name: str, access: StoreAccess) -> SealedStore:
-    """``name``: the cluster's. In a running event loop, to which the store belongs. Raises ``ValueError``."""
-    return SealedStore(EtcdStore(parse_url(url), access=etcd_access(url, access)), seal_of(name, access))
+    """Open the store of the cluster called ``name``, for the running event loop. Raises ``ValueError``."""
+    store = EtcdStore(parse_url(url), access=etcd_access(url, access))
+    return SealedStore(store, Seal(cluster_secret(access), name))

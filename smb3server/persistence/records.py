@@ -128,7 +128,7 @@ def snapshot(entry: Open) -> bytes:
     return json.dumps(record, separators=(",", ":")).encode()
 
 
-def _caching(holder: Lease | Oplock | None) -> CachingRecord | None:
+def _caching(holder: Lease[Open] | Oplock[Open] | None) -> CachingRecord | None:
     if holder is None:
         return None
     common = (holder.state, holder.breaking, holder.requested, holder.required)

@@ -135,7 +135,7 @@ def restore_open(server: Server, share: Share, backend: Backend, record: OpenRec
     file.delete_pending = file.delete_pending or record.delete_pending
     for lock in record.locks:
         file.locks.add(Lock(entry, *lock))
-        if not host_locks.take(entry, *lock):
+        if not host_locks.take(entry.descriptor if entry.tree.share.posix_locks else None, *lock):
             log.warning("%s: a program of the host has a lock that a client holds", "/".join(record.path))
     if record.caching is not None:
         _restore_caching(file, entry, record.caching)
@@ -217,9 +217,9 @@ def _check_kind(kind: Kind, record: OpenRecord) -> None:
         raise FileNotFoundError("a directory has the name now")
 
 
-def _restore_caching(file: File, entry: Open, record: CachingRecord) -> None:
+def _restore_caching(file: File[Open], entry: Open, record: CachingRecord) -> None:
     """A break that was under way begins again when the client is back."""
-    holder: Lease | Oplock
+    holder: Lease[Open] | Oplock[Open]
     if record.key:
         key, client_guid = bytes.fromhex(record.key), bytes.fromhex(record.client_guid)
         lease = file.table.leases.find(client_guid, key)

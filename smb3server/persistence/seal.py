@@ -9,17 +9,12 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from pathlib import Path
-
-from smb3server.process.secret_files import SecretFileError, read_secret
 
 VERSION = 0x81
 """First byte of a sealed value. No content begins with it: that is JSON, or ``peers.pack``."""
 _TAG_SIZE = 32
 _OVERHEAD = 1 + _TAG_SIZE
 _LABEL = b"smb3server cluster record, version 1\0"
-MIN_SECRET = 16
-"""Bytes in a secret file, less its line end."""
 
 
 class SealError(Exception):
@@ -29,16 +24,6 @@ class SealError(Exception):
 def new_secret() -> str:
     """A secret of 256 bits, as one line of text."""
     return secrets.token_hex(32)
-
-
-def load_secret(path: Path) -> bytes:
-    """The cluster's secret, from a file that only its owner may read. Raises ``SecretFileError``."""
-    secret = read_secret(path).strip()
-    if len(secret) < MIN_SECRET:
-        raise SecretFileError(
-            f"{path}: a cluster's secret has {MIN_SECRET} characters at least; remedy: smb3server cluster secret FILE"
-        )
-    return secret
 
 
 class Seal:

@@ -20,7 +20,8 @@ from types import FrameType
 from typing import Any
 
 from smb3server.backends.local import impersonate
-from smb3server.config.reader import Config, ConfigError
+from smb3server.config.error import ConfigError
+from smb3server.config.model import Config
 from smb3server.process import capabilities, sandbox
 from smb3server.process.capabilities import NO_CAPABILITY, Capability, Sets
 from smb3server.status.admin_socket import ROOTS_RUNTIME_DIRECTORY, RUNTIME_VARIABLE

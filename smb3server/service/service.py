@@ -18,7 +18,8 @@ from smb3server.backends.base import User
 from smb3server.backends.local.backend import LocalBackend, LocalOptions
 from smb3server.commands.info.presentation import hider
 from smb3server.config.checks import check_address
-from smb3server.config.reader import Config, ConfigError, ShareConfig, WitnessConfig
+from smb3server.config.error import ConfigError
+from smb3server.config.model import Config, ShareConfig
 from smb3server.net.host import ROOT, machine_id, overlapping, port_owners
 from smb3server.net.listener import TcpListener
 from smb3server.persistence.journal import Domain, Persistence
@@ -30,6 +31,7 @@ from smb3server.server.server import Server
 from smb3server.service import stand_in
 from smb3server.service.listeners import Fabrics
 from smb3server.service.privileges import Privileges, in_force
+from smb3server.settings.witness import WitnessConfig
 from smb3server.state.share import Share, ShareCapabilities, ShareFlags, ShareType
 from smb3server.status.admin_socket import AdminSocket, Command, socket_path
 from smb3server.status.report import collect
@@ -324,7 +326,7 @@ class Service:
         from smb3server.cluster import tickle
         from smb3server.cluster.cluster import Cluster
         from smb3server.cluster.witness_source import WitnessSource
-        from smb3server.persistence import store_access
+        from smb3server.settings import store_access
 
         self._cannot_tickle = tickle.why_not()
         if self._cannot_tickle and any(service.addresses for service in config.services):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from smb3server.files.caching import Holder, Lease, Oplock, Timer
 from smb3server.process.turns import call_in_own_turn
@@ -65,7 +65,7 @@ class BreakNotifications:
     def call_soon(self, callback: Callable[[], None]) -> None:
         call_in_own_turn(callback)
 
-    def notify_lease(self, lease: Lease, current: int, new: int, ack_required: bool) -> bool | None:
+    def notify_lease(self, lease: Lease[Open], current: int, new: int, ack_required: bool) -> bool | None:
         """The client knows the lease by its key alone, so any of its connections will do; Windows takes the oldest."""
         body = LEASE_BREAK_NOTIFICATION.pack(
             LeaseBreakNotification(
@@ -77,7 +77,7 @@ class BreakNotifications:
             )
         )
         for entry in lease.opens:
-            session = cast("Open", entry).session
+            session = entry.session
             if session.session_id not in session.server.global_session_table:
                 continue
             choose = partial(oldest_connection, session, lease.client_guid)
@@ -88,13 +88,13 @@ class BreakNotifications:
                 again = partial(self.notify_lease, lease, current, new, ack_required)
                 self._watch(connection, choose, again, lease, new)
                 return True
-        opens = [cast("Open", entry) for entry in lease.opens]
+        opens = tuple(lease.opens)
         for opened in opens:
             close_if_disconnected(opened)
         return None if any(may_come_back(opened) for opened in opens) else False
 
-    def notify_oplock(self, oplock: Oplock, level: int) -> bool | None:
-        entry = cast("Open", oplock.open)
+    def notify_oplock(self, oplock: Oplock[Open], level: int) -> bool | None:
+        entry = oplock.open
         body = OPLOCK_BREAK.pack(
             OplockBreak(oplock_level=level, persistent=entry.file_id[0], volatile=entry.file_id[1])
         )
@@ -107,11 +107,10 @@ class BreakNotifications:
         close_if_disconnected(entry)
         return None if may_come_back(entry) else False
 
-    def changed(self, holder: Holder) -> None:
+    def changed(self, holder: Holder[Open]) -> None:
         """Persistent opens are stored with their caching rights."""
         opens = holder.opens if isinstance(holder, Lease) else [holder.open] if isinstance(holder, Oplock) else []
-        for opened in opens:
-            entry = cast("Open", opened)
+        for entry in opens:
             persistence = entry.session.server.persistence
             if persistence is not None:
                 persistence.changed(entry)
@@ -121,7 +120,7 @@ class BreakNotifications:
         connection: Connection,
         choose: Callable[[], Connection | None],
         again: Callable[[], object],
-        holder: Holder,
+        holder: Holder[Open],
         requested: int,
     ) -> None:
         """Say it again on another channel if this connection turns out to have lost its peer."""

@@ -148,7 +148,7 @@ def _owned_by(session: Session) -> str:
     return session.identity.owner if session.identity is not None else ""
 
 
-def covers(holder: Oplock | Lease | None) -> bool:
+def covers(holder: Oplock[Open] | Lease[Open] | None) -> bool:
     """A batch oplock or handle caching: without it nobody would be told to let go of the open."""
     return holder is not None and not holder.breaking and bool(holder.state & HANDLE)
 
@@ -167,7 +167,7 @@ def held_for_owner(entry: Open) -> bool:
     return entry.caching is None or not entry.caching.state & HANDLE
 
 
-def forget_ghosts(file: File | None) -> None:
+def forget_ghosts(file: File[Open] | None) -> None:
     """Restored opens of a file that is gone, whose inode number another has by now: they are nobody's any more."""
     for entry in list(file.opens) if file is not None else ():
         handle = entry.handle

@@ -35,7 +35,7 @@ class _Watch:
     def __init__(self, key: FileKey, handle: Handle) -> None:
         self.key = key
         self.handle = handle
-        self.files: set[File] = set()
+        self.files: set[File[Open]] = set()
         self.stop: Callable[[], None] | None = None
 
     def close(self) -> None:
@@ -48,7 +48,7 @@ class _Watch:
 
 
 class HostChanges:
-    def __init__(self, table: FileTable) -> None:
+    def __init__(self, table: FileTable[Open]) -> None:
         self._table = table
         self._watches: OrderedDict[FileKey, _Watch] = OrderedDict()
         """The least recently used first."""
@@ -90,7 +90,7 @@ class HostChanges:
             self._watches[watch.key] = watch
         return watch
 
-    def _uncover(self, watch: _Watch, file: File) -> None:
+    def _uncover(self, watch: _Watch, file: File[Open]) -> None:
         file.uncover = None
         watch.files.discard(file)
         idle = [entry for entry in self._watches.values() if not entry.files]
@@ -111,7 +111,7 @@ class HostChanges:
                     file.caching.break_handles(None)
 
 
-def _is_at(file: File, name: tuple[str, ...]) -> bool:
+def _is_at(file: File[Open], name: tuple[str, ...]) -> bool:
     for entry in file.opens:
         if entry.handle is not None:
             try:

@@ -16,15 +16,16 @@ from smb3server.backends.deferred import DeferredHandle
 from smb3server.dispatch.request import FileId
 from smb3server.files import write_times
 from smb3server.files.caching import Lease, Oplock
+from smb3server.state import last_close
 from smb3server.state.replay import Replayable
 
 if TYPE_CHECKING:
     from smb3server.access.check import Token
     from smb3server.access.identity import Identity
     from smb3server.backends.base import Handle, Path, User
-    from smb3server.commands.query_directory import Enumeration
     from smb3server.crypto.encryption import SessionCipher
     from smb3server.crypto.signing import Signer
+    from smb3server.files.enumeration import Enumeration
     from smb3server.files.file import File
     from smb3server.files.notify import Watcher
     from smb3server.server.server import Server
@@ -266,9 +267,9 @@ class Open:
         self.in_flight = 0
         """Worker threads and RDMA transfers that use the handle: it stays open for them."""
         self.pipe: Pipe | None = None
-        self.file: File | None = None
+        self.file: File[Open] | None = None
         """None for pipes only."""
-        self.caching: Oplock | Lease | None = None
+        self.caching: Oplock[Open] | Lease[Open] | None = None
         self.parent_lease: tuple[bytes, bytes] | None = None
         """(ClientGuid, ParentLeaseKey): the directory lease whose holder knows what this open does."""
         self.delete_on_close = False
@@ -333,7 +334,7 @@ class Open:
         if file is not None and handle is not None:
             if not lost:
                 self.settle_write_time()
-            file.close_open(self)
+            last_close.leave(file, self)
             self.handle = self.descriptor = None
             deferred: object = handle
             if isinstance(deferred, DeferredHandle):

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from smb3server.tools.pcap.session import CaptureFile, read_capture
 from tools.kernel_lab.judge import for_tshark, tshark_complaints
-from tools.pcap.session import CaptureFile, read_capture
 
 FOLDER = Path(__file__).resolve().parents[2] / "pcaps"
 CAPTURES = sorted(path.stem for path in FOLDER.glob("*.pcap"))

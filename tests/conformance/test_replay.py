@@ -6,12 +6,12 @@ from functools import cache
 
 import pytest
 
+from smb3server.tools.pcap.rdma import Kind
+from smb3server.tools.pcap.replay import replay_iwarp, replay_machines, replay_sends, replay_smb2
+from smb3server.tools.pcap.session import Session, read_capture
+from smb3server.tools.pcap.smbdirect import SmbDirectReader
+from smb3server.tools.pcap.tcp import Direction
 from tests.conformance.test_pcaps import CAPTURES, FOLDER
-from tools.pcap.rdma import Kind
-from tools.pcap.replay import replay_iwarp, replay_machines, replay_sends, replay_smb2
-from tools.pcap.session import Session, read_capture
-from tools.pcap.smbdirect import SmbDirectReader
-from tools.pcap.tcp import Direction
 
 
 @cache

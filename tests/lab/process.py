@@ -12,8 +12,8 @@ from pathlib import Path
 from smb3server.client.persistent import PersistentShare
 from smb3server.client.transports import open_tcp
 from smbdirect.message_transport import MessageTransport
-from tools import own_user
 from tools.cluster.etcd import free_ports
+from tools.support import own_user
 
 USER, PASSWORD = "u", "pw"
 

@@ -13,9 +13,8 @@ from random import Random
 
 import pytest
 
-from tools.bench import client, interpreter, page
-from tools.bench.__main__ import main
-from tools.bench.accounting import (
+from smb3server.tools.bench import client, interpreter, page
+from smb3server.tools.bench.accounting import (
     Process,
     Reading,
     family,
@@ -26,9 +25,10 @@ from tools.bench.accounting import (
     server_seconds,
     used,
 )
-from tools.bench.cases import CASES
-from tools.bench.errors import BenchError
-from tools.bench.figures import BUSY, Sample, ratios, spread, verdict
+from smb3server.tools.bench.cases import CASES
+from smb3server.tools.bench.command import main
+from smb3server.tools.bench.errors import BenchError
+from smb3server.tools.bench.figures import BUSY, Sample, ratios, spread, verdict
 
 ROOT = Path(__file__).resolve().parents[2]
 ECHO = CASES["echo q1"]
@@ -307,7 +307,7 @@ def test_short_run_of_ours_alone(tmp_path: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_interrupted_run_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     folder = tmp_path / "new"
-    command = [sys.executable, "-m", "tools.bench", "--no-samba", "--seconds", "60", "--size", "4"]
+    command = [sys.executable, "-m", "smb3server", "bench", "--no-samba", "--seconds", "60", "--size", "4"]
     with subprocess.Popen(
         [*command, "--cases", "echo q1", "--folder", str(folder)], cwd=ROOT, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -335,7 +335,7 @@ def _content(path: Path) -> bytes:
 
 
 def test_cases_are_tests_that_the_client_knows() -> None:
-    source = (ROOT / "tools" / "labgen.c").read_text()
+    source = (ROOT / "smb3server" / "tools" / "bench" / "labgen.c").read_text()
     for case in CASES.values():
         assert case.options[0] == "-t"
         assert case.options[1].removeprefix("rand") in source

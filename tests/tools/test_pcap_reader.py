@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from tools.pcap.__main__ import main
-from tools.pcap.capture import CaptureError, Frame, read_frames
-from tools.pcap.packets import PacketError, TcpSegment, UdpDatagram, read_packet
-from tools.pcap.session import Session, read_capture
-from tools.pcap.tcp import Direction, Reassembler
+from smb3server.tools.pcap.capture import CaptureError, Frame, read_frames
+from smb3server.tools.pcap.command import main
+from smb3server.tools.pcap.packets import PacketError, TcpSegment, UdpDatagram, read_packet
+from smb3server.tools.pcap.session import Session, read_capture
+from smb3server.tools.pcap.tcp import Direction, Reassembler
 
 CLIENT, SERVER = ("10.0.0.2", 40000), ("10.0.0.1", 5445)
 PCAPS = Path(__file__).resolve().parents[2] / "pcaps"

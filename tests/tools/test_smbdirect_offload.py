@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from smb3server.tools.proxy.offload import THRESHOLD, Offload, Outgoing
 from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.read_write import (
     READ_REQUEST,
@@ -20,7 +21,6 @@ from smb3server.wire.read_write import (
     descriptors,
 )
 from smbdirect.message_transport import RemoteBuffer
-from tools.smbdirect_offload import THRESHOLD, Offload, Outgoing
 
 SIGNED, RELATED, RESPONSE = 8, 4, 1
 PENDING, END_OF_FILE = 0x103, 0xC0000011

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.config.reader import Config, read_file
+from smb3server.config.model import Config
+from smb3server.config.reader import read_file
 from tools.torture import report, subunit
 from tools.torture.outcome import Outcome, read_table, write
 from tools.torture.plan import Plan, Special, normal

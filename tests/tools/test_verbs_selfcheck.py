@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from smb3server.tools.verbs_check import Check, main, show, verdicts
 from smbdirect.providers.verbs.device import why_unavailable
-from tools.verbs_selfcheck import Check, main, show, verdicts
 
 DOCUMENT = """<testsuites><testsuite>
 <testcase name="test_a[verbs]"/>

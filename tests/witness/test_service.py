@@ -23,9 +23,12 @@ from impacket.dcerpc.v5.rpcrt import DCERPCException
 from impacket.uuid import uuidtup_to_bin
 
 from smb3server.auth.users import Account, nt_hash
-from smb3server.config.reader import Config, ConfigError, ShareConfig, WitnessConfig, read_file
+from smb3server.config.error import ConfigError
+from smb3server.config.model import Config, ShareConfig
+from smb3server.config.reader import read_file
 from smb3server.rpc import tcp
 from smb3server.service.service import Service
+from smb3server.settings.witness import WitnessConfig
 from smb3server.state.share import ShareCapabilities
 from tests.witness.conftest import ADDRESS_A, ADDRESS_B, NET_NAME, PASSWORD, USER, Running, settings
 from witness import ndr

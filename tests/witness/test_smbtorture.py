@@ -14,7 +14,7 @@ import pytest
 
 from tests.lab.clusapi import Resource
 from tests.witness.conftest import NET_NAME, PASSWORD, USER, Running, settings
-from tools import own_user
+from tools.support import own_user
 from witness.registrations import Limits
 
 pytestmark = [

@@ -13,8 +13,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tools import server_process
 from tools.access_differential.player import Login
+from tools.support import server_process
 
 LOGINS = (Login("games", "Passw0rd-1", "S-1-22-2-60"), Login("news", "Passw0rd-2", "S-1-22-2-9"))
 """Two users that every Debian has, and who own nothing that matters."""

@@ -17,9 +17,9 @@ from pathlib import Path
 from smb3server.client import Client, open_tcp
 from smb3server.client.files import Tree
 from smbdirect.message_transport import MessageTransport
-from tools import memory_file_system, server_process
-from tools.innocent import PASSWORD, USER
-from tools.server_process import ServerProcess
+from tools.support import memory_file_system, server_process
+from tools.support.innocent import PASSWORD, USER
+from tools.support.server_process import ServerProcess
 
 MOST_PROCESSOR = 0.05
 """Seconds of the server's processor time between an innocent client's ECHO and the answer."""
@@ -170,7 +170,7 @@ async def _attack(chosen: Case, target: Target) -> Verdict:
     log = server.log_size()
     server.forget_peak()
     innocent = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tools.innocent", str(target.port), str(server.pid)),
+        *(sys.executable, "-m", "tools.support.innocent", str(target.port), str(server.pid)),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )

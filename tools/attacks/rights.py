@@ -6,8 +6,8 @@ import os
 from typing import Any
 
 from smb3server.client import open_rdma
-from smb3server.client.connection import ServerError
 from smb3server.client.files import Tree
+from smb3server.client.messages import ServerError
 from smb3server.service.listeners import make_provider
 from smb3server.wire import read_write
 from smb3server.wire.file_info import FileInfoClass, RenameInformation, encode_rename

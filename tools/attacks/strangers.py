@@ -15,8 +15,8 @@ from tools.attacks import raw
 from tools.attacks.lab import Target, case, password
 from tools.attacks.raw import Stranger
 from tools.fuzz.pipes import MAPPER, WITNESS, bind, pdu, request
-from tools.innocent import Innocent, Lost
-from tools.server_process import listening_ports
+from tools.support.innocent import Innocent, Lost
+from tools.support.server_process import listening_ports
 
 _GONE = (OSError, EOFError)
 _NEWCOMER = "127.0.0.201"

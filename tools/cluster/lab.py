@@ -12,15 +12,14 @@ from types import TracebackType
 from typing import TypeVar
 
 from smb3server.cli.cluster import Admin
-from smb3server.cluster.cluster import DEFAULT_NAME
 from smb3server.persistence.open_store import open_store
 from smb3server.persistence.store import StoreError
-from smb3server.persistence.store_access import StoreAccess
-from tools import own_user
+from smb3server.settings.cluster import DEFAULT_NAME, StoreAccess
 from tools.cluster import etcd, network
 from tools.cluster.etcd import Etcd, member_at
 from tools.cluster.network import INTERFACE, NETWORK, NETWORK6, Network
 from tools.cluster.node import PROGRAM, Node, admin
+from tools.support import own_user
 
 T = TypeVar("T")
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from smb3server.client import Client
-from smb3server.client.connection import NO_MESSAGE_ID, Call, Reply
+from smb3server.client.connection import NO_MESSAGE_ID
+from smb3server.client.messages import Call, Protection, Reply
 from smb3server.crypto.encryption import TAG_SIZE, TRANSFORM_SIZE
 from smb3server.wire.header import HEADER, SIGNATURE_OFFSET, Command, Header, HeaderFlags
 from smb3server.wire.status import NtStatus
+from smbdirect.codec import Buffer
 from tools.fuzz.mutation import mutate
-
-if TYPE_CHECKING:
-    from smb3server.client.session import ClientSession
-    from smbdirect.codec import Buffer
 
 KEPT = 40
 """Messages that are remembered for a report."""
@@ -64,7 +62,7 @@ class FuzzClient(Client):
         self,
         header: Header,
         body: Sequence[Buffer],
-        session: ClientSession | None,
+        session: Protection | None,
         signed: bool,
         encrypt: bool,
         on_encoded: Callable[[Sequence[Buffer]], None] | None = None,
@@ -75,7 +73,7 @@ class FuzzClient(Client):
         self.sent.append(b"".join((HEADER.pack(header), *body)))
         super()._transmit(header, body, session, signed, encrypt, on_encoded)
 
-    async def chain(self, parts: Sequence[tuple[int, bytes, bool]], session: ClientSession, tree_id: int) -> list[Call]:
+    async def chain(self, parts: Sequence[tuple[int, bytes, bool]], session: Protection, tree_id: int) -> list[Call]:
         """Send requests (command, body, related) as one compound (3.2.4.1.4). Return the calls under way."""
         calls: list[Call] = []
         messages: list[bytearray] = []

@@ -15,7 +15,7 @@ from smbdirect.errors import ConnectionLost, DecodeError, ProtocolError
 from tools.fuzz.mutation import mutate
 from tools.fuzz.smb import Profile, Told, connect
 from tools.fuzz.watch import LOGINS, Failed, Watch
-from tools.server_process import listening_ports
+from tools.support.server_process import listening_ports
 
 PDUS = 60
 """PDUs of a run."""

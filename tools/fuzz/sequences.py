@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from smb3server.client.connection import Break
 from smb3server.client.files import RemoteFile, Tree
+from smb3server.client.messages import Break
+from smb3server.client.session import ClientSession
 from smb3server.wire import create_contexts as contexts
 from smb3server.wire import read_write
 from smb3server.wire.create import CreateRequest, pack_request
@@ -367,9 +368,10 @@ class Actor:
 
     async def _tree(self) -> None:
         """One more tree connect, which goes again."""
-        tree = self._tree_of()
-        more = await tree.session.tree_connect(self.chance.choice(("data", "ca", "IPC$", "nothing")))
-        await more.disconnect()
+        session = self._tree_of().session
+        if isinstance(session, ClientSession):
+            more = await session.tree_connect(self.chance.choice(("data", "ca", "IPC$", "nothing")))
+            await more.disconnect()
 
     async def _remote(self) -> None:
         """READ or WRITE by RDMA, with descriptors right and wrong."""

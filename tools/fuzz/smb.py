@@ -21,7 +21,7 @@ from smbdirect.errors import ConnectionLost, DecodeError, ProtocolError
 from tools.fuzz.client import FuzzClient
 from tools.fuzz.sequences import Actor
 from tools.fuzz.watch import LOGINS, Failed, Watch
-from tools.server_process import ServerProcess
+from tools.support.server_process import ServerProcess
 
 STEPS = 40
 """Steps of a run."""

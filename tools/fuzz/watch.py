@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tools import memory_file_system, server_process
-from tools.innocent import PASSWORD, USER, Innocent, Lost
-from tools.server_process import ServerProcess
+from tools.support import memory_file_system, server_process
+from tools.support.innocent import PASSWORD, USER, Innocent, Lost
+from tools.support.server_process import ServerProcess
 
 LOGINS = (("carol", "carol-pw"), ("dave", "dave-pw"))
 MOST_RESIDENT = 400 << 20

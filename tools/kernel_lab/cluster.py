@@ -29,10 +29,10 @@ from pyroute2 import netns
 
 from smb3server.persistence.etcd import EtcdStore
 from smb3server.persistence.store import DeletePrefix
-from tools import own_user
 from tools.kernel_lab.network import NetworkError
 from tools.kernel_lab.persist import Failing, Node
 from tools.kernel_lab.server import ServerError
+from tools.support import own_user
 
 TAP = "lab0"
 SERVICE_ADDRESS = "10.77.0.100"

@@ -13,15 +13,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from smb3server.tools.pcap.capture import CaptureError
+from smb3server.tools.pcap.replay import replay
+from smb3server.tools.pcap.rewrite import rewrite
+from smb3server.tools.pcap.session import CaptureFile, read_capture
+from smb3server.tools.pcap.smb2 import READ, WRITE
 from tools.kernel_lab import multichannel
 from tools.kernel_lab.cases import Case
 from tools.kernel_lab.server import log_complaints
 from tools.kernel_lab.shown import judge_shown
-from tools.pcap.capture import CaptureError
-from tools.pcap.replay import replay
-from tools.pcap.rewrite import rewrite
-from tools.pcap.session import CaptureFile, read_capture
-from tools.pcap.smb2 import READ, WRITE
 
 FABRICS = {"siw": "iwarp", "rxe": "roce", "tcp": "tcp"}
 """What the capture shows, by the protocol of a case."""
@@ -115,7 +115,7 @@ def tshark_experts(capture: Path) -> list[Expert]:
 
 @contextlib.contextmanager
 def for_tshark(capture: Path) -> Iterator[Path]:
-    """The capture, with its iWARP sessions in a form that tshark can judge (see ``tools.pcap.rewrite``)."""
+    """The capture, with its iWARP sessions in a form that tshark can judge (see ``smb3server.tools.pcap.rewrite``)."""
     wires = [s.wire for s in read_capture(capture).sessions if s.wire is not None and s.wire.fabric == "iwarp"]
     if not wires:
         yield capture

@@ -14,9 +14,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from tools import own_user
 from tools.kernel_lab.server import Server, ServerError, check_ports, wait_ready
 from tools.kernel_lab.wishes import answering
+from tools.support import own_user
 
 PROGRESS_SECONDS = 150.0
 """For the copy to get where it is wanted, before the failure and after it: over SMB Direct, Linux may notice a silent

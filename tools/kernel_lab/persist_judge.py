@@ -6,11 +6,11 @@ import json
 import subprocess
 from pathlib import Path
 
+from smb3server.tools.pcap.capture import CaptureError
+from smb3server.tools.pcap.session import read_capture
 from tools.kernel_lab.cases import Case
 from tools.kernel_lab.judge import debug_data, for_tshark, guest_complaints, kernel_log, tshark_complaints
 from tools.kernel_lab.server import log_complaints
-from tools.pcap.capture import CaptureError
-from tools.pcap.session import read_capture
 
 RECONNECTED = frozenset(["cached", "copied", "direct", "gone", "held"])
 """Files of guest/persist.sh that programs keep open while the server fails."""

@@ -13,8 +13,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tools import own_user
 from tools.kernel_lab.wishes import answering
+from tools.support import own_user
 
 TCP_PORT, RDMA_PORT = 445, 5445
 """Linux 6.12 ignores ``port=`` on RDMA mounts, so these are the ones it must be."""

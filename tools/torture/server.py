@@ -1,5 +1,5 @@
 """The server under test, as its users start it: the command with a configuration file. With a fabric, smbtorture's TCP
-is carried onto SMB Direct by ``tools.smbdirect_proxy``."""
+is carried onto SMB Direct by ``smb3server proxy``."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def running_server(folder: Path, config: str, fabric: str | None = None) -> Iter
         with _running(["smb3server", *options], log) as process:
             yield _address(process, log, "tcp")
     elif fabric == "loopback":
-        with _running(["tools.smbdirect_proxy", "--fabric", fabric, "--", *options], log) as process:
+        with _running(["smb3server", "proxy", "--fabric", fabric, "--", *options], log) as process:
             yield _address(process, log, "tcp")
     else:
         with contextlib.ExitStack() as stack:
@@ -71,7 +71,7 @@ def running_server(folder: Path, config: str, fabric: str | None = None) -> Iter
             process = stack.enter_context(_running(["smb3server", *options, "--rdma", name, "--rdma-port", "0"], log))
             host, port = _address(process, log, name)
             proxy_log = folder / "proxy.log"
-            arguments = ["tools.smbdirect_proxy", "--fabric", name, "--server", f"{host}:{port}"]
+            arguments = ["smb3server", "proxy", "--fabric", name, "--server", f"{host}:{port}"]
             if fabric == "mixed":
                 arguments += ["--tcp-server", "{}:{}".format(*_address(process, log, "tcp"))]
             proxy = stack.enter_context(_running(arguments, proxy_log))

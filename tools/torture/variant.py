@@ -127,7 +127,7 @@ def markdown(results: dict[str, list[Outcome]], plain: Path) -> str:
         "",
         "Written by `python -m tools.torture --update` with `--signing required`, `--encryption required`, `--fabric`,",
         "`--available` or `--cluster`: the tests of [smbtorture.md](smbtorture.md), with both sides requiring signing",
-        "or encryption; over SMB Direct through `tools/smbdirect_proxy.py`, mixed: connections by turns over TCP and",
+        "or encryption; over SMB Direct through `smb3server proxy`, mixed: connections by turns over TCP and",
         "iWARP; on shares with `continuous_availability = true`, where handles are persistent; on such shares of a",
         "two-node cluster, each node with one of them at its virtual address.",
     ]

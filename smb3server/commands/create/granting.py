@@ -43,7 +43,7 @@ def may_lease_directories(opening: Opening) -> bool:
 
 
 def _grant_lease(
-    opening: Opening, opened: Open, file: File, wanted: contexts.Lease | contexts.LeaseV2
+    opening: Opening, opened: Open, file: File[Open], wanted: contexts.Lease | contexts.LeaseV2
 ) -> contexts.RawContext:
     table = file.table
     client_guid = opening.request.connection.client_guid
@@ -66,7 +66,7 @@ def _grant_lease(
     return lease_context(lease)
 
 
-def lease_context(lease: Lease) -> contexts.RawContext:
+def lease_context(lease: Lease[Open]) -> contexts.RawContext:
     """What a response says about a lease."""
     flags = int(contexts.LeaseFlags.BREAK_IN_PROGRESS) if lease.breaking else 0
     if lease.version == 1:

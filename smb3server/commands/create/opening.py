@@ -30,9 +30,10 @@ from smb3server.backends.base import (
 from smb3server.dispatch.long_work import Steps
 from smb3server.dispatch.reserving import reserve
 from smb3server.dispatch.waiting import MustWait
-from smb3server.files import notify, symlinks
+from smb3server.files import symlinks
 from smb3server.files.caching import Lease
 from smb3server.files.file import LEASE_STAT_ACCESS, STAT_ACCESS, File, FileTable
+from smb3server.state import change_reports
 from smb3server.state.caller import caller_of
 from smb3server.state.durable import forget_ghosts, held_for_owner
 from smb3server.state.objects import Open
@@ -85,7 +86,7 @@ class Opening:
     first: bool = True
     info: FileInfo | None = None
     action: CreateAction = CreateAction.OPENED
-    lease: Lease | None = None
+    lease: Lease[Open] | None = None
     maximal: int = 0
     free: Callable[[], None] | None = field(default=None, init=False)
     """What is left to do of an overwriting, on a worker."""
@@ -330,14 +331,14 @@ class Opening:
         self._wait_for_deletion(file)
         return NtStatus.DELETE_PENDING
 
-    def _wait_for_deletion(self, file: File) -> None:
+    def _wait_for_deletion(self, file: File[Open]) -> None:
         """Raises ``MustWait`` while clients that keep a deleted file open for caching are asked to let go. Windows
         answers DELETE_PENDING, which reaches an application that has just removed the file and makes it anew."""
         if file.delete_pending and any(holder.breaking for holder in file.caching.others(self.own_lease())):
             raise MustWait(file.caching)
 
     @property
-    def _table(self) -> FileTable:
+    def _table(self) -> FileTable[Open]:
         return self.request.server.file_table
 
     # Opening it
@@ -396,7 +397,7 @@ class Opening:
             raise StatusError(NtStatus.DELETE_PENDING)
         return decide.grant_new_stream(self.wanted, self.maximal, self._attributes_of(handle, info))
 
-    def _check_existing(self, handle: Handle, info: FileInfo, file: File) -> int:
+    def _check_existing(self, handle: Handle, info: FileInfo, file: File[Open]) -> int:
         """MS-FSA 2.1.5.1.2; the granted access."""
         if file.delete_pending or self._base_pending(handle):
             self._wait_for_deletion(file)
@@ -424,7 +425,7 @@ class Opening:
         base = self._table.find(handle.key)
         return base is not None and base.delete_pending
 
-    def own_lease(self) -> Lease | None:
+    def own_lease(self) -> Lease[Open] | None:
         wanted = self.wanted_lease
         if wanted is None:
             return None
@@ -444,7 +445,7 @@ class Opening:
             return None
         return self.request.connection.client_guid, wanted.parent_lease_key
 
-    def _share(self, file: File, granted: int) -> None:
+    def _share(self, file: File[Open], granted: int) -> None:
         """Sharing violations and oplock breaks: MS-FSA 2.1.5.1.2.2, 2.1.4.12."""
         sharing = granted | (int(Access.WRITE_DATA) if self.overwrites else 0)
         if self.request.connection.dialect >= Dialect.SMB_3_0 and any(held_for_owner(entry) for entry in file.opens):
@@ -500,7 +501,7 @@ class Opening:
             return None
         return reserve(opened, wanted.allocation_size)
 
-    def _register(self, handle: Handle, file: File, granted: int) -> Open:
+    def _register(self, handle: Handle, file: File[Open], granted: int) -> Open:
         request, record = self.request, self.record
         session, tree = request.session, request.tree
         if session is None or tree is None:
@@ -530,11 +531,11 @@ class Opening:
 
     def _report(self, opened: Open) -> None:
         """Change notification, and what leases on the directory promise (MS-FSA 2.1.4.1)."""
-        if self.action == CreateAction.OPENED or not notify.somebody_listens(opened):
+        if self.action == CreateAction.OPENED or not change_reports.somebody_listens(opened):
             return
         if self.stream:
             created = self.action == CreateAction.CREATED
-            notify.report(
+            change_reports.report(
                 opened,
                 self.path,
                 Action.ADDED_STREAM if created else Action.MODIFIED_STREAM,
@@ -543,7 +544,7 @@ class Opening:
             )
         elif self.action == CreateAction.CREATED:
             kind = NotifyFilter.DIR_NAME if opened.is_directory else NotifyFilter.FILE_NAME
-            notify.report(opened, self.path, Action.ADDED, kind)
+            change_reports.report(opened, self.path, Action.ADDED, kind)
         else:
             changed = NotifyFilter.ATTRIBUTES | NotifyFilter.SIZE | NotifyFilter.LAST_WRITE
-            notify.report(opened, self.path, Action.MODIFIED, changed)
+            change_reports.report(opened, self.path, Action.MODIFIED, changed)

@@ -168,7 +168,7 @@ class _Copy:
             raise StatusError(NtStatus.INVALID_VIEW_SIZE)
         if not target.granted_access & Access.WRITE_DATA:
             required.check_append(target.granted_access, chunk.target_offset, handle_of(target).info().end_of_file)
-        target.file.data_changes(target)
+        target.file.data_changes(target.caching)
 
     def _copy(self, chunk: wire.CopyChunk) -> None:
         source, target = self.source, self.target
@@ -257,7 +257,7 @@ def duplicate_extents(control: Control) -> bytes | Response | Pending:
     count = min(count, source_info.end_of_file - source_offset, target_info.end_of_file - target_offset)
     if count <= 0:
         return b""
-    target_file.data_changes(opened)
+    target_file.data_changes(opened.caching)
     tail = count % cluster
     if tail and (source_offset + count, target_offset + count) == (source_info.end_of_file, target_info.end_of_file):
         tail = 0

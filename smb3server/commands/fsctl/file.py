@@ -84,7 +84,7 @@ def set_zero_data(control: Control) -> bytes | Response | Pending:
     end = min(beyond, handle.info().end_of_file)
     if offset >= end:
         return b""
-    file.data_changes(opened)
+    file.data_changes(opened.caching)
     steps = handle.zeroing(offset, end - offset)
     if steps is not None:
         return run_steps(control.request, opened, steps, lambda: _zeroed(control, opened))
@@ -196,7 +196,7 @@ def file_level_trim(control: Control) -> bytes | Pending:
         if start < end:
             wanted.append((start, end - start))
     if wanted and file is not None:
-        file.data_changes(opened)
+        file.data_changes(opened.caching)
     output = struct.pack("<I", header.num_ranges) if control.max_output >= 4 else b""
     slow = [handle.zeroing(*entry) for entry in wanted] if len(wanted) <= _TRIM_AT_ONCE else [None]
     if len(wanted) > _TRIM_AT_ONCE or any(steps is not None for steps in slow):

@@ -15,7 +15,8 @@ from smb3server.access.caller import Caller
 from smb3server.backends.names import split_path, upcase
 from smb3server.commands.info.file_levels import handle_of, store_all
 from smb3server.dispatch.waiting import MustWait, retry
-from smb3server.files import notify, share_modes
+from smb3server.files import share_modes
+from smb3server.state import change_reports
 from smb3server.state.caller import caller_of
 from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import Access, ShareAccess
@@ -135,12 +136,12 @@ class _NameChange:
         if file.opens:
             raise StatusError(NtStatus.ACCESS_DENIED)
 
-    def break_handles(self, file: File) -> None:
+    def break_handles(self, file: File[Open]) -> None:
         """Ask others to close what they hold open only for caching. Raises ``MustWait`` if they have to."""
         if file.caching.break_handles(self.opened.caching):
             raise MustWait(file.caching)
 
-    def _open_file(self, key: FileKey) -> File | None:
+    def _open_file(self, key: FileKey) -> File[Open] | None:
         file = self.opened.file
         return file.table.find(key) if file is not None else None
 
@@ -206,8 +207,8 @@ class Rename(_NameChange):
         handle.rename(target, self.replace, self.caller.user)
         store_all(opened, sync=handle.flush)
         if info is not None and self.replace and info.key != handle.key:
-            notify.report(opened, target, Action.REMOVED, NotifyFilter.FILE_NAME)
-        notify.report_rename(opened, old, target, opened.is_directory)
+            change_reports.report(opened, target, Action.REMOVED, NotifyFilter.FILE_NAME)
+        change_reports.report_rename(opened, old, target, opened.is_directory)
 
     def _check_below(self) -> None:
         """A directory with anything open below it keeps its name; handles only cached are asked for first."""
@@ -248,8 +249,8 @@ class Rename(_NameChange):
         old = handle.stream
         handle.rename_stream(stream, self.replace)
         store_all(self.opened)
-        notify.report(self.opened, handle.path, Action.REMOVED_STREAM, NotifyFilter.STREAM_NAME, old)
-        notify.report(self.opened, handle.path, Action.ADDED_STREAM, NotifyFilter.STREAM_NAME, stream)
+        change_reports.report(self.opened, handle.path, Action.REMOVED_STREAM, NotifyFilter.STREAM_NAME, old)
+        change_reports.report(self.opened, handle.path, Action.ADDED_STREAM, NotifyFilter.STREAM_NAME, stream)
 
 
 class Link(_NameChange):
@@ -272,4 +273,4 @@ class Link(_NameChange):
                 return
             self.check_replaceable(target, info)
         handle.link(target, self.replace, self.caller.user)
-        notify.report(opened, target, Action.ADDED, NotifyFilter.FILE_NAME)
+        change_reports.report(opened, target, Action.ADDED, NotifyFilter.FILE_NAME)

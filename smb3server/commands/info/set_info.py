@@ -14,7 +14,8 @@ from smb3server.dispatch.long_work import run_steps
 from smb3server.dispatch.request import Pending, Request, Response, handles
 from smb3server.dispatch.reserving import reserve
 from smb3server.dispatch.stable_storage import after_flush
-from smb3server.files import notify, write_times
+from smb3server.files import write_times
+from smb3server.state import change_reports
 from smb3server.state.caller import caller_of
 from smb3server.state.objects import Open
 from smb3server.state.open import find_open
@@ -100,10 +101,10 @@ def _set_file(request: Request, opened: Open, wanted: SetInfoRequest, data: memo
 def report(opened: Open, completion_filter: int) -> None:
     """Tell watchers that the file, or its stream, was modified."""
     handle = handle_of(opened)
-    if not notify.somebody_listens(opened):
+    if not change_reports.somebody_listens(opened):
         return
     action = Action.MODIFIED_STREAM if handle.stream else Action.MODIFIED
-    notify.report(opened, handle.path, action, completion_filter, handle.stream)
+    change_reports.report(opened, handle.path, action, completion_filter, handle.stream)
 
 
 # Levels
@@ -182,7 +183,7 @@ def _set_disposition(opened: Open, delete: bool, flags: int) -> None:
     file.mark(opened)
     _store_deletion(opened, None, before)
     if opened.is_directory:
-        notify.directory_deleted(opened.tree.share, handle.path)
+        opened.tree.share.notify.directory_deleted(handle.path)
 
 
 def _store_deletion(opened: Open, on_close: bool | None, pending: bool | None) -> None:
@@ -271,7 +272,7 @@ def _report_size(opened: Open) -> None:
 
 def _data_changes(opened: Open) -> None:
     if opened.file is not None:
-        opened.file.data_changes(opened)
+        opened.file.data_changes(opened.caching)
 
 
 def _valid_data_length(request: Request, opened: Open, data: memoryview) -> None:

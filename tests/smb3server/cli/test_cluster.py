@@ -14,8 +14,8 @@ from smb3server.cli.cluster import main
 from smb3server.wire.create import ShareAccess
 from tests.lab.etcd import Etcd
 from tests.lab.nodes import Node, admin, client
-from tools import own_user
 from tools.cluster.etcd import free_ports
+from tools.support import own_user
 
 HELP_WORDS = ("status", "drain", "move", "move-client", "Exit status")
 

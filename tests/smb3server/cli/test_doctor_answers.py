@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from smb3server.cli import doctor
-from smb3server.cli.doctor import EXIT_NO_RDMA, EXIT_RDMA, EXIT_UNKNOWN, Host, Verdict, conclude, examine
+from smb3server.cli.doctor import EXIT_NO_RDMA, EXIT_RDMA, EXIT_UNKNOWN, Host, conclude, examine
 from smb3server.cli.doctor_share import Answer, Result, Target, consult
+from smb3server.cli.findings import Verdict
 from smb3server.cli.main import main as cli_main
 from smb3server.net.fabric_choice import Machine
 from smb3server.net.host import ROCE_UDP_PORT, SMB_DIRECT_PORT, SMB_PORT, PortOwner

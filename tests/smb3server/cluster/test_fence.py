@@ -11,7 +11,7 @@ from smb3server.client.connection import Client
 from smb3server.client.files import READ_WRITE, Tree
 from smb3server.client.transports import open_rdma
 from smb3server.cluster.lease_keeper import Fence, boottime
-from smb3server.config.reader import parse_arguments
+from smb3server.config.arguments import parse_arguments
 from smb3server.dispatch.request import Request
 from smb3server.service.service import Service
 from smb3server.state.share import Share
@@ -19,7 +19,7 @@ from smb3server.wire.create import Access, CreateDisposition, CreateOptions
 from smbdirect.errors import ConnectionLost
 from smbdirect.providers.iwarp import IwarpProvider
 from tests.smb3server.commands.test_rdma_writes import ask_write_by_rdma
-from tools import own_user
+from tools.support import own_user
 
 
 class Somewhere:

@@ -19,7 +19,7 @@ from smb3server.persistence.etcd_members import Members
 from smb3server.persistence.etcd_renewer import EtcdRenewer
 from smb3server.persistence.sqlite import SqliteStore
 from smb3server.persistence.store import LeaseLost, Put, Renewer, StoreError
-from smb3server.persistence.store_url import parse_url
+from smb3server.settings.store_url import parse_url
 from tests.lab.etcd import Etcd
 
 TTL, MAX_STALL = 4.0, 12.0

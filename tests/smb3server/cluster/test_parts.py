@@ -17,14 +17,14 @@ from scapy.layers.l2 import ARP, Ether
 
 from smb3server.cluster import address
 from smb3server.cluster import cluster as cluster_module
-from smb3server.cluster.cluster import STARTUP_GRACE, SUCCESSION_DELAY, Cluster, ClusterConfig
-from smb3server.cluster.service_owner import ServiceConfig
+from smb3server.cluster.cluster import STARTUP_GRACE, SUCCESSION_DELAY, Cluster
 from smb3server.cluster.view import MoveClientEvent, NodeChanged, NodeEvent, Question, ReportEvent, ServiceEvent, View
 from smb3server.cluster.witness_source import WitnessSource
 from smb3server.persistence import journal as persistence
 from smb3server.persistence.records import parse
 from smb3server.persistence.store import Change, Condition, ConditionFailed, Put, Store, StoreError
 from smb3server.server.server import Server
+from smb3server.settings.cluster import ClusterConfig, ServiceConfig, VirtualAddress
 from smb3server.settings.server import Settings
 from smb3server.state.share import Share
 from smb3server.wire import share_redirect as redirect
@@ -55,12 +55,12 @@ def test_unsolicited_advertisement() -> None:
 
 
 def test_virtual_addresses() -> None:
-    found = address.parse("10.0.0.1/24@eth0")
+    found = VirtualAddress.parse("10.0.0.1/24@eth0")
     assert (str(found.address), found.prefix_length, found.interface) == ("10.0.0.1", 24, "eth0")
-    assert str(address.parse("fd00::1/64@lan")) == "fd00::1/64@lan"
+    assert str(VirtualAddress.parse("fd00::1/64@lan")) == "fd00::1/64@lan"
     for bad in ("10.0.0.1", "10.0.0.1/24", "10.0.0.1@eth0", "10.0.0.1/24@", "10.0.0.1/33@eth0", "x/24@eth0"):
         with pytest.raises(ValueError):
-            address.parse(bad)
+            VirtualAddress.parse(bad)
 
 
 @pytest.mark.parametrize("seconds", [3, 1, 0, -1])
@@ -86,7 +86,7 @@ def test_no_address_behind_the_deadline(monkeypatch: pytest.MonkeyPatch, seconds
         return seconds
 
     monkeypatch.setattr("pyroute2.IPRoute", Route)
-    entry = address.parse("10.0.0.1/24@eth0")
+    entry = VirtualAddress.parse("10.0.0.1/24@eth0")
     if seconds > 0:
         address.hold(entry, lifetime)
         assert done == ["interface", {"ifa_valid": seconds, "ifa_preferred": seconds}]
@@ -166,7 +166,7 @@ class Told:
 
     def __init__(self) -> None:
         server = Server(Settings(server_name="CLU"))
-        services = [ServiceConfig("files", [address.parse("10.0.0.100/24@eth0")]), ServiceConfig("bare")]
+        services = [ServiceConfig("files", [VirtualAddress.parse("10.0.0.100/24@eth0")]), ServiceConfig("bare")]
         self.cluster = Cluster(server, cast("Store", FakeStore()), ClusterConfig("", "a", services=services), dict)
         self.cluster.services["files"].shares.append(Share("data", service="files"))
         self.source = WitnessSource(self.cluster, server)

@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from smb3server.config import reader as config
-from smb3server.config.reader import LIMITS, Config, ConfigError, parse_arguments, read_file
+from smb3server.config.arguments import make_parser, parse_arguments
+from smb3server.config.error import ConfigError
+from smb3server.config.model import Config
+from smb3server.config.reader import LIMITS, read_file
+from smb3server.config.table import Table
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.settings.server import Settings
 from tools.cluster.certificates import Authority
@@ -65,7 +70,7 @@ def example(tmp_path: Path) -> str:
 def taken(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
     """Which keys the parser looks for, by section."""
     found: dict[str, set[str]] = {}
-    take, number = config._Table.take, config._Table.number
+    take, number = Table.take, Table.number
 
     def note(table: Any, key: str) -> None:
         found.setdefault(re.sub(r".*: ", "", table._where), set()).add(key)
@@ -78,8 +83,8 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
         note(self, key)
         return number(self, key, *rest)
 
-    monkeypatch.setattr(config._Table, "take", spy_take)
-    monkeypatch.setattr(config._Table, "number", spy_number)
+    monkeypatch.setattr(Table, "take", spy_take)
+    monkeypatch.setattr(Table, "number", spy_number)
     return found
 
 
@@ -120,9 +125,7 @@ def test_defaults_of_flags() -> None:
 
 
 def test_every_option_is_documented() -> None:
-    known = {
-        option for action in config._parser()._actions for option in action.option_strings if option.startswith("--")
-    }
+    known = {option for action in make_parser()._actions for option in action.option_strings if option.startswith("--")}
     documented = {re.split(r"[ \[]", name)[0] for name in rows("Command line")}
     assert documented == known - {"--help"}
 
@@ -264,3 +267,18 @@ def test_a_directory_that_the_server_may_not_read() -> None:
                 parse_arguments(["--share", f"a={inner.parent}", "--guest"])
         finally:
             os.seteuid(0)
+
+
+def test_the_configuration_loads_none_of_what_it_configures() -> None:
+    """A fresh interpreter: pytest has loaded all of it."""
+    rooms = ("cluster", "persistence", "state", "dispatch", "commands", "server")
+    code = (
+        "import importlib, pkgutil, sys, smb3server.config as config\n"
+        "for found in pkgutil.iter_modules(config.__path__):\n"
+        "    importlib.import_module(f'smb3server.config.{found.name}')\n"
+        "print(*sys.modules)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    forbidden = ("witness", *(f"smb3server.{room}" for room in rooms))
+    loaded = [name for name in ended.stdout.split() if name.startswith(tuple(f"{room}." for room in forbidden))]
+    assert loaded == []

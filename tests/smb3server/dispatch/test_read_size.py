@@ -19,7 +19,8 @@ from smb3server.client import Client, ClientSession, ServerError, Tree, open_rdm
 from smb3server.client.channels import BoundSession
 from smb3server.client.files import READ_WRITE
 from smb3server.client.negotiation import Offer
-from smb3server.config.reader import ConfigError, parse_arguments
+from smb3server.config.arguments import parse_arguments
+from smb3server.config.error import ConfigError
 from smb3server.server.server import Server
 from smb3server.service.listeners import transport_settings
 from smb3server.settings.server import Settings

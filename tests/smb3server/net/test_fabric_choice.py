@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.config.reader import ConfigError, parse_rdma
+from smb3server.config.error import ConfigError
+from smb3server.config.values import parse_rdma
 from smb3server.net.fabric_choice import Choice, Machine, choose_automatically, choose_named, explain, fatal
 from smb3server.net.host import (
     PortOwner,

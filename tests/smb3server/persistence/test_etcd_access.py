@@ -11,11 +11,20 @@ from pathlib import Path
 import pytest
 
 from smb3server.persistence.etcd import EtcdStore
-from smb3server.persistence.etcd_access import AccessError, AccessRefused, EtcdAccess, load_password, load_tls
+from smb3server.persistence.etcd_access import AccessRefused
 from smb3server.persistence.open_store import open_store
 from smb3server.persistence.store import DeletePrefix, Put, Store, StoreError
-from smb3server.persistence.store_access import StoreAccess, check, etcd_access, warnings
-from smb3server.persistence.store_url import is_exposed, parse_url
+from smb3server.settings.cluster import StoreAccess
+from smb3server.settings.store_access import (
+    AccessError,
+    EtcdAccess,
+    check,
+    etcd_access,
+    load_password,
+    load_tls,
+    warnings,
+)
+from smb3server.settings.store_url import is_exposed, parse_url
 from tests.lab.etcd import PASSWORD, PREFIX, TOKEN_TTL, USER, SecuredEtcd
 from tools.cluster.certificates import Authority
 
@@ -227,19 +236,19 @@ def test_files_that_cannot_be_used_are_named(secured: SecuredEtcd, tmp_path: Pat
 def test_what_is_configured_must_fit_together(tmp_path: Path, secured: SecuredEtcd) -> None:
     plain, given = "etcd://127.0.0.1:1", secured.access
     with pytest.raises(ValueError, match="unauthenticated_store"):
-        check(plain, "n", StoreAccess(), keeps_opens=True)
-    check(plain, "n", StoreAccess(), keeps_opens=False)
-    check(plain, "n", StoreAccess(unauthenticated_store=True), keeps_opens=True)
-    check(plain, "n", StoreAccess(secret_file=given.secret_file), keeps_opens=True)
-    check(secured.url, "n", given, keeps_opens=True)
+        check(plain, StoreAccess(), keeps_opens=True)
+    check(plain, StoreAccess(), keeps_opens=False)
+    check(plain, StoreAccess(unauthenticated_store=True), keeps_opens=True)
+    check(plain, StoreAccess(secret_file=given.secret_file), keeps_opens=True)
+    check(secured.url, given, keeps_opens=True)
     with pytest.raises(ValueError, match="contradict"):
-        check(plain, "n", StoreAccess(secret_file=given.secret_file, unauthenticated_store=True), keeps_opens=True)
+        check(plain, StoreAccess(secret_file=given.secret_file, unauthenticated_store=True), keeps_opens=True)
     with pytest.raises(ValueError, match="etcds://"):
-        check(plain, "n", StoreAccess(ca=given.ca), keeps_opens=False)
+        check(plain, StoreAccess(ca=given.ca), keeps_opens=False)
     with pytest.raises(ValueError, match="go together"):
-        check(plain, "n", StoreAccess(user="u"), keeps_opens=False)
+        check(plain, StoreAccess(user="u"), keeps_opens=False)
     with pytest.raises(ValueError, match="go together"):
-        check(plain, "n", StoreAccess(password_file=given.password_file), keeps_opens=False)
+        check(plain, StoreAccess(password_file=given.password_file), keeps_opens=False)
 
 
 def test_a_store_that_is_open_to_a_network_is_warned_of(secured: SecuredEtcd) -> None:

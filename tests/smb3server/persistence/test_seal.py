@@ -12,11 +12,12 @@ import pytest
 
 from smb3server.cli.cluster import main
 from smb3server.cluster.peers import pack
-from smb3server.persistence.seal import VERSION, Seal, SealError, load_secret
+from smb3server.persistence.seal import VERSION, Seal, SealError
 from smb3server.persistence.sealed_store import MAX_REFUSED, SealedStore
 from smb3server.persistence.sqlite import SqliteStore
 from smb3server.persistence.store import ABSENT, Condition, ConditionFailed, Delete, Put, Store
 from smb3server.process.secret_files import SecretFileError
+from smb3server.settings.store_access import load_secret
 
 SECRET = b"0123456789abcdef"
 OURS = Seal(SECRET, "one")

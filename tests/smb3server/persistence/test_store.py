@@ -23,7 +23,7 @@ from smb3server.persistence.store import (
     Store,
     StoreError,
 )
-from smb3server.persistence.store_url import parse_url
+from smb3server.settings.store_url import parse_url
 
 Test = Callable[[Store], Awaitable[None]]
 Run = Callable[[Test], None]

@@ -17,7 +17,7 @@ from smb3server.process import sandbox
 from smb3server.wire.create import CreateDisposition
 from smbdirect.providers.iwarp.provider import IwarpProvider
 from tests.lab.served import ROOT, served
-from tools import own_user
+from tools.support import own_user
 
 pytestmark = pytest.mark.skipif(platform.machine() not in sandbox.MACHINES, reason="no filter for this machine")
 

@@ -12,7 +12,7 @@ from functools import partial
 
 import pytest
 
-from smb3server.config.reader import Config
+from smb3server.config.model import Config
 from smb3server.net.buffers import BufferPool
 from smb3server.net.listener import TcpListener
 from smb3server.net.tcp import TcpTransport

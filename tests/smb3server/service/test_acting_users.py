@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.config.reader import ConfigError, parse_share
+from smb3server.config.arguments import parse_share
+from smb3server.config.error import ConfigError
 from smb3server.service import stand_in
 from smb3server.wire.status import NtStatus
 from tests.lab.serving import (

@@ -18,13 +18,14 @@ from pathlib import Path
 import pytest
 
 from smb3server.cli.main import main as cli_main
-from smb3server.config.reader import ConfigError, parse_arguments
+from smb3server.config.arguments import parse_arguments
+from smb3server.config.error import ConfigError
 from smb3server.process import output
 from smb3server.process.state_lock import StateLock
 from smb3server.service.service import Service
 from smbdirect.errors import ProviderError
 from tests.smb3server.service.test_service import configured, running
-from tools import own_user
+from tools.support import own_user
 from witness.cluster import ClientMove, IpChange, ResourceChanged, ServiceMove, ShareMove
 from witness.ndr import AddressInfo
 
@@ -134,7 +135,7 @@ def test_warnings_of_libraries_are_logged_all_the_same(capsys: pytest.CaptureFix
     [
         ["smb3server", "doctor", "--json"],
         ["smb3server", "doctor"],
-        ["tools.pcap", *sorted(str(path) for path in (ROOT / "pcaps").rglob("*.pcap*"))[:1]],
+        ["smb3server", "pcap", *sorted(str(path) for path in (ROOT / "pcaps").rglob("*.pcap*"))[:1]],
     ],
     ids=lambda command: " ".join(command[:2])[:30],
 )
@@ -153,7 +154,12 @@ def test_whoever_reads_the_output_may_stop(command: list[str]) -> None:
 
 def test_every_command_that_prints_does_so_by_the_same_helper() -> None:
     """A ``main`` of a module that is run with ``-m`` is called by ``output.run``, or through the command's."""
-    plain = {"tools/check_layers.py", "tools/flaky/__main__.py", "tools/kernel_lab/holder.py", "tools/innocent.py"}
+    plain = {
+        "tools/check_layers.py",
+        "tools/flaky/__main__.py",
+        "tools/kernel_lab/holder.py",
+        "tools/support/innocent.py",
+    }
     for path in sorted((ROOT / "tools").rglob("*.py")):
         text = path.read_text()
         if 'if __name__ == "__main__":' in text and str(path.relative_to(ROOT)) not in plain:

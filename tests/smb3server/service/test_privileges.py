@@ -15,11 +15,12 @@ import pytest
 
 from smb3server.client import ServerError, Tree
 from smb3server.client.files import READ_WRITE
-from smb3server.cluster.address import parse
-from smb3server.cluster.service_owner import ServiceConfig
-from smb3server.config.reader import Config, ConfigError, read_file
+from smb3server.config.error import ConfigError
+from smb3server.config.model import Config
+from smb3server.config.reader import read_file
 from smb3server.process.capabilities import Capability, names
 from smb3server.service.privileges import needed, start_only
+from smb3server.settings.cluster import ServiceConfig, VirtualAddress
 from smb3server.wire.create import CreateDisposition
 from smb3server.wire.status import NtStatus
 from tests.lab.served import ROOT, open_up, run, served
@@ -79,7 +80,7 @@ def test_what_is_needed_follows_from_the_configuration() -> None:
     config.rdma = "off"
     config.cluster.services.append(ServiceConfig("files", [], []))
     assert needed(config) == ALWAYS
-    config.cluster.services.append(ServiceConfig("more", [parse("192.0.2.1/24@eth0")], []))
+    config.cluster.services.append(ServiceConfig("more", [VirtualAddress.parse("192.0.2.1/24@eth0")], []))
     assert needed(config) == ALWAYS | Capability.NET_RAW | Capability.NET_ADMIN
     assert not (needed(config) | start_only(config)) & Capability.SYS_RESOURCE
 
@@ -128,7 +129,7 @@ def test_what_is_not_needed_is_given_up(tmp_path: Path) -> None:
 VERBS = """
 import asyncio, json, logging, threading
 from smb3server.process import capabilities
-from smb3server.config.reader import Config
+from smb3server.config.model import Config
 from smb3server.service.privileges import Privileges, in_force
 from smbdirect.providers.verbs.thread import VerbsThread
 
@@ -283,7 +284,8 @@ def test_acting_as_users_takes_capabilities_not_root() -> None:
         "from smb3server.process.capabilities import Capability, Sets\n"
         "kept = capabilities.get().permitted & ~Capability.SETUID\n"
         "capabilities.Change(Sets(kept, kept)).make()\n"
-        "from smb3server.config.reader import ConfigError, unix_user\n"
+        "from smb3server.config.error import ConfigError\n"
+        "from smb3server.config.values import unix_user\n"
         "from smb3server.backends.local.impersonate import may_act\n"
         "assert not may_act()\n"
         "name = 'daemon' if os.geteuid() != 1 else 'root'\n"
@@ -304,7 +306,7 @@ ORDINARY = """
 import os, sys
 from smb3server.backends.base import Disposition, OpenRequest
 from smb3server.backends.local.backend import LocalBackend
-from smb3server.config.reader import Config
+from smb3server.config.model import Config
 from smb3server.service.privileges import Privileges, in_force
 os.setgroups([])
 os.setresgid(54321, 54321, 54321)

@@ -19,7 +19,9 @@ import spnego
 
 from smb3server.client import Client, ClientSession, ServerError, open_rdma, open_tcp
 from smb3server.client.files import READ_WRITE
-from smb3server.config.reader import Config, ConfigError, parse_arguments
+from smb3server.config.arguments import parse_arguments
+from smb3server.config.error import ConfigError
+from smb3server.config.model import Config
 from smb3server.service.service import Service
 from smb3server.wire.create import CreateDisposition
 from smb3server.wire.header import Command
@@ -27,7 +29,7 @@ from smb3server.wire.session import SESSION_SETUP_REQUEST, SessionSetupRequest
 from smb3server.wire.status import NtStatus
 from smbdirect.message_transport import MessageTransport
 from smbdirect.providers.iwarp import IwarpProvider
-from tools import own_user
+from tools.support import own_user
 
 HAS_IPV6 = socket.has_ipv6 and Path("/proc/net/if_inet6").exists() and bool(Path("/proc/net/if_inet6").read_text())
 

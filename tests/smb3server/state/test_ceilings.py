@@ -13,8 +13,10 @@ import pytest
 from smb3server.access.identity import Identity
 from smb3server.client import Client, ServerError, Tree, open_tcp
 from smb3server.client.files import READ_WRITE, RemoteFile
-from smb3server.config.checks import ConfigError, check
-from smb3server.config.reader import Config, parse_user
+from smb3server.config.arguments import parse_user
+from smb3server.config.checks import check
+from smb3server.config.error import ConfigError
+from smb3server.config.model import Config
 from smb3server.settings.server import Settings
 from smb3server.state.ceilings import GUESTS, LEAST, Ceilings, Usage
 from smb3server.wire.change_notify import NotifyFilter

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from smb3server.client import Client, open_rdma, open_tcp
 from smb3server.client.channels import BoundSession
-from smb3server.config.reader import parse_arguments
+from smb3server.config.arguments import parse_arguments
 from smb3server.files.caching import Holder
 from smb3server.net.tcp import PATIENCE, TcpTransport
 from smb3server.service.listeners import make_provider
@@ -19,7 +19,7 @@ from smb3server.state.connection import Connection
 from smb3server.state.objects import CHANNEL_SILENCE
 from smbdirect.core.constants import KEEPALIVE_INTERVAL, KEEPALIVE_RESPONSE_TIMEOUT
 from smbdirect.transport.smb_direct import SmbDirectTransport
-from tools import own_user
+from tools.support import own_user
 
 
 def _silence(connection: Connection) -> float:

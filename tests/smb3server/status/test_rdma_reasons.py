@@ -20,7 +20,7 @@ from smb3server.client import Client, ClientSession, open_rdma, open_tcp
 from smb3server.client.channels import BoundSession
 from smb3server.client.interfaces import query_interfaces
 from smb3server.client.negotiation import Offer
-from smb3server.config.reader import Config, ShareConfig
+from smb3server.config.model import Config, ShareConfig
 from smb3server.net.host import ROCE_UDP_PORT
 from smb3server.service.service import Service
 from smb3server.settings.server import Settings
@@ -34,7 +34,7 @@ from smbdirect.providers.roce import RoceProvider
 from smbdirect.providers.verbs.provider import VerbsProvider
 from smbdirect.transport.smb_direct import SmbDirectTransport
 from tests.smbdirect.contract.conftest import free_udp_port
-from tools import own_user
+from tools.support import own_user
 
 UNLISTED = "127.44.55.66"
 """A local address that is on no interface, so that no list of interfaces has it."""

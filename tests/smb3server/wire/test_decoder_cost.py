@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from smb3server.dispatch import dispatcher
-from tools.decoder_cost import CASES, Case, calls, seconds
+from tools.bench.decoder_cost import CASES, Case, calls, seconds
 
 LINEAR = 2.3
 FIXED_CALLS = 150

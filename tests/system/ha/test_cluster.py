@@ -12,13 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.client.connection import Client, ServerError
+from smb3server.client.connection import Client
 from smb3server.client.files import READ_WRITE
+from smb3server.client.messages import ServerError
 from smb3server.client.persistent import PersistentShare
-from smb3server.cluster.cluster import DEFAULT_NAME, coordination_prefix
+from smb3server.cluster.cluster import coordination_prefix
 from smb3server.persistence.etcd import EtcdStore
 from smb3server.persistence.store import Delete, Operation, Put
-from smb3server.persistence.store_url import parse_url
+from smb3server.settings.cluster import DEFAULT_NAME
+from smb3server.settings.store_url import parse_url
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions, ShareAccess
 from smb3server.wire.oplock_break import LeaseState
 from smb3server.wire.status import NtStatus
@@ -26,7 +28,7 @@ from smbdirect.errors import ConnectionLost
 from tests.lab.etcd import Etcd
 from tests.lab.nodes import TTL, Node, admin, client, seconds_since
 from tests.lab.process import PASSWORD, USER
-from tools import own_user
+from tools.support import own_user
 
 RWH = int(LeaseState.READ | LeaseState.HANDLE | LeaseState.WRITE)
 DELETE_ON_CLOSE = int(CreateOptions.DELETE_ON_CLOSE)

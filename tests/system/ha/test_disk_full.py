@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.client.connection import ServerError
+from smb3server.client.messages import ServerError
 from smb3server.client.persistent import PersistentFile, PersistentShare
 from smb3server.wire.create import ShareAccess
 from smb3server.wire.status import NtStatus

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.client.connection import Client, ServerError
+from smb3server.client.connection import Client
+from smb3server.client.messages import ServerError
 from smb3server.client.persistent import PersistentShare
 from smb3server.client.transports import open_tcp
 from smb3server.net.interfaces import FAMILY_IPV4

@@ -18,8 +18,9 @@ from collections.abc import Iterator
 import aiohttp
 import pytest
 
-from smb3server.client.connection import Client, ServerError
+from smb3server.client.connection import Client
 from smb3server.client.files import Tree
+from smb3server.client.messages import ServerError
 from smb3server.client.persistent import PersistentFile, PersistentShare
 from smb3server.client.transports import open_tcp
 from smb3server.cluster.cluster import STARTUP_GRACE

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.client.connection import ServerError
+from smb3server.client.messages import ServerError
 from smb3server.client.persistent import OpenLost, PersistentFile, PersistentShare
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions, ShareAccess
 from smb3server.wire.oplock_break import LeaseState

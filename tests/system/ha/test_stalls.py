@@ -16,13 +16,13 @@ from smb3server.client.transports import open_tcp
 from smb3server.cluster.lease_keeper import boottime
 from smb3server.persistence.etcd import EtcdStore
 from smb3server.persistence.store import Entry
-from smb3server.persistence.store_url import parse_url
+from smb3server.settings.store_url import parse_url
 from smbdirect.errors import ConnectionLost
 from tests.lab.etcd import Etcd
 from tests.lab.nodes import PASSWORD, USER, Node, client
-from tools import own_user
 from tools.cluster import lab
 from tools.cluster.lab import CLIENT, PORT, SHARE, VIRTUAL, VIRTUAL6, ClusterLab
+from tools.support import own_user
 
 TTL = 4
 PATIENCE = 60.0

@@ -23,7 +23,7 @@ from smb3server.client.connection import Client
 from smb3server.client.transports import open_rdma
 from smb3server.cluster.peers import Peer, parse
 from smb3server.persistence.etcd import EtcdStore
-from smb3server.persistence.store_url import parse_url
+from smb3server.settings.store_url import parse_url
 from smbdirect.providers.iwarp.provider import IwarpProvider
 from tests.lab.nodes import PASSWORD, USER
 from tools.cluster import lab

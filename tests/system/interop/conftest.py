@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import own_user
+from tools.support import own_user
 
 
 @dataclass

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.server_process import running
+from tools.support.server_process import running
 
 HOST, PORT = "127.0.0.77", 445
 """smbcacls knows no other port."""

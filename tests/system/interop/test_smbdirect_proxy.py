@@ -1,4 +1,4 @@
-"""smbclient, which knows no RDMA, over SMB Direct: through tools/smbdirect_proxy.py."""
+"""smbclient, which knows no RDMA, over SMB Direct: through `smb3server proxy`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from smb3server.service.listeners import make_provider
+from smb3server.tools.proxy.proxy import Proxy, server_in_process
 from smbdirect.providers.base import Provider
 from smbdirect.providers.loopback import LoopbackProvider
 from smbdirect.transport.listen import listen
-from tools import own_user
-from tools.smbdirect_proxy import Proxy, server_in_process
+from tools.support import own_user
 
 pytestmark = pytest.mark.interop
 needs_smbclient = pytest.mark.skipif(shutil.which("smbclient") is None, reason="smbclient is not installed")

@@ -27,7 +27,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from smb3server.client import Client, open_tcp
-from smb3server.config.reader import Config, ShareConfig, parse_user
+from smb3server.config.arguments import parse_user
+from smb3server.config.model import Config, ShareConfig
 from smb3server.net import tcp
 from smb3server.service.service import Service
 from smb3server.settings.server import Settings
@@ -36,7 +37,7 @@ from smbdirect.core.settings import Settings as SmbDirectSettings
 from smbdirect.providers.iwarp.endpoint import IwarpEndpoint
 from smbdirect.providers.iwarp.provider import IwarpProvider
 from tests.lab.hostile_client import MPA_REQUEST, OVER_SMB_DIRECT, READ_WRITE, SAID
-from tools import own_user
+from tools.support import own_user
 
 PATIENCE = 20.0
 """Seconds for what takes milliseconds on an idle machine."""

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from smb3server.client import Client, open_rdma, open_tcp
-from smb3server.client.connection import ServerError
-from smb3server.config.reader import ConfigError, parse_arguments
+from smb3server.client.messages import ServerError
+from smb3server.config.arguments import parse_arguments
+from smb3server.config.error import ConfigError
 from smb3server.net.host_lists import HostLists, parse
 from smb3server.service.service import Service
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions
@@ -32,7 +33,7 @@ from tests.lab.serving import (
     status_of_open,
     tree_of,
 )
-from tools import own_user
+from tools.support import own_user
 
 USERS = '[[user]]\nname = "carol"\npassword = "pw"\n[[user]]\nname = "dave"\npassword = "pw"\n'
 

@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
-from smb3server.client.connection import Client, ServerError
+from smb3server.client.connection import Client
+from smb3server.client.messages import ServerError
 from smb3server.client.transports import open_tcp
 from smb3server.persistence.etcd import EtcdStore
 from smb3server.persistence.seal import Seal
-from smb3server.persistence.store_access import etcd_access
-from smb3server.persistence.store_url import parse_url
+from smb3server.settings.store_access import etcd_access
+from smb3server.settings.store_url import parse_url
 from smb3server.wire.create import ShareAccess
 from smb3server.wire.create_contexts import (
     DURABLE_RECONNECT_V2,
@@ -30,7 +31,7 @@ from smb3server.wire.create_contexts import (
 from smb3server.wire.status import NtStatus
 from tests.lab.etcd import TOKEN_TTL, SecuredEtcd
 from tests.lab.nodes import PASSWORD, USER, Node, admin, client
-from tools import own_user
+from tools.support import own_user
 
 ID, CREATE_GUID, CLIENT_GUID = 0x1234567890, b"c" * 16, b"g" * 16
 EXPIRED = TOKEN_TTL + 3.0

@@ -15,8 +15,11 @@ import pytest
 
 from smb3server.auth.users import nt_hash
 from smb3server.cli.main import main as cli_main
+from smb3server.config.arguments import parse_arguments
+from smb3server.config.error import ConfigError
+from smb3server.config.model import Config
 from smb3server.config.passwords import read_users
-from smb3server.config.reader import Config, ConfigError, parse_arguments, read_file
+from smb3server.config.reader import read_file
 from smb3server.status import admin_socket as admin
 from smb3server.status.admin_socket import AdminSocket, running
 from tests.lab.served import ROOT, run, served
@@ -143,7 +146,9 @@ def test_passwords_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_password_is_asked_for(tmp_path: Path) -> None:
     """On the terminal, which does not show it."""
     script = (
-        "import sys\nfrom smb3server.auth.users import nt_hash\nfrom smb3server.config.reader import parse_arguments\n"
+        "import sys\n"
+        "from smb3server.auth.users import nt_hash\n"
+        "from smb3server.config.arguments import parse_arguments\n"
         f"config = parse_arguments(['--share', 'd={tmp_path}', '--user', 'u'])\n"
         f"sys.exit(0 if config.accounts[0].nt_hash == nt_hash({PASSWORD!r}) else 3)\n"
     )

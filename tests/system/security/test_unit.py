@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 
 from smb3server.client.files import READ_WRITE
-from smb3server.cluster.address import parse
-from smb3server.cluster.service_owner import ServiceConfig
-from smb3server.config.reader import Config
+from smb3server.config.model import Config
 from smb3server.process.capabilities import names
 from smb3server.service.privileges import needed
+from smb3server.settings.cluster import ServiceConfig, VirtualAddress
 from smb3server.wire.create import CreateDisposition
 from tests.lab.served import ROOT, open_up, served
 
@@ -62,7 +61,7 @@ def test_it_is_hardened() -> None:
 
 def test_it_has_the_capabilities_that_any_configuration_takes() -> None:
     config = Config(rdma="auto")
-    config.cluster.services.append(ServiceConfig("files", [parse("192.0.2.1/24@eth0")], []))
+    config.cluster.services.append(ServiceConfig("files", [VirtualAddress.parse("192.0.2.1/24@eth0")], []))
     ambient = words("AmbientCapabilities")
     assert set(ambient) == {*names(needed(config)), "CAP_NET_BIND_SERVICE"}
     assert words("CapabilityBoundingSet") == ambient

@@ -1,0 +1,145 @@
+"""Requests and their responses, and what a connection, a session and a tree know of each other.
+
+``Protection`` is what a connection needs of a session, ``Caller`` what sessions and trees need of a connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from smb3server.client.exposed import ExposedPool
+from smb3server.client.negotiation import Negotiated
+from smb3server.crypto.encryption import SessionCipher
+from smb3server.crypto.signing import Signer
+from smb3server.wire.header import Header
+from smb3server.wire.oplock_break import LeaseBreakNotification, OplockBreak
+from smb3server.wire.status import NtStatus, StatusError
+from smbdirect.codec import Buffer
+from smbdirect.message_transport import InboundMessage, MessageTransport
+
+Break = OplockBreak | LeaseBreakNotification
+CREDIT_SIZE = 65536
+"""Payload bytes one credit pays for (3.1.5.2)."""
+
+
+class ServerError(StatusError):
+    """The server answered with this status. ``data`` is the error response's ErrorData."""
+
+
+@dataclass(slots=True)
+class Reply:
+    """One response. ``message`` starts at its SMB2 header; call ``release`` once nothing of it is needed any more."""
+
+    header: Header
+    message: memoryview
+    inbound: InboundMessage | None = None
+
+    @property
+    def status(self) -> int:
+        return self.header.status
+
+    def release(self) -> None:
+        """Give the buffer back. Idempotent."""
+        inbound, self.inbound = self.inbound, None
+        if inbound is not None:
+            inbound.release()
+
+
+class Protection(Protocol):
+    """A session, as far as it signs and encrypts messages."""
+
+    session_id: int
+    sign: bool
+    """Whether every request is signed."""
+    signer: Signer | None
+    cipher: SessionCipher | None
+
+    def encrypts(self, tree_id: int) -> bool:
+        """Whether requests on this tree (0: none) are encrypted."""
+
+
+class Call:
+    """A request under way."""
+
+    __slots__ = ("async_id", "charge", "future", "header", "session", "signed")
+
+    def __init__(self, header: Header, charge: int, session: Protection | None, signed: bool) -> None:
+        self.header = header
+        self.charge = charge
+        self.session = session
+        self.signed = signed
+        self.async_id = 0
+        """Once the server said STATUS_PENDING."""
+        self.future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+
+class Caller(Protocol):
+    """A connection, as far as sessions and trees, and who has only those, use it; ``connection.Client`` is one."""
+
+    transport: MessageTransport
+    closed: BaseException | None
+    """Why the connection ended; None while it lives."""
+    on_break: Callable[[Break], None]
+    dialect: int
+    negotiated: Negotiated
+    preauth_hash: bytes
+    sessions: dict[int, Protection]
+    exposed: ExposedPool | None
+
+    @property
+    def supports_multi_credit(self) -> bool:
+        """Whether one request may cost several credits."""
+
+    @property
+    def payload_limit(self) -> int:
+        """Bytes that the credits pay for which one request can have."""
+
+    async def call(
+        self,
+        command: int,
+        body: Sequence[Buffer],
+        session: Protection | None = None,
+        tree_id: int = 0,
+        *,
+        payload: int = 0,
+        accept: Sequence[int] = (NtStatus.SUCCESS,),
+        sign: bool = False,
+        flags: int = 0,
+        on_encoded: Callable[[Sequence[Buffer]], None] | None = None,
+    ) -> Reply:
+        """Send one request and wait for its final response."""
+
+    async def start(
+        self,
+        command: int,
+        body: Sequence[Buffer],
+        session: Protection | None = None,
+        tree_id: int = 0,
+        *,
+        payload: int = 0,
+        sign: bool = False,
+        flags: int = 0,
+        on_encoded: Callable[[Sequence[Buffer]], None] | None = None,
+    ) -> Call:
+        """Send one request, once there are credits for it."""
+
+    async def finish(self, started: Call) -> Reply:
+        """Wait for the final response of a request that was started."""
+
+    def check(self, reply: Reply, accept: Sequence[int] = (NtStatus.SUCCESS,)) -> Reply:
+        """Return the reply; raise ``ServerError`` if its status is not one of ``accept``."""
+
+    async def echo(self) -> None:
+        """Ask whether the server is there. [MS-SMB2 3.2.4.20]"""
+
+    async def close(self) -> None:
+        """Send what is queued, then close; return when the connection is gone."""
+
+
+class TreeSession(Protection, Protocol):
+    """A session, as far as its trees use it."""
+
+    client: Caller

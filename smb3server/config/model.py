@@ -1,0 +1,77 @@
+"""What the command line and the configuration file say, as one ``Config``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from smb3server.auth.users import Account
+from smb3server.backends.base import User
+from smb3server.net.host_lists import EVERYBODY, HostLists
+from smb3server.settings.cluster import ClusterConfig
+from smb3server.settings.server import Settings
+from smb3server.settings.witness import WitnessConfig
+
+
+@dataclass(slots=True)
+class ShareConfig:
+    name: str
+    path: Path
+    read_only: bool = False
+    encrypt: bool = False
+    guest: bool = False
+    users: frozenset[str] | None = None
+    read_list: frozenset[str] = frozenset()
+    write_list: frozenset[str] = frozenset()
+    hosts: HostLists = EVERYBODY
+    remark: str = ""
+    hidden: bool = False
+    continuous_availability: bool = False
+    service: str = ""
+    access_based_enumeration: bool = False
+    hide_files: tuple[str, ...] = ()
+    hide_dot_files: bool = False
+    keep_inherited_flag: bool = False
+    strict_allocate: bool = False
+    posix_locks: bool = False
+    change_notify: bool = True
+    streams: bool = True
+    symlinks: str = "beneath"
+    level2_oplocks: bool = True
+    force_user: User | None = None
+
+    def admits(self, account: str) -> bool:
+        """Whether the share's ``users`` name this account."""
+        return self.users is None or account.casefold() in self.users
+
+    @property
+    def never_written(self) -> bool:
+        """Nobody writes."""
+        return self.read_only and not self.write_list
+
+
+@dataclass(slots=True)
+class Config:
+    shares: list[ShareConfig] = field(default_factory=list)
+    accounts: list[Account] = field(default_factory=list)
+    settings: Settings = field(default_factory=Settings)
+    listen: list[str] = field(default_factory=list)
+    """Empty: all addresses."""
+    port: int | None = None
+    """None: 445, or above 1024 where that is not allowed."""
+    rdma: str = "off"
+    rdma_port: int | None = None
+    """None: 5445."""
+    state: Path | None = None
+    run_as: str = ""
+    """Name of the host's user that the server becomes; empty: it stays who started it."""
+    sandbox: bool = False
+    xattrs: str = "auto"
+    """Namespace of extended attributes, as ``LocalOptions.xattrs``."""
+    secret_files: list[Path] = field(default_factory=list)
+    """Configuration files with passwords or hashes in them."""
+    command_line_passwords: list[str] = field(default_factory=list, repr=False)
+    """``NAME:PASSWORD`` as given."""
+    log_level: str = "info"
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    witness: WitnessConfig | None = None

@@ -1,0 +1,177 @@
+"""``smb3server bench``: our server against Samba, the same client, the same cases, in turns.
+
+Everything is measured in rounds. In a round every case runs on one server and right after on the other; which of them
+comes first changes from round to round. Medians count, with their spread. A verdict is given only where the rounds
+agree, and none where other programs kept the machine busy. Exit status 2 if something is missing or fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import platform
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from smb3server.tools.bench import interpreter, page
+from smb3server.tools.bench.cases import CASES, Case
+from smb3server.tools.bench.client import Client, Target, build
+from smb3server.tools.bench.errors import BenchError
+from smb3server.tools.bench.figures import BUSY, ROUNDS_FOR_VERDICT, Sample
+from smb3server.tools.bench.servers import ROOT, ours, samba, samba_version
+
+_SPARE = 64
+"""Megabytes that a run needs beside its large files."""
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="smb3server bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=ROUNDS_FOR_VERDICT, help="default: %(default)s")
+    parser.add_argument("--seconds", type=float, default=2.0, help="per round, case and server; default: %(default)s")
+    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES), metavar="NAME")
+    parser.add_argument("--no-samba", action="store_true", help="ours alone: takes neither root nor Samba")
+    parser.add_argument("--python", default=sys.executable, metavar="PATH", help="that our server runs on")
+    parser.add_argument("--pin", action="store_true", help="clients and servers on one processor core")
+    parser.add_argument("--size", type=int, default=256, metavar="MIB", help="of the file that is read and written")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=Path("/dev/shm"),
+        help="where the data lies, made if need be; default: %(default)s",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, with every round, in place of Markdown")
+    parser.add_argument(
+        "--markdown", type=Path, metavar="PAGE", help="write the table between the markers of this page"
+    )
+    options = parser.parse_args(arguments)
+    if options.rounds < 1 or options.seconds <= 0 or options.size < 1:
+        parser.error("--rounds, --seconds and --size must be positive")
+    return options
+
+
+def run(client: Client, targets: list[Target], cases: list[Case], rounds: int) -> list[page.Row]:
+    """Measure all ``cases`` on all ``targets``, round by round."""
+    samples: dict[tuple[str, str], list[Sample]] = {}
+    for number in range(rounds):
+        for case in cases:
+            print(f"bench: round {number + 1} of {rounds}: {case.name}", file=sys.stderr, flush=True)
+            for target in targets if number % 2 == 0 else reversed(targets):
+                samples.setdefault((target.name, case.name), []).append(client.measure(target, case))
+    sides = [[samples[target.name, case.name] for case in cases] for target in targets]
+    theirs: list[list[Sample]] = sides[1] if len(sides) > 1 else [[] for _ in cases]
+    return [page.Row(*row) for row in zip(cases, sides[0], theirs, strict=True)]
+
+
+@contextlib.contextmanager
+def workplace(folder: Path, megabytes: int) -> Iterator[Path]:
+    """Make a folder for the run inside ``folder``; both are gone afterwards, but for what was there before."""
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            free = shutil.disk_usage(folder).free >> 20
+            place = tempfile.TemporaryDirectory(prefix="bench-", dir=folder)
+        except OSError as error:
+            raise BenchError(f"--folder {folder}: {error.strerror}") from None
+        with place as name:
+            if free < megabytes:
+                raise BenchError(f"{folder} has {free} MiB, a run takes {megabytes}: --folder, or a smaller --size")
+            Path(name).chmod(0o755)
+            yield Path(name)
+    finally:
+        for path in made:
+            with contextlib.suppress(OSError):  # Not empty: somebody else uses it by now.
+                path.rmdir()
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _file_system(folder: Path) -> str:
+    """Return the type of the file system that holds ``folder``."""
+    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    above = [(len(fields[1]), fields[2]) for fields in mounts if folder.resolve().is_relative_to(fields[1])]
+    return max(above)[1] if above else "unknown"
+
+
+def _load() -> str:
+    return f"{os.getloadavg()[0]:.2f}"
+
+
+def measure(options: argparse.Namespace) -> tuple[dict[str, str], list[page.Row]]:
+    """Do a whole run; the circumstances and the figures. Raises ``BenchError``."""
+    cases = [CASES[name] for name in options.cases]
+    version = "" if options.no_samba else samba_version()
+    python = interpreter.prepare(options.python, ROOT)
+    found = interpreter.identify(python)
+    if found.warning:
+        print(f"bench: {found.warning}", file=sys.stderr)
+    prefix = ("taskset", "-c", "0") if options.pin else ()
+    started, load = datetime.datetime.now(datetime.UTC), _load()
+    with contextlib.ExitStack() as stack:
+        files = options.size * (1 if options.no_samba else 2)
+        root = stack.enter_context(workplace(options.folder, files + _SPARE))
+        program = build(root)
+        kind = _file_system(root)
+        targets = [stack.enter_context(ours(root / "ours", python, prefix, options.size))]
+        if version:
+            targets.append(stack.enter_context(samba(root / "samba", prefix, options.size)))
+        roots = [os.getpid(), *(target.process for target in targets)]
+        rows = run(Client(program, options.seconds, options.size, prefix, roots), targets, cases, options.rounds)
+    system = platform.freedesktop_os_release().get("PRETTY_NAME", "Linux")
+    others = [sample.others for row in rows for sample in (*row.ours, *row.theirs)]
+    busy = sum(share > BUSY for share in others)
+    circumstances = {
+        "Measured": f"{started:%Y-%m-%d %H:%M} UTC, {options.rounds} rounds of {options.seconds:g} s"
+        + (", clients and servers on one core" if options.pin else ""),
+        "Machine": f"{_processor()}, {len(os.sched_getaffinity(0))} processors, {system}, Linux {platform.release()}; "
+        f"data on {kind}, {options.size} MiB",
+        "Ours": str(found),
+        **({"Samba": version} if version else {}),
+        "Load": f"average {load} before the run and {_load()} after it, the run itself included; other programs took "
+        f"{sum(others) / len(others):.1%} of the processors on average, {max(others):.1%} at most, "
+        f"more than {BUSY:.0%} in {busy} of {len(others)} measurements",
+    }
+    return circumstances, rows
+
+
+def _interrupt(number: int, _frame: object) -> None:
+    """End the run, whose servers, addresses and folders go with it; further signals do not disturb that."""
+    for ignored in _ENDING:
+        signal.signal(ignored, signal.SIG_IGN)
+    print("bench: interrupted", file=sys.stderr)
+    raise SystemExit(128 + number)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parse(arguments)
+    before = {number: signal.signal(number, _interrupt) for number in _ENDING}
+    try:
+        if options.markdown:
+            page.check_page(options.markdown)
+        circumstances, rows = measure(options)
+        text = page.document(circumstances, rows)
+        if options.markdown:
+            page.rewrite(options.markdown, text)
+    except (BenchError, OSError) as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 2
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    print(json.dumps(page.as_json(circumstances, rows), indent=2) if options.json else text)
+    return 0

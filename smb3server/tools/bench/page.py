@@ -1,0 +1,129 @@
+"""The results as a Markdown table, alone or between the markers of a page, and as JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from smb3server.tools.bench.cases import Case
+from smb3server.tools.bench.errors import BenchError
+from smb3server.tools.bench.figures import Sample, Spread, ratios, spread, verdict
+
+BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
+
+
+class Row(NamedTuple):
+    """A case and its rounds; ``theirs`` is empty when ours was measured alone."""
+
+    case: Case
+    ours: list[Sample]
+    theirs: list[Sample]
+
+    @property
+    def others(self) -> float:
+        """What other programs took in the middle round, as a share of the machine's processor time."""
+        return median(sample.others for sample in (*self.ours, *self.theirs))
+
+
+class Compared(NamedTuple):
+    """Ours to theirs, for the rate or the cost."""
+
+    ratio: Spread | None
+    verdict: str
+
+
+def compare(row: Row) -> tuple[Compared, Compared]:
+    """Return what a case shows of the rate, of which more is better, and of the cost, of which less is."""
+    rate = ratios([sample.rate for sample in row.ours], [sample.rate for sample in row.theirs])
+    cost = ratios([sample.cost for sample in row.ours], [sample.cost for sample in row.theirs])
+    rounds = len(row.ours)
+    return (
+        Compared(rate, verdict(rate, rounds, row.others)),
+        Compared(cost, verdict(cost, rounds, row.others, less_is_better=True)),
+    )
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _measured(values: list[float]) -> str:
+    found = spread(values)
+    if len(values) == 1:
+        return _number(found.median)
+    return f"{_number(found.median)} ({_number(found.low)}–{_number(found.high)})"
+
+
+def _ratio(found: Compared) -> list[str]:
+    if found.ratio is None:
+        return ["", found.verdict]
+    return [f"{found.ratio.median:.2f} ({found.ratio.low:.2f}–{found.ratio.high:.2f})", found.verdict]
+
+
+def table(rows: list[Row]) -> str:
+    """Write one line per case."""
+    both = bool(rows and rows[0].theirs)
+    columns = ["case", "unit", *(["ours", "Samba", "ratio", "verdict"] if both else ["ours"])]
+    columns += ["ours, µs/op", "Samba, µs/op", "ratio", "verdict"] if both else ["ours, µs/op"]
+    lines = [columns, ["---"] * len(columns)]
+    for row in rows:
+        sides = [side for side in (row.ours, row.theirs) if side]
+        rate, cost = compare(row) if both else (None, None)
+        cells = [row.case.name, row.case.unit, *(_measured([sample.rate for sample in side]) for side in sides)]
+        cells += _ratio(rate) if rate else []
+        cells += [_measured([sample.cost for sample in side]) for side in sides]
+        cells += _ratio(cost) if cost else []
+        lines.append(cells)
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _counted(verdicts: list[str]) -> str:
+    counts = Counter(text.partition(":")[0] for text in verdicts)
+    return ", ".join(f"{text} in {counts[text]}" for text in ("ahead", "behind", "even", "no verdict") if counts[text])
+
+
+def document(circumstances: dict[str, str], rows: list[Row]) -> str:
+    """Write what the run was made on, the table, and how often each verdict was given."""
+    lines = [f"- {key}: {value}" for key, value in circumstances.items()]
+    lines += ["", table(rows)]
+    if rows and rows[0].theirs:
+        found = [compare(row) for row in rows]
+        rates, costs = [rate.verdict for rate, _ in found], [cost.verdict for _, cost in found]
+        lines += ["", f"- Throughput, of {len(rows)} cases: {_counted(rates)}."]
+        lines += [f"- Processor time per operation, of {len(rows)} cases: {_counted(costs)}."]
+    return "\n".join(lines)
+
+
+def as_json(circumstances: dict[str, str], rows: list[Row]) -> dict[str, Any]:
+    """Return everything, each round's figures too."""
+    cases = []
+    for row in rows:
+        entry: dict[str, Any] = {"case": row.case.name, "unit": row.case.unit, "others": row.others}
+        entry |= {"ours": [sample._asdict() for sample in row.ours]}
+        if row.theirs:
+            entry |= {"samba": [sample._asdict() for sample in row.theirs]}
+            for name, found in zip(("rate", "cost"), compare(row), strict=True):
+                ratio = found.ratio._asdict() if found.ratio else None
+                entry[name] = {"ratio": ratio, "verdict": found.verdict}
+        cases.append(entry)
+    return {"circumstances": circumstances, "cases": cases}
+
+
+def check_page(path: Path) -> None:
+    """Raise ``BenchError`` unless ``path`` has the two markers, in order."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise BenchError(f"{path}: {error.strerror}") from None
+    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
+        raise BenchError(f"{path}: no lines {BEGIN} and {END} to write between")
+
+
+def rewrite(path: Path, content: str) -> None:
+    """Put ``content`` between the markers of the page ``path``. Raises ``BenchError`` if it has none."""
+    check_page(path)
+    before, _, rest = path.read_text(encoding="utf-8").partition(BEGIN)
+    after = rest.partition(END)[2]
+    path.write_text(f"{before}{BEGIN}\n{content}\n{END}{after}", encoding="utf-8")

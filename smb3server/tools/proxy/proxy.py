@@ -1,0 +1,313 @@
+"""Carries the direct TCP of an SMB client onto SMB Direct, so that clients that know no RDMA exercise a server's.
+
+    smb3server proxy --fabric iwarp --server 127.0.0.1:5445 [--listen 127.0.0.1:0]
+    smb3server proxy --fabric loopback -- --share data=/srv/data --user u:pw --port 0
+
+For each TCP connection it opens one over SMB Direct (with ``--tcp-server`` the first and then every other one over TCP,
+so that a session's channels are of both kinds) and passes whole messages both ways, unchanged: signatures and
+encryption are the client's and the server's own. With ``loopback`` the server, whose options follow ``--``, runs in the
+same process. It says ``ready tcp HOST:PORT`` once clients can connect.
+
+The data of READ and WRITE travels by RDMA from 4 KiB on, by buffers that the proxy describes in the client's place
+(``smb3server.tools.proxy.offload``), unless the client signs or encrypts or ``--inline`` is given. The server offers a
+MaxReadSize that fits what the proxy reassembles (16 MiB, the most that direct TCP frames); a message longer than the
+server reassembles ends the connection, and the proxy says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from smb3server.client import open_tcp
+from smb3server.config.arguments import parse_arguments
+from smb3server.config.error import ConfigError
+from smb3server.net.buffers import BufferPool as TcpBufferPool
+from smb3server.net.listener import TcpListener
+from smb3server.net.tcp import MAX_MESSAGE
+from smb3server.service.listeners import make_provider
+from smb3server.service.service import Service
+from smb3server.tools.proxy.offload import Offload, Outgoing
+from smbdirect.core.settings import Settings
+from smbdirect.errors import ConnectionLost, ProtocolError, ProviderError
+from smbdirect.message_transport import InboundMessage, MessageTransport
+from smbdirect.providers.base import Provider
+from smbdirect.providers.loopback import LoopbackProvider
+from smbdirect.transport.buffers import BufferPool
+from smbdirect.transport.listen import connect, listen
+from smbdirect.transport.smb_direct import SmbDirectTransport
+
+log = logging.getLogger(__name__)
+
+FABRICS = ("iwarp", "roce", "loopback")
+HIGH_WATER = 64 << 20
+"""Bytes waiting for one side at which the other is not read any more, until half of them are gone."""
+CONNECT_TIMEOUT = 10.0
+_LOOPBACK = ("loopback", 5445)
+SETTINGS = Settings(max_fragmented_receive_size=MAX_MESSAGE)
+
+
+class _Direction:
+    """Messages from ``source`` to ``target``."""
+
+    def __init__(
+        self,
+        source: MessageTransport,
+        target: MessageTransport,
+        translate: Callable[[InboundMessage], Outgoing],
+        waiting: Callable[[], int],
+    ) -> None:
+        self.on_closed: Callable[[BaseException | None], None] = lambda error: None
+        self._source = source
+        self._target = target
+        self._translate = translate
+        self._waiting = waiting
+        """Bytes that the target has yet to take."""
+        self._paused = False
+
+    def start(self) -> None:
+        self._source.start(self._forward, self.on_closed)
+
+    def _forward(self, message: InboundMessage) -> None:
+        segments, on_sent = self._translate(message)
+        length, limit = sum(map(len, segments)), self._target.max_outbound_message_size
+        if length > limit:
+            log.warning(
+                "%s: a message of %d bytes, and %s takes %d: connection ended",
+                *(self._source.peer_address, length, self._target.peer_address, limit),
+            )
+            on_sent()
+            self._source.abort("message too long")
+            self._target.abort("message too long")
+            return
+
+        def sent() -> None:
+            on_sent()
+            self.check()
+
+        self._target.send(segments, None, sent)
+        if not self._paused and self._waiting() > HIGH_WATER:
+            self._paused = True
+            self._source.pause_reading()
+
+    def check(self) -> None:
+        """Read again once enough is gone."""
+        if self._paused and self._waiting() <= HIGH_WATER // 2:
+            self._paused = False
+            self._source.resume_reading()
+
+
+class _Pair:
+    """A client's connection and ours to the server."""
+
+    def __init__(self, client: MessageTransport, server: MessageTransport, inline: bool) -> None:
+        self.client = client
+        self.server = server
+        self.on_ended: Callable[[], None] = _ignore
+        self._offload = Offload(server) if isinstance(server, SmbDirectTransport) and not inline else None
+        self._open = 2
+        if self._offload is None:
+            self._up = _Direction(client, server, _as_it_is, lambda: server.pending_send_bytes)
+            self._down = _Direction(server, client, _as_it_is, lambda: client.pending_send_bytes)
+        else:
+            self._up = _Direction(client, server, self._offload.request, self._waiting_for_server)
+            self._down = _Direction(server, client, self._response, lambda: client.pending_send_bytes)
+        self._up.on_closed = lambda error: self._ended(client, server, error)
+        self._down.on_closed = lambda error: self._ended(server, client, error)
+
+    def start(self) -> None:
+        self._down.start()
+        self._up.start()
+
+    def abort(self, reason: str) -> None:
+        self.client.abort(reason)
+        self.server.abort(reason)
+
+    def _waiting_for_server(self) -> int:
+        assert self._offload is not None
+        return self.server.pending_send_bytes + self._offload.held_bytes
+
+    def _response(self, message: InboundMessage) -> Outgoing:
+        assert self._offload is not None
+        outgoing = self._offload.response(message)
+        self._up.check()
+        return outgoing
+
+    def _ended(self, side: MessageTransport, other: MessageTransport, error: BaseException | None) -> None:
+        """What was queued for the other side still reaches it after a clean end, and only then."""
+        if error is None:
+            other.close("the other side closed")
+        else:
+            log.info("%s: %s", side.peer_address, error)
+            other.abort("the other side was lost")
+        if side is self.server and self._offload is not None:
+            self._offload.close()
+        self._open -= 1
+        if not self._open:
+            self.on_ended()
+
+
+def _ignore() -> None:
+    """Nobody wants to know."""
+
+
+def _as_it_is(message: InboundMessage) -> Outgoing:
+    return Outgoing([message.view], message.release)
+
+
+class Proxy:
+    """Listens on direct TCP for the SMB Direct server at ``server``."""
+
+    def __init__(
+        self,
+        provider: Provider,
+        server: tuple[str, int],
+        *,
+        inline: bool = False,
+        tcp_server: tuple[str, int] | None = None,
+    ) -> None:
+        """``tcp_server``: where every other connection goes, over TCP, the first one among them."""
+        self.address: tuple[str, int] = ("", 0)
+        self._provider = provider
+        self._server = server
+        self._tcp_server = tcp_server
+        self._accepted = 0
+        self._inline = inline
+        self._pool = BufferPool()
+        self._listener: TcpListener | None = None
+        self._pairs: set[_Pair] = set()
+        self._connecting: set[asyncio.Task[None]] = set()
+
+    def listen(self, host: str, port: int) -> None:
+        """Raises ``OSError``."""
+        self._listener = TcpListener(host, port, TcpBufferPool(), self._accept, MAX_MESSAGE)
+        self.address = self._listener.address
+
+    def _accept(self, client: MessageTransport) -> None:
+        self._accepted += 1
+        task = asyncio.get_running_loop().create_task(self._connect(client, bool(self._accepted % 2)))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+    async def _open(self, odd: bool) -> MessageTransport:
+        if self._tcp_server is not None and odd:
+            return await open_tcp(*self._tcp_server, CONNECT_TIMEOUT)
+        return await connect(self._provider, *self._server, SETTINGS, pool=self._pool, timeout=CONNECT_TIMEOUT)
+
+    async def _connect(self, client: MessageTransport, odd: bool) -> None:
+        """The client is not read before the server is there to hear it."""
+        try:
+            server = await self._open(odd)
+        except (ConnectionLost, ProtocolError, ProviderError, OSError) as error:
+            log.warning("no connection to the server: %s", error)
+            client.abort("no connection to the server")
+            return
+        except asyncio.CancelledError:
+            client.abort("the proxy stops")
+            raise
+        pair = _Pair(client, server, self._inline)
+        self._pairs.add(pair)
+        pair.on_ended = lambda: self._pairs.discard(pair)
+        pair.start()
+
+    @property
+    def connections(self) -> int:
+        """Clients that are connected to the server."""
+        return len(self._pairs)
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Of SMB Direct, summed over the connections that are open."""
+        total: Counter[str] = Counter()
+        for pair in self._pairs:
+            if isinstance(pair.server, SmbDirectTransport):
+                total.update(pair.server.counters)
+        return dict(total)
+
+    async def close(self) -> None:
+        """Stop listening and end all connections."""
+        if self._listener is not None:
+            await self._listener.close()
+        for task in tuple(self._connecting):
+            task.cancel()
+        await asyncio.gather(*self._connecting, return_exceptions=True)
+        for pair in tuple(self._pairs):
+            pair.abort("the proxy stops")
+
+
+@contextlib.asynccontextmanager
+async def server_in_process(arguments: Sequence[str], provider: Provider) -> AsyncIterator[Service]:
+    """A server with these options that also listens on ``provider``. Raises ``ConfigError``, ``OSError``."""
+    service = Service(parse_arguments(arguments))
+    try:
+        await service.start()
+        listener = await listen(provider, *_LOOPBACK, service.server.accept)
+        try:
+            yield service
+        finally:
+            await listener.close()
+    finally:
+        await service.stop()
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 0xFFFF:
+        raise argparse.ArgumentTypeError(f"{text}: write HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="smb3server proxy", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--fabric", choices=FABRICS, default="iwarp")
+    parser.add_argument("--listen", type=_address, default=("127.0.0.1", 0), metavar="HOST:PORT")
+    parser.add_argument("--server", type=_address, metavar="HOST:PORT", help="where SMB Direct is (not for loopback)")
+    parser.add_argument("--tcp-server", type=_address, metavar="HOST:PORT", help="every other connection goes here")
+    parser.add_argument("--inline", action="store_true", help="leave the data of READ and WRITE in the messages")
+    parser.add_argument("options", nargs="*", metavar="OPTION", help="of the server, after --, for loopback")
+    options = parser.parse_args(arguments)
+    if (options.fabric == "loopback") != (options.server is None):
+        parser.error(
+            "--server HOST:PORT is for iwarp and roce, and they need it; loopback has the server in the process"
+        )
+    return options
+
+
+async def run(options: argparse.Namespace) -> int:
+    """Until SIGTERM or SIGINT. Exit status."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            provider: Provider
+            if options.fabric == "loopback":
+                provider = LoopbackProvider()
+                await stack.enter_async_context(server_in_process(options.options, provider))
+            else:
+                provider = make_provider(options.fabric)
+            server = options.server or _LOOPBACK
+            proxy = Proxy(provider, server, inline=options.inline, tcp_server=options.tcp_server)
+            proxy.listen(*options.listen)
+        except (ConfigError, OSError, ProviderError) as error:
+            print(f"smbdirect_proxy: {error}", file=sys.stderr)
+            return 1
+        host, port = proxy.address
+        print(f"ready tcp {f'[{host}]' if ':' in host else host}:{port}", flush=True)
+        await stop.wait()
+        await proxy.close()
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _arguments(arguments)
+    logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    for name in ("spnego", "asyncio", "pyroute2"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    return asyncio.run(run(options))

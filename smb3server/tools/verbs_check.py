@@ -1,0 +1,185 @@
+"""``smb3server verbs-check [ADDRESS...]``: does the verbs provider keep its contract on this machine's NICs?
+
+For the owner of an RDMA NIC. Without addresses every interface with an RDMA device that is up is checked. The device
+talks to itself (most do): what is shown is that library, driver and firmware keep the contract. Exit status: 0 if
+everything passed on every address, 1 if not, 2 if there is nothing to check.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from smb3server.net.host import RdmaDevice, rdma_devices
+from smb3server.net.interfaces import read_interfaces
+from smbdirect.errors import ConnectionLost, ProviderError
+from smbdirect.providers.base import ConnectionRequest, Endpoint
+from smbdirect.providers.verbs.device import why_unavailable
+from smbdirect.providers.verbs.provider import VerbsProvider
+
+ROOT = Path(__file__).resolve().parents[2]
+SUITES = (
+    "tests/smbdirect/contract/test_contract.py",
+    "tests/smbdirect/contract/test_transfers.py",
+    "tests/smbdirect/contract/test_smb_direct.py",
+    "tests/smb3server/status/test_rdma_reasons.py",
+)
+TEST_SECONDS = 60
+SUITE_SECONDS = 900
+
+
+@dataclass(slots=True)
+class Check:
+    """What one address showed."""
+
+    address: str
+    device: str
+    capabilities: dict[str, Any] = field(default_factory=dict)
+    verdicts: dict[str, str] = field(default_factory=dict)
+    """Test to "ok", "skipped: why" or "FAILED: why"."""
+    error: str = ""
+
+    @property
+    def passed(self) -> bool:
+        return (
+            not self.error and bool(self.verdicts) and not any(v.startswith("FAILED") for v in self.verdicts.values())
+        )
+
+
+def addresses(devices: Sequence[RdmaDevice]) -> dict[str, RdmaDevice]:
+    """Addresses of interfaces with a device that is up."""
+    found: dict[str, RdmaDevice] = {}
+    for entry in read_interfaces():
+        for device in devices:
+            if device.state.active and entry.name in device.state.netdevs and not entry.loopback:
+                found.setdefault(str(entry.address), device)
+    return found
+
+
+async def capabilities(address: str) -> dict[str, Any]:
+    """Of a connection from the address to itself. Raises ``OSError``, ``ProviderError`` or ``ConnectionLost``."""
+    provider = VerbsProvider()
+    accepting: list[asyncio.Task[None]] = []
+    sides: list[Endpoint] = []
+
+    def on_request(request: ConnectionRequest) -> None:
+        sides.append(request.prepare())
+        accepting.append(asyncio.get_running_loop().create_task(request.accept()))
+
+    listener = await provider.listen(address, 0, on_request)
+    try:
+        endpoint = await provider.connect(address, listener.address[1], sides.append)
+        await asyncio.gather(*accepting)
+        return dataclasses.asdict(endpoint.capabilities)
+    finally:
+        closed = [asyncio.get_running_loop().create_future() for _ in sides]
+        for side, future in zip(sides, closed, strict=True):
+            side.on_closed = lambda reason, future=future: future.set_result(reason)  # type: ignore[misc]
+            side.abort()
+        await asyncio.gather(*closed)
+        await listener.close()
+
+
+def verdicts(document: str) -> dict[str, str]:
+    """Test to verdict, from pytest's JUnit XML."""
+    found: dict[str, str] = {}
+    for case in ET.fromstring(document).iter("testcase"):
+        name = case.get("name", "?")
+        verdict = "ok"
+        for child in case:
+            message = (child.get("message") or "").splitlines() or [""]
+            if child.tag == "skipped":
+                verdict = f"skipped: {message[0]}"
+            elif child.tag in ("failure", "error"):
+                verdict = f"FAILED: {message[0]}"
+        found[name] = verdict
+    return found
+
+
+def run_suite(address: str, driver: str) -> dict[str, str]:
+    """The contract suite over the device that has ``address``; some drivers have known gaps. Raises
+    ``RuntimeError`` if it does not run at all."""
+    with tempfile.TemporaryDirectory(prefix="verbs-selfcheck-") as folder:
+        result = Path(folder) / "result.xml"
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--timeout={TEST_SECONDS}"]
+        command += [f"--junit-xml={result}", "-k", "verbs", *SUITES]
+        environment = os.environ | {"VERBS_HOST": address, "VERBS_DEVICE": driver, "PYTHONDONTWRITEBYTECODE": "1"}
+        run = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=SUITE_SECONDS,
+        )
+        if not result.exists():
+            raise RuntimeError(f"the suite did not run: {(run.stdout + run.stderr).strip()[-500:]}")
+        return verdicts(result.read_text())
+
+
+def check(address: str, device: str, driver: str) -> Check:
+    found = Check(address, device)
+    try:
+        found.capabilities = asyncio.run(capabilities(address))
+        found.verdicts = run_suite(address, driver)
+    except (OSError, ProviderError, ConnectionLost, RuntimeError, subprocess.TimeoutExpired) as error:
+        found.error = str(error)
+    return found
+
+
+def show(found: Check) -> None:
+    print(f"\n{found.address} ({found.device})")
+    for name, value in found.capabilities.items():
+        print(f"    {name:24} {value}")
+    for name, verdict in found.verdicts.items():
+        if verdict != "ok":
+            print(f"  {name}: {verdict}")
+    counts = [sum(v.startswith(kind) for v in found.verdicts.values()) for kind in ("ok", "skipped", "FAILED")]
+    print(
+        f"  {counts[0]} passed, {counts[1]} skipped, {counts[2]} failed" + (f"; {found.error}" if found.error else "")
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="smb3server verbs-check", description=__doc__)
+    parser.add_argument("address", nargs="*", help="addresses of RDMA interfaces (default: all)")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(arguments)
+    devices = rdma_devices()
+    if not options.json:
+        for device in devices:
+            state = "up" if device.state.active else "down"
+            where = ", ".join(device.state.netdevs)
+            print(
+                f"{device.name} port {device.state.port}: {device.fabric}, driver {device.driver}, {state}, on {where}"
+            )
+    reason = why_unavailable()
+    known = addresses(devices) if reason is None else {}
+    wanted = options.address or list(known)
+    if reason is not None or not wanted:
+        print(reason or "no interface with an RDMA device that is up has an address", file=sys.stderr)
+        return 2
+    results = []
+    for address in wanted:
+        at = known.get(address)
+        results.append(check(address, at.name if at else "?", at.driver if at else ""))
+    if options.json:
+        print(json.dumps([dataclasses.asdict(found) | {"passed": found.passed} for found in results], indent=2))
+    else:
+        for found in results:
+            show(found)
+        print("\nverdict:", "the verbs provider keeps its contract" if all(r.passed for r in results) else "FAILED")
+    return 0 if all(found.passed for found in results) else 1

@@ -1,0 +1,225 @@
+"""Throughput of the iWARP provider between two processes over loopback, next to raw TCP in the same run.
+
+    python tools/bench/iwarp.py [--size BYTES] [--seconds S] [--crc] [--mss] [--depth N]
+
+Each operation is what a server does for one READ (RDMA Write + Send) or one WRITE (RDMA Read), answered by the peer
+before the next one starts (depth 1). One GB is 1e9 bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import multiprocessing
+import socket
+import struct
+import sys
+import time
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from smb3server.process import output
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from smbdirect.providers.base import (
+    Access,
+    Completion,
+    ConnectionRequest,
+    Endpoint,
+    Operation,
+    Read,
+    RemoteSegment,
+    Send,
+    Status,
+    Write,
+)
+from smbdirect.providers.iwarp import IwarpProvider
+
+DESCRIPTOR = struct.Struct("<QII")
+
+
+def raw_peer(pipe: Connection, size: int) -> None:
+    """Receive messages of ``size`` bytes and acknowledge each with one byte."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    pipe.send(listener.getsockname()[1])
+    sock, _ = listener.accept()
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    buffer = memoryview(bytearray(size))
+    while True:
+        got = 0
+        while got < size:
+            count = sock.recv_into(buffer[got:])
+            if not count:
+                return
+            got += count
+        sock.sendall(b"x")
+
+
+def bench_raw(size: int, seconds: float) -> float:
+    """Bytes per second of plain sends, one outstanding."""
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.Process(target=raw_peer, args=(theirs, size), daemon=True)
+    process.start()
+    with socket.create_connection(("127.0.0.1", ours.recv())) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        data = memoryview(bytearray(size))
+        start = time.perf_counter()
+        moved = 0
+        while time.perf_counter() - start < seconds:
+            sock.sendall(data)
+            sock.recv(1)
+            moved += size
+        elapsed = time.perf_counter() - start
+    process.join()
+    return moved / elapsed
+
+
+class Peer:
+    """The client: exposes one region, tells where it is, answers each message with an empty one."""
+
+    def __init__(self, size: int) -> None:
+        self.memory = memoryview(bytearray(size))
+        self.closed = asyncio.Event()
+
+    def prepare(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.buffers = [memoryview(bytearray(64)) for _ in range(64)]
+        for index, buffer in enumerate(self.buffers):
+            endpoint.post_receive(buffer, index)
+        endpoint.on_completions = self.completed
+        endpoint.on_closed = lambda reason: self.closed.set()
+
+    def completed(self, completions: Sequence[Completion]) -> None:
+        for item in completions:
+            if item.operation is Operation.RECEIVE and item.status is Status.OK:
+                index = item.context
+                if isinstance(index, int):
+                    self.endpoint.post_receive(self.buffers[index], index)
+                self.endpoint.post([Send([b""], signalled=False)])
+
+
+def iwarp_peer(pipe: Connection, size: int, crc: bool, large: bool) -> None:
+    async def main() -> None:
+        peer = Peer(size)
+        provider = IwarpProvider(crc=crc, large_fpdus=large)
+        endpoint = await provider.connect("127.0.0.1", pipe.recv(), peer.prepare)
+        region = endpoint.register(peer.memory, Access.REMOTE_READ | Access.REMOTE_WRITE)
+        endpoint.post([Send([DESCRIPTOR.pack(region.address, region.token, region.length)])])
+        await peer.closed.wait()
+
+    asyncio.run(main())
+
+
+class Bench:
+    """The server's side: repeats one operation for a while."""
+
+    def __init__(self, size: int, seconds: float, depth: int) -> None:
+        self.size = size
+        self.seconds = seconds
+        self.depth = depth
+        self.local = memoryview(bytearray(size))
+        self.ready: asyncio.Future[RemoteSegment] = asyncio.get_running_loop().create_future()
+        self.done = asyncio.Event()
+        self.running = False
+        self.left = 0
+        self.operations = 0
+
+    def prepare(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.buffers = [memoryview(bytearray(64)) for _ in range(64)]
+        for index, buffer in enumerate(self.buffers):
+            endpoint.post_receive(buffer, index)
+        endpoint.on_completions = self.completed
+
+    def completed(self, completions: Sequence[Completion]) -> None:
+        for item in completions:
+            if item.status is not Status.OK:
+                return
+            if item.operation is Operation.RECEIVE:
+                index = item.context
+                if not isinstance(index, int):
+                    continue
+                if item.length:
+                    address, token, length = DESCRIPTOR.unpack_from(self.buffers[index])
+                    self.ready.set_result(RemoteSegment(token, address, length))
+                self.endpoint.post_receive(self.buffers[index], index)
+                if self.running and self.kind == "write":
+                    self.step()
+            elif item.operation is Operation.READ:
+                self.step()
+
+    def step(self) -> None:
+        self.operations += 1
+        if time.perf_counter() < self.deadline:
+            self.start_one()
+            return
+        self.left -= 1
+        if not self.left:
+            self.running = False
+            self.done.set()
+
+    def start_one(self) -> None:
+        if self.kind == "write":
+            self.endpoint.post(
+                [Write([self.local], self.remote, signalled=False), Send([b"response"], signalled=False)]
+            )
+        else:
+            self.endpoint.post([Read([self.local], self.remote)])
+
+    async def measure(self, kind: str) -> float:
+        """Bytes per second."""
+        self.kind = kind
+        self.remote = await self.ready
+        self.operations = 0
+        self.left = self.depth
+        self.running = True
+        self.done.clear()
+        start = time.perf_counter()
+        self.deadline = start + self.seconds
+        for _ in range(self.depth):
+            self.start_one()
+        await self.done.wait()
+        return self.operations * self.size / (time.perf_counter() - start)
+
+
+async def bench_iwarp(size: int, seconds: float, crc: bool, large: bool, depth: int) -> dict[str, float]:
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.Process(target=iwarp_peer, args=(theirs, size, crc, large), daemon=True)
+    process.start()
+    bench = Bench(size, seconds, depth)
+    tasks: list[asyncio.Task[None]] = []
+
+    def on_request(request: ConnectionRequest) -> None:
+        bench.prepare(request.prepare())
+        tasks.append(asyncio.ensure_future(request.accept()))
+
+    provider = IwarpProvider(crc=crc, large_fpdus=large)
+    listener = await provider.listen("127.0.0.1", 0, on_request)
+    ours.send(listener.address[1])
+    results = {kind: await bench.measure(kind) for kind in ("write", "read")}
+    bench.endpoint.disconnect()
+    await listener.close()
+    await asyncio.sleep(0.05)
+    process.join()
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", type=int, default=512 * 1024)
+    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--depth", type=int, default=1)
+    parser.add_argument("--crc", action="store_true")
+    parser.add_argument("--mss", action="store_true", help="FPDUs of one TCP segment instead of 64 KiB")
+    options = parser.parse_args()
+    raw = bench_raw(options.size, options.seconds)
+    results = asyncio.run(bench_iwarp(options.size, options.seconds, options.crc, not options.mss, options.depth))
+    print(f"raw TCP             {raw / 1e9:6.2f} GB/s")
+    print(f"RDMA Write + Send   {results['write'] / 1e9:6.2f} GB/s")
+    print(f"RDMA Read           {results['read'] / 1e9:6.2f} GB/s")
+
+
+if __name__ == "__main__":
+    sys.exit(output.run(main))
