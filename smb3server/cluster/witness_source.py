@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from smb3server.cluster.cluster import Cluster
 from smb3server.cluster.view import Event, MoveClientEvent, MoveEvent, NodeChanged, NodeEvent, ServiceEvent
+from smb3server.wire.address import Address
 from witness import cluster as witness
-from witness.ndr import V2, Address, AddressInfo, InterfaceInfo, InterfaceState
+from witness.ndr import V2, AddressInfo, InterfaceInfo, InterfaceState
 
 if TYPE_CHECKING:
     from smb3server.server.server import Server

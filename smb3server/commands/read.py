@@ -15,6 +15,7 @@ from smb3server.dispatch.request import Interim, Pending, Request, Response, han
 from smb3server.state.ceilings import Lent, Usage
 from smb3server.state.objects import Open
 from smb3server.state.open import find_open
+from smb3server.wire.attributes import MAX_OFFSET
 from smb3server.wire.create import Access
 from smb3server.wire.header import Command
 from smb3server.wire.read_write import READ_DATA_OFFSET, READ_RESPONSE, ReadRequest, ReadResponse, parse_read_request
@@ -24,7 +25,6 @@ from smbdirect.message_transport import PooledBuffer
 log = logging.getLogger(__name__)
 
 _READS = int(Access.READ_DATA | Access.EXECUTE)
-_MAX_OFFSET = (1 << 63) - 1
 LENT_FROM = 65536
 """Bytes from which a buffer counts for its user."""
 _NO_DATA = b"\0"
@@ -75,7 +75,7 @@ def _read_file(request: Request, record: ReadRequest, found: Open, remote: Remot
         raise StatusError(NtStatus.ACCESS_DENIED)
     length, offset = record.length, record.offset
     file, handle = found.file, found.handle
-    if file is None or handle is None or offset + length > _MAX_OFFSET:
+    if file is None or handle is None or offset + length > MAX_OFFSET:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     if file.locks.locks and file.locks.denies_read(found, offset, length):
         raise StatusError(NtStatus.FILE_LOCK_CONFLICT)

@@ -14,6 +14,7 @@ from smb3server.files import write_times
 from smb3server.state.change_reports import report_write
 from smb3server.state.objects import Open
 from smb3server.state.open import find_open
+from smb3server.wire.attributes import MAX_OFFSET
 from smb3server.wire.create import Access, CreateOptions
 from smb3server.wire.fields import tail
 from smb3server.wire.header import Command
@@ -31,7 +32,6 @@ log = logging.getLogger(__name__)
 
 _WRITES = required.WRITE
 _WRITE_DATA = int(Access.WRITE_DATA)
-_MAX_OFFSET = (1 << 63) - 1
 _THROUGH = int(WriteFlags.WRITE_THROUGH)
 _OPTION_THROUGH = int(CreateOptions.WRITE_THROUGH)
 
@@ -77,7 +77,7 @@ def _check(found: Open, offset: int, length: int) -> None:
     if length and not found.granted_access & _WRITE_DATA and found.handle is not None:
         required.check_append(found.granted_access, offset, found.handle.info().end_of_file)
     file = found.file
-    if file is None or offset + length > (found.max_offset if length else _MAX_OFFSET):
+    if file is None or offset + length > (found.max_offset if length else MAX_OFFSET):
         raise StatusError(NtStatus.INVALID_PARAMETER)
     if file.locks.locks and file.locks.denies_write(found, offset, length):
         raise StatusError(NtStatus.FILE_LOCK_CONFLICT)

@@ -119,7 +119,8 @@ from smb3server.net.host_lists import EVERYBODY, HostLists, Network
 from smb3server.net.host_lists import parse as parse_hosts
 from smb3server.settings.cluster import ClusterConfig, ServiceConfig, VirtualAddress
 from smb3server.settings.server import Settings
-from smb3server.settings.witness import Address, WitnessConfig
+from smb3server.settings.witness import WitnessConfig
+from smb3server.wire.address import Address
 from smb3server.wire.negotiate import DIALECT_NAMES
 
 XATTR_CHOICES = ("auto", "trusted", "user")

@@ -18,6 +18,7 @@ from smb3server.files import write_times
 from smb3server.files.caching import Lease, Oplock
 from smb3server.state import last_close
 from smb3server.state.replay import Replayable
+from smb3server.wire.attributes import MAX_OFFSET
 
 if TYPE_CHECKING:
     from smb3server.access.check import Token
@@ -252,7 +253,7 @@ class Open:
         self.handle: Handle | None = None
         self.descriptor: int | None = None
         """``handle.fileno()``, for the data path."""
-        self.max_offset = (1 << 63) - 1
+        self.max_offset = MAX_OFFSET
         """Where writes have to end."""
         self.may_block = True
         """Reads may have to wait for a disk."""

@@ -39,7 +39,6 @@ MAX_DATA_SIZE = 16 << 20
 _COPY_AT_ONCE = 1 << 20
 """Bytes copied without letting other requests run in between (not in spec)."""
 _STEP = 256 << 10
-_MAX_OFFSET = (1 << 63) - 1
 _COPY_BY_HAND = frozenset({errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})
 
 
@@ -156,7 +155,7 @@ class _Copy:
         if self.opens.get(source.file_id[0]) is not source or self.opens.get(target.file_id[0]) is not target:
             raise StatusError(NtStatus.FILE_CLOSED)
         length = chunk.length
-        if max(chunk.source_offset, chunk.target_offset) + length > _MAX_OFFSET:
+        if max(chunk.source_offset, chunk.target_offset) + length > attr.MAX_OFFSET:
             raise StatusError(NtStatus.INVALID_PARAMETER)
         if source.file is None or target.file is None:
             raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
@@ -236,7 +235,7 @@ def duplicate_extents(control: Control) -> bytes | Response | Pending:
     required.check(opened.granted_access, required.FSCTL[control.code])
     required.check(source.granted_access, int(Access.READ_DATA))
     source_offset, target_offset, count = wanted.source_offset, wanted.target_offset, wanted.byte_count
-    if min(source_offset, target_offset, count) < 0 or max(source_offset, target_offset) + count > _MAX_OFFSET:
+    if min(source_offset, target_offset, count) < 0 or max(source_offset, target_offset) + count > attr.MAX_OFFSET:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     if not count:
         return b""
