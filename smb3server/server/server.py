@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import secrets
 import sys
 import time
@@ -111,7 +110,6 @@ class Server:
         self.principals: Principals | None = None
         """Who gets in with a Kerberos ticket; None: nobody."""
         if self.settings.keytab:
-            os.environ["KRB5_KTNAME"] = self.settings.keytab
             self.principals = Principals(self.users, self.settings.trusted_realms, self.settings.unknown_principals)
         self.hint_token = hint_token(self.principals is not None, self.settings.ntlm)
         self.interfaces = InterfaceList()
@@ -265,6 +263,7 @@ class Server:
             ntlm=settings.ntlm,
             guesses=self.guesses,
             address=address,
+            keytab=settings.keytab,
         )
 
     def new_rpc_acceptor(self) -> Acceptor:
@@ -277,6 +276,7 @@ class Server:
             service="host",
             ntlm=settings.ntlm,
             guesses=self.guesses,
+            keytab=settings.keytab,
         )
 
     def new_session(self, connection: Connection) -> Session:
