@@ -49,9 +49,9 @@ def test_the_version_is_one_that_was_tried() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = [*project["dependencies"], *project["optional-dependencies"]["kerberos"]]
     bounds = {re.sub(r"\[.*\]", "", entry) for entry in wanted if entry.startswith("pyspnego")}
-    assert bounds == {"pyspnego>=0.11,<0.13"}
+    assert bounds == {"pyspnego>=0.11.2,<0.13"}
     version = importlib.metadata.version("pyspnego").split(".")
-    assert (0, 11) <= tuple(map(int, version[:2])) < (0, 13)
+    assert (0, 11, 2) <= tuple(map(int, version[:3])) < (0, 13)
 
 
 @pytest.mark.parametrize(
