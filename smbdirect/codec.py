@@ -66,7 +66,11 @@ class Codec(Generic[R]):
         self._struct = struct.Struct((orders.pop() if orders else "<") + "".join(codes))
         self.size = self._struct.size
         self._unpack_from = self.fields_from = self._struct.unpack_from
-        """``fields_from``: the bare tuple of fields, for loops that have checked the bounds."""
+        """``fields_from``: the bare tuple of fields, where the bounds were checked."""
+        self.pack_fields = self._struct.pack
+        """The bytes of fields given one by one, in order."""
+        self.iter_fields = self._struct.iter_unpack
+        """The bare tuples of records that lie one behind the other."""
         self._make = record._make  # type: ignore[attr-defined]
 
     def unpack(self, buffer: Buffer, offset: int = 0) -> R:

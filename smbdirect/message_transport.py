@@ -1,14 +1,14 @@
 """The seam between the SMB server (or client) and whatever carries its messages.
 
 One interface serves direct-TCP framing, SMB Direct and loopback. Users never ask which one they have, except
-through ``rdma is None``.
+through ``rdma is None``. A transport starts out distrusting its peer; ``trust`` ends that.
 
 Everything here runs on one event loop's thread; callbacks are plain functions called on that thread. Nothing blocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from smbdirect.codec import Buffer
@@ -17,11 +17,13 @@ from smbdirect.codec import Buffer
 class PooledBuffer(Protocol):
     """A buffer out of a pool that outlives opens and connections' requests (registered, where the fabric needs it).
 
-    ``view`` has exactly the length asked for. ``release()`` gives it back; call it once, after which ``view`` must not
-    be touched. A transport that is closing waits for its own transfers before it reuses one.
+    ``view`` has exactly the length asked for. ``release()`` gives it back, after which ``view`` must not be touched; a
+    second call does nothing. A transport that is closing waits for its own transfers before it reuses one.
     """
 
     view: memoryview
+    on_release: Callable[[int], None] | None
+    """Called once, with the length of ``view``, when the buffer has been given back."""
 
     def release(self) -> None: ...
 
@@ -105,14 +107,61 @@ class RdmaOperations(Protocol):
         ...
 
 
+class Traffic(NamedTuple):
+    """What one connection has carried and met so far; a snapshot. Where SMB Direct alone has such a thing, a plain
+    transport has 0 or None."""
+
+    rdma_read_bytes: int = 0
+    rdma_write_bytes: int = 0
+    inline_bytes_received: int = 0
+    inline_bytes_sent: int = 0
+    send_credits: int | None = None
+    receive_credits: int | None = None
+    registrations: int = 0
+    allocations: int = 0
+    """Pieces of memory got from the system for this connection."""
+    retransmissions: int = 0
+    errors: int = 0
+    """What the layers below count as errors of the peer or the network."""
+    provider: Mapping[str, int] = {}
+    """All counters of the layer below, by its own names."""
+
+
+class Limits(NamedTuple):
+    """The lengths in force on a connection, in bytes; None where only SMB Direct has such a thing."""
+
+    max_message_received: int
+    max_fragmented_received: int | None = None
+    max_fragmented_sent: int | None = None
+    read_depth: int | None = None
+    """How many RDMA Reads may be on their way at once."""
+
+
 class MessageTransport(Protocol):
     """One connection that carries whole messages both ways."""
 
     local_address: tuple[str, int]
     peer_address: tuple[str, int]
     max_message_size: int
-    """Largest inbound message accepted; a longer one closes the connection before any of it is buffered. Set low
-    before authentication and raised by the server afterwards."""
+    """Largest inbound message accepted, in bytes; a longer one closes the connection before any of it is buffered. Set
+    it low for a peer that has not authenticated; ``trust`` raises it."""
+
+    def trust(self, max_message_size: int) -> None:
+        """Accept messages of up to ``max_message_size`` bytes from now on, and give the peer all the buffers and
+        credits that the transport keeps back from peers that have not authenticated. Call it again to change the
+        size."""
+        ...
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """What the transport itself counts, by names of its own."""
+        ...
+
+    @property
+    def traffic(self) -> Traffic: ...
+
+    @property
+    def limits(self) -> Limits: ...
 
     @property
     def max_outbound_message_size(self) -> int:
@@ -155,9 +204,9 @@ class MessageTransport(Protocol):
         False where a fabric finds that out by itself."""
         ...
 
-    def limit_silence(self, seconds: float | None) -> None:
-        """From now on end the connection when nothing was heard of the peer for about so many seconds though it was
-        asked; None: as long as is usual for a connection that nothing stands in for."""
+    def set_peer_timeout(self, seconds: float | None) -> None:
+        """Close the connection if the peer does not answer probes for about ``seconds``. None restores the default, for
+        a session's only connection."""
         ...
 
     def pause_reading(self) -> None:

@@ -1,8 +1,8 @@
-"""Peers that nobody knows yet: what each source of theirs has, and who gives way when there are too many.
+"""Unauthenticated peers: what each of their sources holds, and which of them gives way when there are too many.
 
-A source is an IPv4 address or an IPv6 /64: whoever has one address of a /64 usually has all of them. When a table is
-full, the source that has most of it loses its oldest entry before a newcomer is refused. Peers that have authenticated
-are in no such table.
+A source is an IPv4 address or an IPv6 /64: a host that has one address of a /64 usually has all of them. When a table
+is full, the source that has most of it loses its oldest entry before a newcomer is refused. Peers that have
+authenticated are in no such table.
 """
 
 from __future__ import annotations
@@ -13,7 +13,17 @@ import time
 from collections.abc import Callable
 
 GRACE = 5.0
-"""Seconds that an entry is safe from newcomers of sources that have as much: whoever is about to log on may finish."""
+"""Seconds that an entry is safe from newcomers of sources that have as much: a peer that is about to log on may finish.
+"""
+
+SMALL_MESSAGE = 8192
+"""Bytes of a message up to which an unauthenticated peer needs no allowance."""
+
+MEMORY_GRACE = 1.0
+"""Seconds that a longer message is safe from newcomers whose source has as much: longer than it takes to arrive."""
+
+MEMORY_LIMIT = 4 << 20
+"""Bytes of their longer messages, all unauthenticated peers together."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -30,13 +40,15 @@ def source_of(address: str) -> str:
     return str(parsed)
 
 
-class Stranger:
-    """One entry of a table: ``leave`` when the peer is gone, or known."""
+class UnauthenticatedPeer:
+    """One entry of a table: call ``leave`` when the peer is gone or has authenticated."""
 
     __slots__ = ("_drop", "_table", "entered", "size", "source")
 
-    def __init__(self, table: Strangers, source: str, size: int, drop: Callable[[], None], now: float) -> None:
-        self._table: Strangers | None = table
+    def __init__(
+        self, table: UnauthenticatedPeers, source: str, size: int, drop: Callable[[], None], now: float
+    ) -> None:
+        self._table: UnauthenticatedPeers | None = table
         self._drop = drop
         self.source = source
         self.size = size
@@ -54,7 +66,7 @@ class Stranger:
         self._drop()
 
 
-class Strangers:
+class UnauthenticatedPeers:
     """A table of bounded size. Sizes are in units of the table's own: connections, or bytes."""
 
     def __init__(
@@ -75,7 +87,7 @@ class Strangers:
         """Newcomers without a place."""
         self._grace = grace
         self._clock = clock
-        self._sources: dict[str, dict[Stranger, None]] = {}
+        self._sources: dict[str, dict[UnauthenticatedPeer, None]] = {}
         """Entries of each source, the oldest first."""
         self._held: dict[str, int] = {}
         self._ranks: dict[int, dict[str, None]] = {}
@@ -90,7 +102,7 @@ class Strangers:
         """Give what the source of ``address`` has."""
         return self._held.get(source_of(address), 0)
 
-    def enter(self, address: str, drop: Callable[[], None], size: int = 1) -> Stranger | None:
+    def enter(self, address: str, drop: Callable[[], None], size: int = 1) -> UnauthenticatedPeer | None:
         """Take a place for a peer at ``address``; None if there is none. ``drop`` is called, once and after the entry
         is gone, if the place is needed for somebody else."""
         source = source_of(address)
@@ -111,7 +123,7 @@ class Strangers:
             if not self._evict_from(greediest, now, at_once=greediest != source and held >= mine and held > size):
                 self.refused += 1
                 return None
-        entry = Stranger(self, source, size, drop, now)
+        entry = UnauthenticatedPeer(self, source, size, drop, now)
         self._sources.setdefault(source, {})[entry] = None
         self._hold(source, size)
         return entry
@@ -125,7 +137,7 @@ class Strangers:
         oldest.evict()
         return True
 
-    def forget(self, entry: Stranger) -> None:
+    def forget(self, entry: UnauthenticatedPeer) -> None:
         """Take an entry out; only its ``leave`` calls this."""
         entries = self._sources[entry.source]
         del entries[entry]
@@ -155,3 +167,29 @@ class Strangers:
             # Where sizes are connections the next lower rank is close; where they are bytes there are few ranks.
             self._most = max(self._ranks)
         return next(iter(self._ranks[self._most]))
+
+
+class Allowance:
+    """What one unauthenticated peer holds of the memory that all of them share."""
+
+    __slots__ = ("_entry", "_table")
+
+    def __init__(self, table: UnauthenticatedPeers) -> None:
+        """``table``: of bytes."""
+        self._table = table
+        self._entry: UnauthenticatedPeer | None = None
+
+    def take(self, address: str, size: int, evicted: Callable[[], None]) -> bool:
+        """Replace what is held by ``size`` bytes for the peer at ``address``; False if it may not have them.
+        ``evicted`` is called if others need the memory more than this peer's unfinished message."""
+        if size <= SMALL_MESSAGE:
+            return True
+        self.give_back()
+        self._entry = self._table.enter(address, evicted, size)
+        return self._entry is not None
+
+    def give_back(self) -> None:
+        """Hold nothing any more. Idempotent."""
+        entry, self._entry = self._entry, None
+        if entry is not None:
+            entry.leave()

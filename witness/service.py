@@ -17,7 +17,7 @@ from smb3server.rpc.association import Association
 from smb3server.rpc.dcerpc import Interface
 from smb3server.rpc.endpoint_mapper import EndpointMapper, Mapping
 from smb3server.rpc.tcp import RpcListener
-from smbdirect.unauthenticated import Strangers
+from smbdirect.unauthenticated import UnauthenticatedPeers
 from witness import ndr
 from witness.cluster import ClusterEvents, Event, ManualCluster
 from witness.interface import WitnessInterface
@@ -50,9 +50,9 @@ class WitnessService:
         new_acceptor: Callable[[], Acceptor],
         settings: WitnessSettings | None = None,
         extra_interfaces: Callable[[Association], list[Interface]] = lambda association: [],
-        strangers: Strangers | None = None,
+        unauthenticated: UnauthenticatedPeers | None = None,
     ) -> None:
-        """``extra_interfaces`` are served on the same port. ``strangers``: the table of connections that have not
+        """``extra_interfaces`` are served on the same port. ``unauthenticated``: the table of connections that have not
         authenticated; None: each port has its own."""
         self.settings = settings or WitnessSettings()
         self.cluster = cluster
@@ -73,7 +73,7 @@ class WitnessService:
             new_acceptor,
             self.settings.max_connections,
             admits=self.settings.admits,
-            strangers=strangers,
+            unauthenticated=unauthenticated,
         )
         self._mapper_listener = RpcListener(
             lambda association: [self.mapper.interface(association)],
@@ -81,7 +81,7 @@ class WitnessService:
             self.settings.max_connections,
             max_stub=4096,
             admits=self.settings.admits,
-            strangers=strangers,
+            unauthenticated=unauthenticated,
         )
         self._unsubscribe: Callable[[], None] = lambda: None
         self._timer: asyncio.TimerHandle | None = None

@@ -10,7 +10,7 @@ from smb3server.auth.acceptor import Acceptor
 from smb3server.settings.witness import WitnessConfig
 from smb3server.status.admin_socket import Command
 from smb3server.wire.address import Address
-from smbdirect.unauthenticated import Strangers
+from smbdirect.unauthenticated import UnauthenticatedPeers
 from witness.cluster import ClusterEvents, ManualCluster, Node
 from witness.service import NotifyError, WitnessService, WitnessSettings, notify_by_hand
 
@@ -27,7 +27,7 @@ class Witness:
         hosts: Sequence[str],
         server_name: str,
         new_acceptor: Callable[[], Acceptor],
-        strangers: Strangers,
+        unauthenticated: UnauthenticatedPeers,
         list_shares: Callable[[], Collection[str]],
         list_local_addresses: Callable[[], Collection[Address]],
         cluster: ClusterEvents | None = None,
@@ -45,7 +45,7 @@ class Witness:
         settings = WitnessSettings(
             list(hosts), config.port, config.endpoint_mapper_port, config.require_privacy, admits=admits
         )
-        self.service = WitnessService(cluster, new_acceptor, settings, strangers=strangers)
+        self.service = WitnessService(cluster, new_acceptor, settings, unauthenticated=unauthenticated)
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> None:

@@ -39,7 +39,8 @@ _SACL_PARTS = (
 
 def current_descriptor(handle: Handle) -> SecurityDescriptor:
     """The stored descriptor; one made from owner and mode where there is none, or none that can be read."""
-    return tokens.effective_descriptor(handle.security_descriptor(), handle.info())
+    found = handle.describe()
+    return tokens.effective_descriptor(found.descriptor, found.info)
 
 
 def query_security(handle: Handle, which: int) -> bytes:

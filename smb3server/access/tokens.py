@@ -21,7 +21,7 @@ from smb3server.access.identity import Identity
 from smb3server.access.inheritance import create_descriptor
 from smb3server.access.masks import FILE_ALL_ACCESS
 from smb3server.access.posix import OWNERS_ALONE, IdMap, default_descriptor
-from smb3server.backends.base import FileInfo, Handle, Kind, User
+from smb3server.backends.base import Described, FileInfo, Kind, User
 
 _IDS = IdMap()
 _SACL_CONTROL = int(
@@ -97,17 +97,16 @@ def effective_descriptor(stored: bytes | memoryview | None, info: FileInfo) -> S
     return made._replace(sacl=found.sacl, control=made.control | found.control & _SACL_CONTROL)
 
 
-def maximal_access(handle: Handle, info: FileInfo, token: Token, user: User | None) -> int:
+def maximal_access(found: Described, token: Token, user: User | None) -> int:
     """All access the file's descriptor gives; without a stored DACL, what its mode gives (everything to root, but what
     is its owner's alone)."""
-    stored = handle.security_descriptor()
+    info, stored = found
     owner: Sid | None = None
     if stored is not None:
-        data = bytes(stored)
-        found = _parsed(data)
-        if found is not None and has_dacl(data):
-            return _granted(data, token)
-        owner = found.owner if found is not None else None
+        parsed = _parsed(stored)
+        if parsed is not None and has_dacl(stored):
+            return _granted(stored, token)
+        owner = parsed.owner if parsed is not None else None
     root = (user.uid if user is not None else os.geteuid()) == 0
     if root and owner is None:
         return FILE_ALL_ACCESS

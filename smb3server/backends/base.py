@@ -14,7 +14,7 @@ import enum
 import errno
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 from smb3server.wire.attributes import MAX_OFFSET
@@ -68,6 +68,14 @@ class FileInfo(NamedTuple):
     mode: int
     uid: int
     gid: int
+
+
+class Described(NamedTuple):
+    """What decides who may do what with a file, as of one moment."""
+
+    info: FileInfo
+    descriptor: bytes | None
+    """The security descriptor that is stored with it; None: none."""
 
 
 class StreamInfo(NamedTuple):
@@ -150,6 +158,10 @@ class Handle(ABC):
     @abstractmethod
     def info(self) -> FileInfo:
         """Sizes are the stream's, everything else the file's."""
+
+    def describe(self) -> Described:
+        """Return ``info`` and ``security_descriptor`` for the price of less than both."""
+        return Described(self.info(), self.security_descriptor())
 
     @abstractmethod
     def read_into(self, buffers: Sequence[memoryview], offset: int) -> int:
@@ -356,6 +368,13 @@ class Backend(ABC):
         """FileNotFoundError: last component (or the stream) missing; PathNotFound: an ancestor is missing or no
         directory; NotADirectoryError, IsADirectoryError: against ``directory``; FileExistsError: CREATE on an existing
         one; PermissionError; EILSEQ: no possible name; EROFS; ELOOP: a symlink that leads outside or is not allowed."""
+
+    def create_in(self, folder: Handle, request: OpenRequest) -> Handle:
+        """Create a file or directory in an open folder, which is the one that ``request.path`` leads to.
+
+        Only the last component of the path counts. No stream can be named. FileExistsError: something has the name, in
+        any case; other errors as ``open``'s."""
+        return self.open(replace(request, disposition=Disposition.CREATE))
 
     def remember(self, request: OpenRequest) -> Remembered | None:
         """What an open of an existing file would find, at no lasting cost; errors as ``open``'s, but for rights on the

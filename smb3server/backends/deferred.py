@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from smb3server.backends.base import DirectoryEntry, FileInfo, Handle, Path, Remembered, StreamInfo, User
+from smb3server.backends.base import Described, DirectoryEntry, FileInfo, Handle, Path, Remembered, StreamInfo, User
 from smbdirect.codec import Buffer
 
 
@@ -52,6 +52,9 @@ class DeferredHandle(Handle):
 
     def fileno(self) -> int | None:
         return self.open().fileno()
+
+    def describe(self) -> Described:
+        return self.open().describe()
 
     def info(self) -> FileInfo:
         return self.open().info()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from smb3server.net.buffers import BufferPool
 from smb3server.net.tcp import TcpTransport
 from smbdirect.core.settings import Settings
 from smbdirect.message_transport import MessageTransport
 from smbdirect.providers.base import Provider
 from smbdirect.transport.listen import connect
+from smbdirect.transport.pool import BufferPool
 
 MAX_MESSAGE_SIZE = (8 << 20) + (1 << 16)
 """Bytes of the largest response accepted."""
@@ -28,7 +28,9 @@ async def open_tcp(host: str, port: int = 445, timeout: float = 5.0) -> MessageT
         except BaseException:
             sock.close()
             raise
-    return TcpTransport(sock, BufferPool(), MAX_MESSAGE_SIZE)
+    transport = TcpTransport(sock, BufferPool(), MAX_MESSAGE_SIZE)
+    transport.trust(MAX_MESSAGE_SIZE)
+    return transport
 
 
 async def open_rdma(
@@ -36,5 +38,5 @@ async def open_rdma(
 ) -> MessageTransport:
     """SMB Direct over ``provider``. Raises ``ConnectionLost`` or ``ProtocolError``."""
     transport = await connect(provider, host, port, settings, timeout=timeout)
-    transport.max_message_size = MAX_MESSAGE_SIZE
+    transport.trust(MAX_MESSAGE_SIZE)
     return transport

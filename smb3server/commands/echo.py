@@ -9,7 +9,7 @@ from smb3server.wire.session import EMPTY, Empty
 _RESPONSE = Response((EMPTY.pack(Empty()),))
 
 
-@handles(Command.ECHO)
+@handles(Command.ECHO, Request)
 def echo(request: Request) -> Response:
     """Nothing but a reply; the dispatcher did everything else."""
     return _RESPONSE

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from smb3server.dispatch.errno_status import as_status_error
-from smb3server.dispatch.request import Interim, Pending, Request, Response, handles
+from smb3server.dispatch.lookup import find_open
+from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
 from smb3server.dispatch.stable_storage import start_flush
 from smb3server.files import write_times
-from smb3server.state.open import find_open
 from smb3server.wire.create import Access
 from smb3server.wire.flush import FLUSH_RESPONSE, FlushResponse, parse_request
 from smb3server.wire.header import Command
@@ -16,8 +16,8 @@ _WRITES = int(Access.WRITE_DATA | Access.APPEND_DATA)
 """On a directory the same bits are FILE_ADD_FILE and FILE_ADD_SUBDIRECTORY."""
 
 
-@handles(Command.FLUSH)
-def flush(request: Request) -> Response | Pending:
+@handles(Command.FLUSH, TreeRequest)
+def flush(request: TreeRequest) -> Response | Pending:
     """A handle that cannot write has nothing to flush: ACCESS_DENIED. A pipe is flushed at once."""
     record = parse_request(request.message)
     found = find_open(request, (record.persistent, record.volatile))
@@ -41,5 +41,5 @@ def flush(request: Request) -> Response | Pending:
             pending.fail(error)
 
     # The open may be closed meanwhile: its file stays open until it is flushed.
-    start_flush(found, landed)
+    start_flush(request, found, landed)
     return pending

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from smb3server.dispatch.request import Interim, Pending, Request, Response, handles
+from smb3server.dispatch.lookup import find_open
+from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
 from smb3server.dispatch.waiting import answer
 from smb3server.files import host_locks
 from smb3server.files.file import File
 from smb3server.files.locks import Lock, Waiter, valid_range
 from smb3server.state.objects import Open
-from smb3server.state.open import find_open
 from smb3server.wire.create import Access
 from smb3server.wire.header import Command
 from smb3server.wire.lock import LOCK_RESPONSE, LockElement, LockFlags, LockRequest, LockResponse, parse_request
@@ -33,8 +33,8 @@ MAX_ELEMENTS = 256
 """Ranges of one request: they are taken all or none, so in one turn. Linux's client sends up to 168."""
 
 
-@handles(Command.LOCK)
-def lock(request: Request) -> Response | Pending:
+@handles(Command.LOCK, TreeRequest)
+def lock(request: TreeRequest) -> Response | Pending:
     """The first element tells whether this is an unlock request (3.3.5.14.1) or a lock request (3.3.5.14.2)."""
     record, elements = parse_request(request.message)
     found = find_open(request, (record.persistent, record.volatile))
@@ -62,10 +62,10 @@ def lock(request: Request) -> Response | Pending:
 
 
 def _store(
-    request: Request, found: Open, record: LockRequest, taken: list[LockElement], released: list[Lock[Open]]
+    request: TreeRequest, found: Open, record: LockRequest, taken: list[LockElement], released: list[Lock[Open]]
 ) -> None:
     """Locks of a persistent open are stored before the client hears of them. Where that fails they are as before."""
-    persistence = request.server.persistence
+    persistence = request.server.opens.persistence
     if persistence is None or found.durable is None or not found.durable.persistent:
         return
 
@@ -83,7 +83,7 @@ def _store(
     persistence.changed(found, undo)
 
 
-def _sequence_index(request: Request, found: Open, record: LockRequest) -> int:
+def _sequence_index(request: TreeRequest, found: Open, record: LockRequest) -> int:
     """The LockSequenceArray's index to use; 0 where sequences do not count (3.3.5.14): dialect 2.0.2, or 2.1 without a
     resilient handle."""
     index = record.lock_sequence >> 4
@@ -95,7 +95,7 @@ def _sequence_index(request: Request, found: Open, record: LockRequest) -> int:
     return index
 
 
-def _is_replay(request: Request, found: Open, record: LockRequest) -> bool:
+def _is_replay(request: TreeRequest, found: Open, record: LockRequest) -> bool:
     """The same number again under one index: the lock was done, its response got lost. Another number makes the entry
     invalid until this request succeeds."""
     index = _sequence_index(request, found, record)
@@ -107,7 +107,7 @@ def _is_replay(request: Request, found: Open, record: LockRequest) -> bool:
     return False
 
 
-def _remember(request: Request, found: Open, record: LockRequest) -> None:
+def _remember(request: TreeRequest, found: Open, record: LockRequest) -> None:
     index = _sequence_index(request, found, record)
     if index:
         found.lock_sequences[index] = record.lock_sequence & 0xF
@@ -132,7 +132,7 @@ def _unlock(found: Open, file: File[Open], elements: list[LockElement], released
 
 
 def _lock(
-    request: Request, record: LockRequest, found: Open, file: File[Open], elements: list[LockElement]
+    request: TreeRequest, record: LockRequest, found: Open, file: File[Open], elements: list[LockElement]
 ) -> Pending | None:
     """All or nothing. Only a single element may wait."""
     for element in elements:
@@ -199,7 +199,7 @@ def _give_back(found: Open, file: File[Open], element: LockElement) -> None:
     _release_on_host(found, file, element)
 
 
-def _wait(request: Request, record: LockRequest, found: Open, file: File[Open], element: LockElement) -> Pending:
+def _wait(request: TreeRequest, record: LockRequest, found: Open, file: File[Open], element: LockElement) -> Pending:
     """Pending until the range is free, at once visible to the client; CANCEL ends it with CANCELLED, CLOSE with
     RANGE_NOT_LOCKED."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from smb3server.crypto import preauth
 from smb3server.crypto.algorithms import PREAUTH_SHA_512, Cipher, SigningAlgorithm
 from smb3server.dispatch.read_size import fits_message, inline_limit, read_offer, sealed_credits
-from smb3server.dispatch.request import SMB1_NEGOTIATE, Disconnect, Request, Response, handles
+from smb3server.dispatch.request import SMB1_NEGOTIATE, Request, Response, handles
 from smb3server.wire import filetime
 from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.negotiate import (
@@ -31,13 +31,13 @@ from smb3server.wire.negotiate import (
     pack_contexts,
     smb1_dialects,
 )
-from smb3server.wire.status import NtStatus, StatusError
+from smb3server.wire.status import Disconnect, NtStatus, StatusError
 from smbdirect.codec import Buffer
 from smbdirect.errors import DecodeError
 
 if TYPE_CHECKING:
     from smb3server.settings.server import Settings
-    from smb3server.state.connection import Connection
+    from smb3server.state.objects import Connection
 
 _SALT_SIZE = 32
 _CONTEXT_TYPES = frozenset(ContextType)
@@ -50,7 +50,7 @@ def select_dialect(connection: Connection, settings: Settings, dialects: Sequenc
     return next((d for d in _OFFERED if d in dialects and lowest <= d <= settings.max_dialect), None)
 
 
-@handles(Command.NEGOTIATE)
+@handles(Command.NEGOTIATE, Request)
 def negotiate(request: Request) -> Response:
     """3.3.5.4."""
     connection = request.connection
@@ -70,7 +70,7 @@ def negotiate(request: Request) -> Response:
     if dialect is Dialect.SMB_3_1_1:
         contexts = _negotiate_contexts(connection, request.server.settings, contexts_of(request.message, wanted))
         start = preauth.extend(preauth.INITIAL_HASH, (request.message,))
-        request.extra["on_encoded"] = partial(_hash_reply, connection, start)
+        request.on_encoded = partial(_hash_reply, connection, start)
     _settle(request, wanted, dialects, dialect)
     return _response(request, dialect, contexts)
 
@@ -210,7 +210,7 @@ def _response(request: Request, dialect: int, contexts: list[tuple[int, bytes]])
     return Response((body,))
 
 
-@handles(SMB1_NEGOTIATE)
+@handles(SMB1_NEGOTIATE, Request)
 def smb1_negotiate(request: Request) -> Response:
     """Answer a client that begins with SMB1: lead it to SMB2. Raises ``Disconnect`` if it cannot go on with that.
     [MS-SMB2 3.3.5.3]"""

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from smb3server.dispatch.request import Interim, Pending, Request, Response, handles
+from smb3server.dispatch.lookup import find_open
+from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
 from smb3server.dispatch.waiting import answer
 from smb3server.files.caching import LEVEL_STATES, Caching, Lease, Oplock
 from smb3server.state.objects import Open
-from smb3server.state.open import find_open
 from smb3server.wire.header import Command
 from smb3server.wire.oplock_break import (
     LEASE_BREAK,
@@ -26,15 +26,15 @@ from smb3server.wire.oplock_break import (
 from smb3server.wire.status import NtStatus, StatusError
 
 
-@handles(Command.OPLOCK_BREAK)
-def acknowledge(request: Request) -> Response | Pending:
+@handles(Command.OPLOCK_BREAK, TreeRequest)
+def acknowledge(request: TreeRequest) -> Response | Pending:
     record = parse_acknowledgment(request.message)
     if isinstance(record, LeaseBreak):
         return _acknowledge_lease(request, record)
     return _acknowledge_oplock(request, record)
 
 
-def _after_writes(request: Request, caching: Caching[Open], act: Callable[[], Response]) -> Response | Pending:
+def _after_writes(request: TreeRequest, caching: Caching[Open], act: Callable[[], Response]) -> Response | Pending:
     """``act``, at once or when the writes received so far are stored."""
     if not caching.after_arrivals(lambda: answer(pending, act)):
         return act()
@@ -42,7 +42,7 @@ def _after_writes(request: Request, caching: Caching[Open], act: Callable[[], Re
     return pending
 
 
-def _acknowledge_oplock(request: Request, record: OplockBreak) -> Response | Pending:
+def _acknowledge_oplock(request: TreeRequest, record: OplockBreak) -> Response | Pending:
     """3.3.5.22.1."""
     if record.oplock_level == OplockLevel.LEASE:
         raise StatusError(NtStatus.INVALID_PARAMETER)
@@ -67,7 +67,7 @@ def _end_oplock_break(found: Open, oplock: Oplock[Open], record: OplockBreak) ->
     return Response([OPLOCK_BREAK.pack(answer)])
 
 
-def _acknowledge_lease(request: Request, record: LeaseBreak) -> Response | Pending:
+def _acknowledge_lease(request: TreeRequest, record: LeaseBreak) -> Response | Pending:
     """3.3.5.22.2."""
     connection = request.connection
     lease = request.server.file_table.leases.find(connection.client_guid, record.lease_key)

@@ -13,12 +13,12 @@ from smb3server.backends.base import FolderNotRead, OpenRequest
 from smb3server.backends.names import short_name
 from smb3server.commands.info.presentation import Hides, hidden
 from smb3server.dispatch import waiting
+from smb3server.dispatch.lookup import find_open
 from smb3server.dispatch.lookups import folder_read
-from smb3server.dispatch.request import Pending, Request, Response, handles
+from smb3server.dispatch.request import Pending, Response, TreeRequest, handles
 from smb3server.files.enumeration import Enumeration
 from smb3server.state.caller import token_of
 from smb3server.state.objects import Open
-from smb3server.state.open import find_open
 from smb3server.state.share import ShareFlags
 from smb3server.wire.create import Access
 from smb3server.wire.directory_info import LEVELS, Packer
@@ -41,8 +41,8 @@ _ENTRIES_PER_LOOK = 64
 """At the clock."""
 
 
-@handles(Command.QUERY_DIRECTORY)
-def query_directory(request: Request) -> Response | Pending:
+@handles(Command.QUERY_DIRECTORY, TreeRequest)
+def query_directory(request: TreeRequest) -> Response | Pending:
     """3.3.5.18."""
     query, pattern = parse_query_directory_request(request.message)
     opened = find_open(request, query.file_id)
@@ -92,15 +92,15 @@ def _close(opened: Open) -> None:
         opened.enumeration.close()
 
 
-def _visible(request: Request, opened: Open) -> Callable[[str], bool] | None:
+def _visible(request: TreeRequest, opened: Open) -> Callable[[str], bool] | None:
     """With access-based enumeration: whether the user may read the entry of that name (MS-SMB2 3.3.5.18); None: lists
     everything. The folder itself and its parent are always listed."""
     share, session, folder = opened.tree.share, request.session, opened.handle
     backend = share.backend
-    if not share.flags & ShareFlags.ACCESS_BASED_DIRECTORY_ENUM or session is None or folder is None or backend is None:
+    if not share.flags & ShareFlags.ACCESS_BASED_DIRECTORY_ENUM or folder is None or backend is None:
         return None
     user = opened.tree.user
-    token = token_of(session, user)
+    token = token_of(session, user, request.server.accounts)
     path = folder.path
 
     def visible(name: str) -> bool:
@@ -111,7 +111,7 @@ def _visible(request: Request, opened: Open) -> Callable[[str], bool] | None:
         except OSError:
             return False
         try:
-            return not FILE_GENERIC_READ & ~tokens.maximal_access(entry, entry.info(), token, user)
+            return not FILE_GENERIC_READ & ~tokens.maximal_access(entry.describe(), token, user)
         finally:
             entry.close()
 
@@ -201,7 +201,7 @@ class _Listing:
         enumeration.started = True
         return Response([build_output_response(len(packer.buffer)), packer.buffer])
 
-    async def finish(self, request: Request) -> Response:
+    async def finish(self, request: TreeRequest) -> Response:
         """In as many turns as it takes, after those who came before."""
         enumeration = self.enumeration
         try:

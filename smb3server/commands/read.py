@@ -10,11 +10,11 @@ import os
 from smb3server.commands.fsctl import pipe_turns
 from smb3server.dispatch.data_channel import RemoteMemory, remote_buffers
 from smb3server.dispatch.errno_status import as_status_error
+from smb3server.dispatch.lookup import find_open
 from smb3server.dispatch.read_size import fits_message
-from smb3server.dispatch.request import Interim, Pending, Request, Response, handles
-from smb3server.state.ceilings import Lent, Usage
+from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
+from smb3server.state.ceilings import Usage
 from smb3server.state.objects import Open
-from smb3server.state.open import find_open
 from smb3server.wire.attributes import MAX_OFFSET
 from smb3server.wire.create import Access
 from smb3server.wire.header import Command
@@ -31,8 +31,8 @@ _NO_DATA = b"\0"
 """A response without data still has one byte of buffer (StructureSize 17 counts it)."""
 
 
-@handles(Command.READ)
-def read(request: Request) -> Response | Pending:
+@handles(Command.READ, TreeRequest)
+def read(request: TreeRequest) -> Response | Pending:
     """Checks in the order of the section: size, open, access, channel, then the file's own."""
     record = parse_read_request(request.message)
     connection = request.connection
@@ -68,7 +68,9 @@ def _read_pipe(found: Open, record: ReadRequest) -> Response:
     return Response([fixed, data or _NO_DATA], status=NtStatus.BUFFER_OVERFLOW if more else NtStatus.SUCCESS)
 
 
-def _read_file(request: Request, record: ReadRequest, found: Open, remote: RemoteMemory | None) -> Response | Pending:
+def _read_file(
+    request: TreeRequest, record: ReadRequest, found: Open, remote: RemoteMemory | None
+) -> Response | Pending:
     if found.is_directory:
         raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
     if not found.granted_access & _READS:
@@ -90,7 +92,10 @@ def _read_file(request: Request, record: ReadRequest, found: Open, remote: Remot
         server = request.server
         if not server.ceilings.may_lend(found.usage, length):
             return _read_later(request, record, found, remote, found.usage)
-        buffer = Lent(request.connection.transport.acquire(length), length, found.usage)
+        # A large buffer counts for its user until it is released.
+        buffer = request.connection.transport.acquire(length)
+        found.usage.lent += length
+        buffer.on_release = found.usage.give_back
     try:
         count = _read_cached(found, buffer.view, offset)
         if count >= 0:
@@ -102,7 +107,7 @@ def _read_file(request: Request, record: ReadRequest, found: Open, remote: Remot
 
 
 def _read_later(
-    request: Request, record: ReadRequest, found: Open, remote: RemoteMemory | None, usage: Usage
+    request: TreeRequest, record: ReadRequest, found: Open, remote: RemoteMemory | None, usage: Usage
 ) -> Pending:
     """The user has as many buffers as may be: go on when one comes back, after those who waited before."""
 
@@ -175,7 +180,7 @@ def _read_cached(found: Open, view: memoryview, offset: int) -> int:
 
 
 def _read_in_thread(
-    request: Request, record: ReadRequest, found: Open, buffer: PooledBuffer, remote: RemoteMemory | None
+    request: TreeRequest, record: ReadRequest, found: Open, buffer: PooledBuffer, remote: RemoteMemory | None
 ) -> Pending:
     handle = found.handle
     if handle is None:

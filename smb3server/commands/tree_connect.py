@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from smb3server.dispatch import waiting
-from smb3server.dispatch.request import Disconnect, Interim, Pending, Request, Response, handles
+from smb3server.dispatch.request import Interim, Pending, Response, SessionRequest, TreeRequest, handles
 from smb3server.state.objects import SessionState, TreeConnect
 from smb3server.state.share import Share, ShareFlags, ShareType
 from smb3server.wire.header import HEADER_SIZE, Command
@@ -19,7 +19,7 @@ from smb3server.wire.session import (
     TreeConnectResponse,
     part,
 )
-from smb3server.wire.status import NtStatus, StatusError
+from smb3server.wire.status import Disconnect, NtStatus, StatusError
 
 EXTENSION_PRESENT = 0x0004
 """SMB2_TREE_CONNECT_FLAG_EXTENSION_PRESENT (2.2.9)."""
@@ -28,8 +28,8 @@ _ARRIVAL_TIMEOUT = 15.0
 """Seconds a client waits for a service that is being taken over."""
 
 
-@handles(Command.TREE_CONNECT)
-def tree_connect(request: Request) -> Response | Pending:
+@handles(Command.TREE_CONNECT, SessionRequest)
+def tree_connect(request: SessionRequest) -> Response | Pending:
     """3.3.5.7."""
     wanted = TREE_CONNECT_REQUEST.unpack(request.message, HEADER_SIZE)
     name = _share_name(request, wanted)
@@ -44,20 +44,20 @@ def tree_connect(request: Request) -> Response | Pending:
 
 
 async def _when_arrived(
-    request: Request, wanted: TreeConnectRequest, share: Share, arriving: asyncio.Future[None]
+    request: SessionRequest, wanted: TreeConnectRequest, share: Share, arriving: asyncio.Future[None]
 ) -> Response:
     """Opens are being restored here; whether they could be is told by what follows."""
     await asyncio.wait([arriving], timeout=_ARRIVAL_TIMEOUT)
     return _connect(request, wanted, share)
 
 
-def _connect(request: Request, wanted: TreeConnectRequest, share: Share) -> Response:
+def _connect(request: SessionRequest, wanted: TreeConnectRequest, share: Share) -> Response:
     connection, session = request.connection, request.session
     server = request.server
-    if session is None or session.state is not SessionState.VALID:
+    if session.state is not SessionState.VALID:
         raise StatusError(NtStatus.USER_SESSION_DELETED)
     if share.placement is not None:
-        share.placement.check(request, share, wanted.flags)
+        share.placement.check(share, connection.transport.local_address[0], connection.dialect, wanted.flags)
     proven = not (session.is_guest or session.is_anonymous)
     if connection.dialect == Dialect.SMB_3_1_1 and proven and not (request.signed or request.encrypted):
         # Tampering with the negotiation must show before a share is used.
@@ -95,7 +95,7 @@ def _connect(request: Request, wanted: TreeConnectRequest, share: Share) -> Resp
     )
 
 
-def _share_name(request: Request, wanted: TreeConnectRequest) -> str:
+def _share_name(request: SessionRequest, wanted: TreeConnectRequest) -> str:
     """The last component of ``\\\\server\\share``. With the extension (2.2.9.1) the path counts from its start."""
     base = HEADER_SIZE + TREE_CONNECT_REQUEST.size
     offset = wanted.path_offset
@@ -114,17 +114,15 @@ def _share_name(request: Request, wanted: TreeConnectRequest) -> str:
     return name
 
 
-@handles(Command.TREE_DISCONNECT)
-def tree_disconnect(request: Request) -> Response:
+@handles(Command.TREE_DISCONNECT, TreeRequest)
+def tree_disconnect(request: TreeRequest) -> Response:
     """3.3.5.8: cancels the tree connect's requests and closes its opens."""
     session, tree = request.session, request.tree
-    if session is None or tree is None:
-        raise StatusError(NtStatus.NETWORK_NAME_DELETED)
     # Gone before its requests are cancelled: CHANGE_NOTIFY tells a CANCEL from this.
     session.tree_connect_table.pop(tree.tree_id, None)
     for connection in session.channel_list:
         connection.host.cancel_requests(session, tree.tree_id)
     for entry in list(session.open_table.values()):
         if entry.tree is tree:
-            entry.close()
+            request.server.opens.close(entry)
     return Response((EMPTY.pack(Empty()),))

@@ -8,12 +8,12 @@ from smb3server.access import required
 from smb3server.commands.fsctl import pipe_turns
 from smb3server.dispatch.data_channel import RemoteMemory, remote_buffers
 from smb3server.dispatch.errno_status import as_status_error
-from smb3server.dispatch.request import Interim, Pending, Request, Response, handles
+from smb3server.dispatch.lookup import find_open
+from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
 from smb3server.dispatch.stable_storage import start_flush
 from smb3server.files import write_times
 from smb3server.state.change_reports import report_write
 from smb3server.state.objects import Open
-from smb3server.state.open import find_open
 from smb3server.wire.attributes import MAX_OFFSET
 from smb3server.wire.create import Access, CreateOptions
 from smb3server.wire.fields import tail
@@ -36,8 +36,8 @@ _THROUGH = int(WriteFlags.WRITE_THROUGH)
 _OPTION_THROUGH = int(CreateOptions.WRITE_THROUGH)
 
 
-@handles(Command.WRITE)
-def write(request: Request) -> Response | Pending:
+@handles(Command.WRITE, TreeRequest)
+def write(request: TreeRequest) -> Response | Pending:
     """Checks in the order of the section: sizes, open, channel, access, then the file's own."""
     record = parse_write_request(request.message)
     connection = request.connection
@@ -62,7 +62,7 @@ def write(request: Request) -> Response | Pending:
         return remote.failure(as_status_error(error))
 
 
-def _write_pipe(request: Request, found: Open, data: memoryview) -> Response | Pending:
+def _write_pipe(request: TreeRequest, found: Open, data: memoryview) -> Response | Pending:
     if found.pipe is None or not found.granted_access & _WRITES:
         raise StatusError(NtStatus.ACCESS_DENIED)
     written = Response([WRITE_RESPONSE.pack(WriteResponse(byte_count=len(data)))])
@@ -84,7 +84,7 @@ def _check(found: Open, offset: int, length: int) -> None:
 
 
 def _store(
-    request: Request, record: WriteRequest, found: Open, data: memoryview, remote: RemoteMemory | None = None
+    request: TreeRequest, record: WriteRequest, found: Open, data: memoryview, remote: RemoteMemory | None = None
 ) -> Response | Pending:
     """Into the page cache at once; to stable storage before the reply if that was asked for."""
     file, handle = found.file, found.handle
@@ -109,7 +109,9 @@ def _store(
     if not (record.flags & _THROUGH or found.create_options & _OPTION_THROUGH or found.write_through):
         return response
     pending = request.pending or request.pend(Interim.DELAYED)
-    start_flush(found, lambda error: pending.complete(response) if error is None else _fail(pending, error, remote))
+    start_flush(
+        request, found, lambda error: pending.complete(response) if error is None else _fail(pending, error, remote)
+    )
     return pending
 
 
@@ -120,7 +122,7 @@ def _fail(pending: Pending, error: StatusError, remote: RemoteMemory | None) -> 
         pending.complete(remote.failure(error))
 
 
-def _write_from_peer(request: Request, record: WriteRequest, remote: RemoteMemory) -> Response | Pending:
+def _write_from_peer(request: TreeRequest, record: WriteRequest, remote: RemoteMemory) -> Response | Pending:
     """Fetch RemainingBytes by RDMA Read, then write. Data in the message, too, is INVALID_PARAMETER."""
     length = record.remaining_bytes
     if record.length or record.data_offset or length > request.connection.max_write_size:

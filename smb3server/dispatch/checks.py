@@ -6,11 +6,14 @@ import struct
 import time
 from typing import TYPE_CHECKING
 
+from smb3server.dispatch.request import KINDS, TreeRequest
 from smb3server.state.objects import SessionState
-from smb3server.wire.header import HEADER_SIZE, Command
+from smb3server.wire.file_id import RELATED_FILE_ID
+from smb3server.wire.header import HEADER_SIZE, Command, HeaderFlags
 from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
+    from smb3server.dispatch.chain import Chain
     from smb3server.dispatch.request import Request
     from smb3server.state.objects import Session
 
@@ -54,8 +57,10 @@ FILE_ID_OFFSET: dict[int, int] = {
 }
 """Where a request's body has its FileId."""
 
-TREE_COMMANDS = frozenset(FILE_ID_OFFSET) | {Command.CREATE, Command.TREE_DISCONNECT, Command.OPLOCK_BREAK}
+TREE_COMMANDS = frozenset(command for command, kind in KINDS.items() if kind is TreeRequest)
 """Commands that need a tree connect (3.3.5.2.11)."""
+SESSIONLESS = frozenset((int(Command.NEGOTIATE), int(Command.SESSION_SETUP)))
+"""Commands that look for their session themselves."""
 
 _PAYLOAD_OFFSETS: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {
     Command.READ: ((), (4,)),
@@ -69,6 +74,11 @@ _PAYLOAD_OFFSETS: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {
 """Where a request's body says how many bytes it sends and how many it wants (3.3.5.2.5)."""
 
 _EXPIRED_ALLOWED = frozenset((Command.LOGOFF, Command.CLOSE, Command.LOCK, Command.OPLOCK_BREAK))
+_RELATED = int(HeaderFlags.RELATED_OPERATIONS)
+_SIGNED = int(HeaderFlags.SIGNED)
+_NEGOTIATE = int(Command.NEGOTIATE)
+_SESSION_SETUP = int(Command.SESSION_SETUP)
+_ECHO = int(Command.ECHO)
 _FORCE_UNACKED_TIMEOUT = 0x83848003
 CREDIT_SIZE = 65536
 """Payload bytes that one credit pays for (3.1.5.2)."""
@@ -104,14 +114,108 @@ def is_test_request(request: Request) -> bool:
     )
 
 
-def check_session(session: Session, command: int) -> None:
-    """3.3.5.2.9: the session may run commands."""
+def check(request: Request, chain: Chain) -> None:
+    """Check what is the same for all commands, and note session and tree connect in ``request``. Raises
+    ``StatusError``. [MS-SMB2 3.3.5.2.4-3.3.5.2.11, in their order]"""
+    header = request.header
+    command = header.command
+    related = header.flags & _RELATED
+    session_id, tree_id = _inherited(request, chain) if related else _named(request, chain)
+    session = request.connection.session_table.get(session_id) if session_id else None
+    request.session = session
+    if header.flags & _SIGNED and not request.encrypted:
+        verify(request, session)
+    if command in SESSIONLESS:
+        return
+    check_body(request)
+    if session is None:
+        if session_id or (command != _ECHO and not is_test_request(request)):
+            chain.no_session = True
+            raise StatusError(NtStatus.USER_SESSION_DELETED)
+        return
+    _check_session(request, chain, session)
+    if command in TREE_COMMANDS:
+        _find_tree(request, chain, session, tree_id)
+        if command in FILE_ID_OFFSET:
+            _inherit_file(request, chain, related)
+
+
+def _named(request: Request, chain: Chain) -> tuple[int, int]:
+    """Return the SessionId and TreeId of a command that is not related, for those that are related to it, too."""
+    chain.session_id = session_id = request.header.session_id
+    chain.tree_id = tree_id = request.header.tree_id
+    chain.file_id = None
+    chain.status = NtStatus.SUCCESS
+    chain.no_session = False
+    chain.last_command_seen = True
+    return session_id, tree_id
+
+
+def _inherited(request: Request, chain: Chain) -> tuple[int, int]:
+    """Return the SessionId and TreeId of a related command: the previous command's. [MS-SMB2 3.3.5.2.7.2]"""
+    if not chain.last_command_seen or chain.no_session:
+        # Related to nothing, but signed all the same: so is the answer (3.3.4.1.1).
+        header = request.header
+        request.session = request.connection.session_table.get(header.session_id)
+        if request.session is not None and header.flags & _SIGNED and not request.encrypted:
+            verify(request, request.session)
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    return chain.session_id, chain.tree_id
+
+
+def verify(request: Request, session: Session | None) -> None:
+    """Verify a request's signature. A session setup that binds has no channel here yet: its handler verifies it. Raises
+    ``StatusError``. [MS-SMB2 3.3.5.2.4]"""
+    if request.header.command == _NEGOTIATE:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    if session is None:
+        return
+    channel = session.channel_list.get(request.connection)
+    if channel is None or channel.signer is None:
+        if request.header.command == _SESSION_SETUP:
+            return
+        if session.identity is not None and (session.is_guest or session.is_anonymous):
+            return
+        raise StatusError(NtStatus.ACCESS_DENIED)
+    if not channel.signer.verify(request.message):
+        raise StatusError(NtStatus.ACCESS_DENIED)
+    request.signed = True
+
+
+def _check_session(request: Request, chain: Chain, session: Session) -> None:
+    """Check that the request is protected as the session demands, and the session may run commands. [MS-SMB2
+    3.3.5.2.9]"""
+    if chain.cipher_session is not None:
+        if chain.cipher_session is not session:
+            raise StatusError(NtStatus.USER_SESSION_DELETED)
+    elif session.encrypt_data or (session.signing_required and not request.signed):
+        raise StatusError(NtStatus.ACCESS_DENIED)
     if session.state is SessionState.VALID:
         if session.expiration_time is None or time.monotonic() < session.expiration_time:
             return
         session.state = SessionState.EXPIRED
-    if session.state is SessionState.EXPIRED:
-        if command not in _EXPIRED_ALLOWED:
-            raise StatusError(NtStatus.NETWORK_SESSION_EXPIRED)
-        return
-    raise StatusError(NtStatus.USER_SESSION_DELETED)
+    if session.state is not SessionState.EXPIRED:
+        raise StatusError(NtStatus.USER_SESSION_DELETED)
+    if request.header.command not in _EXPIRED_ALLOWED:
+        raise StatusError(NtStatus.NETWORK_SESSION_EXPIRED)
+
+
+def _find_tree(request: Request, chain: Chain, session: Session, tree_id: int) -> None:
+    """Find the tree connect that a request is for. [MS-SMB2 3.3.5.2.11]"""
+    tree = session.tree_connect_table.get(tree_id)
+    if tree is None:
+        raise StatusError(NtStatus.NETWORK_NAME_DELETED)
+    request.tree = tree
+    if tree.encrypt_data and chain.cipher_session is None:
+        raise StatusError(NtStatus.ACCESS_DENIED)
+
+
+def _inherit_file(request: Request, chain: Chain, related: int) -> None:
+    """Let a related command without a FileId of its own work on the previous command's, or fail as the CREATE failed
+    that should have provided it. [MS-SMB2 3.3.5.2.7.2]"""
+    file_id = FILE_ID.unpack_from(request.message, HEADER_SIZE + FILE_ID_OFFSET[request.header.command])
+    if file_id != RELATED_FILE_ID:
+        chain.file_id = file_id
+    elif related and chain.file_id is None and chain.status:
+        # STOPPED_ON_SYMLINK is no more than a warning, but no FileId comes of it either.
+        raise StatusError(chain.status)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from smb3server.crypto.encryption import TAG_SIZE, TRANSFORM_SIZE
+from smb3server.dispatch.chain import Reply
 from smb3server.dispatch.request import Request, Response
 from smb3server.wire.error import ERROR_RESPONSE, ErrorResponse
 from smb3server.wire.header import HEADER_SIZE, PROTOCOL_ID, SIGNATURE_OFFSET, HeaderFlags
@@ -16,8 +17,7 @@ from smbdirect.codec import Buffer
 
 if TYPE_CHECKING:
     from smb3server.crypto.signing import Signer
-    from smb3server.state.connection import Connection
-    from smb3server.state.objects import Session
+    from smb3server.state.objects import Connection, Session
 
 _HEADER = struct.Struct("<4sHHIHHIIQQQ16x")
 """The AsyncId and the pair of Reserved and TreeId are one 64-bit field here."""
@@ -32,27 +32,6 @@ _SIGNED = int(HeaderFlags.SIGNED)
 _WITHOUT_SESSION = (NtStatus.USER_SESSION_DELETED, NtStatus.INVALID_PARAMETER)
 """What a command gets whose session is not known, and one that is related to it."""
 _ECHOED = int(HeaderFlags.PRIORITY_MASK | HeaderFlags.RELATED_OPERATIONS)
-
-
-class Reply:
-    """One command's part of an outgoing message."""
-
-    __slots__ = ("header", "invalidate", "message_id", "on_encoded", "on_sent", "segments", "signer")
-
-    def __init__(self, header: bytearray, segments: Sequence[Buffer], message_id: int) -> None:
-        self.header = header
-        self.segments = segments
-        self.message_id = message_id
-        self.signer: Signer | None = None
-        self.on_sent: Callable[[], None] | None = None
-        self.invalidate: int | None = None
-        self.on_encoded: Callable[[Sequence[Buffer]], None] | None = None
-        """Gets the finished segments (preauthentication integrity)."""
-
-    @property
-    def size(self) -> int:
-        """Bytes, padding included."""
-        return len(self.header) + sum(map(len, self.segments)) + 7 & -8
 
 
 def error_body(error: StatusError, dialect: int) -> bytes:
@@ -114,18 +93,22 @@ class ReplyWriter:
             reply.invalidate = result.invalidate
         else:
             reply = Reply(packed, (error_body(result, connection.dialect),), header.message_id)
-        if request.signer is not None:
-            reply.signer = request.signer
-        elif session is not None and not request.encrypted and (request.signed or session.signing_required):
-            channel = session.channel_list.get(connection)
-            if channel is not None:
-                reply.signer = channel.signer
+        reply.signer = self._signer_for(request)
         if result.status in _WITHOUT_SESSION and session is None and reply.signer is None and header.flags & _SIGNED:
             # There is no key to sign with. smbtorture: does without the signature, but wants the flag.
             packed[16] |= _SIGNED
-        if request.extra:
-            reply.on_encoded = request.extra.get("on_encoded")  # type: ignore[assignment]
+        reply.on_encoded = request.on_encoded
         return reply
+
+    def _signer_for(self, request: Request) -> Signer | None:
+        """Return what signs the reply; None where it is not signed. [MS-SMB2 3.3.4.1.1]"""
+        if request.signer is not None:
+            return request.signer
+        session = request.session
+        if session is None or request.encrypted or not (request.signed or session.signing_required):
+            return None
+        channel = session.channel_list.get(self.connection)
+        return channel.signer if channel is not None else None
 
     def interim(self, request: Request) -> Reply:
         """3.3.4.2. Never signed: with AES-GMAC its nonce would be the final reply's, and clients do not verify it."""

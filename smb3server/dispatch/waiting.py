@@ -15,8 +15,9 @@ from typing import Protocol
 from smb3server.backends.base import FolderNotRead
 from smb3server.dispatch.errno_status import as_status_error
 from smb3server.dispatch.lookups import when_read
-from smb3server.dispatch.request import Disconnect, Interim, Pending, Request, Response
-from smb3server.wire.status import NtStatus, StatusError
+from smb3server.dispatch.request import Interim, Pending, Request, Response
+from smb3server.wire.status import Disconnect, NtStatus, StatusError
+from smbdirect.errors import DecodeError
 
 log = logging.getLogger(__name__)
 
@@ -99,17 +100,27 @@ def answer(pending: Pending, work: Callable[[], Response | None]) -> None:
 
 
 def fail(pending: Pending, error: BaseException) -> None:
-    """Fail a request with the status that ``error`` stands for. INTERNAL_ERROR, and a line in the log, for errors that
-    nobody thought of. ``Disconnect`` ends the connection, and the request with it."""
+    """Fail a request with the status that ``error`` stands for. ``Disconnect`` ends its connection, and so the
+    request."""
+    try:
+        pending.fail(failure(pending.request, error))
+    except Disconnect as reason:
+        pending.request.connection.disconnect(str(reason))
+
+
+def failure(request: Request, error: BaseException) -> StatusError:
+    """Return the status that a request fails with which raised ``error``: INTERNAL_ERROR, and a line in the log, for
+    what was not foreseen. ``Disconnect`` is raised again."""
+    if isinstance(error, StatusError):
+        return error
     if isinstance(error, Disconnect):
-        pending.request.connection.disconnect(str(error))
-    elif isinstance(error, StatusError):
-        pending.fail(error)
-    elif isinstance(error, OSError):
-        pending.fail(as_status_error(error))
-    else:
-        log.error("request failed: command %d", pending.request.header.command, exc_info=error)
-        pending.fail(StatusError(NtStatus.INTERNAL_ERROR))
+        raise error
+    if isinstance(error, OSError):
+        return as_status_error(error)
+    if isinstance(error, DecodeError):
+        return StatusError(NtStatus.INVALID_PARAMETER)
+    log.error("%s: command %d failed", request.connection.client_name, request.header.command, exc_info=error)
+    return StatusError(NtStatus.INTERNAL_ERROR)
 
 
 class _Waiting:

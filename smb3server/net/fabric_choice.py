@@ -33,7 +33,7 @@ class Choice(NamedTuple):
     reason: str
     remedy: str = ""
     taken: bool = False
-    """Not served because somebody else has the port, or because this process may not use it."""
+    """Not served because another program has the port, or because this process may not use it."""
 
     @property
     def served(self) -> bool:
@@ -47,7 +47,7 @@ class Choice(NamedTuple):
         return f"{self.fabric} not served{where}: {self.reason}" + (f"; remedy: {self.remedy}" if self.remedy else "")
 
     def failed(self, reason: str, remedy: str = "", taken: bool = False) -> Choice:
-        """The same, not served after all."""
+        """Return the same choice, but not served."""
         return self._replace(ports=(), reason=reason, remedy=remedy, taken=taken)
 
 
@@ -63,13 +63,13 @@ class Machine(NamedTuple):
 
 
 def ports_needed(port: int | None) -> list[tuple[str, int]]:
-    """(protocol, port) pairs whose owners the decision wants to know."""
+    """Return the (protocol, port) pairs whose owners decide; ``port``: None for the usual ones."""
     numbers = {SMB_PORT, SMB_DIRECT_PORT} if port is None else {port}
     return [("udp", ROCE_UDP_PORT), *(("tcp", number) for number in sorted(numbers))]
 
 
 def obstacle(fabric: str, host: str, port: int, machine: Machine) -> tuple[str, str] | None:
-    """(reason, remedy) if somebody owns what ``fabric`` needs on ``host``."""
+    """Return (reason, remedy) if another program has the port that ``fabric`` needs on ``host``, else None."""
     protocol, number = ("udp", ROCE_UDP_PORT) if fabric == "roce" else ("tcp", port)
     owner = overlapping(machine.owners, protocol, host, number) if number else None
     if owner is None:
@@ -110,7 +110,7 @@ class _Addresses:
         return entry.name if entry is not None else "an unknown interface"
 
     def expand(self, host: str) -> list[str]:
-        """The addresses behind a wildcard."""
+        """Return the addresses that a wildcard stands for; ``host`` alone if it is none."""
         if host not in WILDCARDS:
             return [host]
         version = 6 if ":" in host else 4
@@ -120,12 +120,12 @@ class _Addresses:
 def _verbs(host: str, device: RdmaDevice, interface: str, port: int | None) -> Choice:
     where = f"{device.name} ({device.fabric}, driver {device.driver or 'unknown'}) on {interface}"
     if not device.state.active:
-        return Choice("verbs", host, (), f"the port of {where} is down", "check cable, switch and `rdma link`")
+        return Choice("verbs", host, (), f"the port of {where} is down", "check the cable, the switch and `rdma link`")
     return Choice("verbs", host, device.smb_ports if port is None else (port,), where)
 
 
 def choose_automatically(hosts: Sequence[str], machine: Machine, port: int | None) -> list[Choice]:
-    """verbs where there is an RDMA device that works, software iWARP and RoCEv2 elsewhere."""
+    """Choose verbs where there is an RDMA device that works, software iWARP and RoCEv2 elsewhere."""
     addresses = _Addresses(machine)
     choices: list[Choice] = []
     verbs_missing = machine.unavailable.get("verbs")
@@ -166,7 +166,7 @@ def _why_software(host: str, addresses: _Addresses, machine: Machine, verbs_miss
 
 
 def choose_named(fabrics: Sequence[str], hosts: Sequence[str], machine: Machine, port: int | None) -> list[Choice]:
-    """Exactly the fabrics asked for."""
+    """Choose exactly the fabrics asked for."""
     addresses = _Addresses(machine)
     choices: list[Choice] = []
     for fabric in fabrics:
@@ -193,9 +193,12 @@ def _named_verbs(hosts: Sequence[str], addresses: _Addresses, port: int | None) 
 
 
 def fatal(choices: Sequence[Choice], fabrics: Sequence[str], hosts: Sequence[str]) -> Choice | None:
-    """The first choice that makes a start with explicitly named ``fabrics`` an error: a fabric that serves nothing, not
-    an address that was named, or not an address (a wildcard, too) whose port somebody else has. A wildcard whose family
-    this machine lacks is none."""
+    """Return the first choice that makes a start with explicitly named ``fabrics`` an error, or None.
+
+    It is an error if a fabric serves nothing, does not serve an address that was named, or does not serve an address
+    (a wildcard included) because another program has its port. A wildcard whose address family this machine lacks is no
+    error.
+    """
     for fabric in fabrics:
         own = [choice for choice in choices if choice.fabric == fabric]
         served = any(choice.served for choice in own)
@@ -207,19 +210,19 @@ def fatal(choices: Sequence[Choice], fabrics: Sequence[str], hosts: Sequence[str
 
 
 def explain(error: OSError | ProviderError, choice: Choice, port: int, owners: Callable[[], Machine]) -> Choice:
-    """``choice`` after listening failed: who has the port, if anybody, and what to do."""
+    """Return ``choice`` after listening failed, with the owner of the port, if there is one, and the remedy."""
     blocked = obstacle(choice.fabric, choice.host, port, owners())
     if blocked is not None:
         return choice.failed(*blocked, taken=True)
     if isinstance(error, ProviderError):
         return choice.failed(str(error))
     remedies = {
-        errno.EACCES: f"ports below 1024 need root or CAP_NET_BIND_SERVICE (port {port})",
+        errno.EACCES: f"run as root or with CAP_NET_BIND_SERVICE: ports below 1024 need it (port {port})",
         errno.EPERM: "run as root, or grant the missing capability",
-        errno.EADDRINUSE: "find the owner with `ss -lntup` (as root); a kernel server such as ksmbd has no process",
-        errno.EADDRNOTAVAIL: "the address is not on this machine (any more)",
+        errno.EADDRINUSE: "find the owner with `ss -lntup` (as root) and stop it; ksmbd has no process there",
+        errno.EADDRNOTAVAIL: "this machine does not have the address: `ip address add` it, or name another one",
         errno.ENODEV: "check `rdma link`: no RDMA device has this address",
-        errno.EINVAL: "the address belongs to an interface that is down",
+        errno.EINVAL: "bring the interface of this address up (`ip link set IFACE up`)",
     }
     taken = error.errno in (errno.EACCES, errno.EPERM, errno.EADDRINUSE)
     return choice.failed(error.strerror or str(error), remedies.get(error.errno or 0, ""), taken)

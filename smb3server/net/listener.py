@@ -11,10 +11,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from smb3server.net.buffers import BufferPool
 from smb3server.net.tcp import TcpTransport, tune
 from smbdirect.message_transport import OnTransport
-from smbdirect.unauthenticated import Stranger, Strangers
+from smbdirect.transport.pool import BufferPool
+from smbdirect.unauthenticated import UnauthenticatedPeer, UnauthenticatedPeers
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class TcpListener:
         max_message_size: int,
         on_iwarp: Callable[[socket.socket], None] | None = None,
         first_byte_timeout: float = 30.0,
-        silent: Strangers | None = None,
+        silent: UnauthenticatedPeers | None = None,
         admits: Callable[[str], bool] = lambda host: True,
     ) -> None:
         """``silent``: the table of connections that have said nothing, which listeners may share; None: one of its own.
@@ -85,9 +85,9 @@ class TcpListener:
         self._max_message_size = max_message_size
         self._on_iwarp = on_iwarp
         self._first_byte_timeout = first_byte_timeout
-        self._places = Strangers(MAX_SILENT) if silent is None else silent
+        self._places = UnauthenticatedPeers(MAX_SILENT) if silent is None else silent
         self._admits = admits
-        self._silent: dict[socket.socket, tuple[asyncio.TimerHandle, Stranger]] = {}
+        self._silent: dict[socket.socket, tuple[asyncio.TimerHandle, UnauthenticatedPeer]] = {}
         """Connected and not heard of yet, oldest first."""
         self._waiting: deque[socket.socket] = deque()
         """Of those, the ones not listened to yet."""

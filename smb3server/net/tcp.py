@@ -14,34 +14,33 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from smb3server.net.buffers import BufferPool
+from smbdirect import tcp_info
 from smbdirect.codec import Buffer
-from smbdirect.message_transport import InboundMessage, PooledBuffer, RdmaOperations
-from smbdirect.transport import tcp_info
-from smbdirect.transport.buffers import STRANGER_SIZE
-from smbdirect.unauthenticated import Stranger
+from smbdirect.life import Life, change
+from smbdirect.message_transport import InboundMessage, Limits, PooledBuffer, RdmaOperations, Traffic
+from smbdirect.transport.pool import BufferPool
+from smbdirect.unauthenticated import Allowance
 
 log = logging.getLogger(__name__)
 
 MAX_MESSAGE = 0xFFFFFF
 """The length field has three bytes."""
 RECEIVE_BUFFER = 65536
-MODEST_BUFFER = 8192
-"""Bytes of a trusted peer's receive buffer until a read fills it: thousands of clients may have little to say."""
+INITIAL_BUFFER = 8192
+"""Bytes of a trusted peer's receive buffer until a read fills it: most of thousands of clients send little. It is
+allocated with the first byte: idle connections use no buffer."""
 FIRST_BUFFER = 2048
-"""Bytes of the receive buffer of a peer not trusted with more; it grows with what arrives, not with announcements."""
-UNTRUSTED = 1 << 17
-"""A ``max_message_size`` up to this marks a peer that has not authenticated."""
-PATIENCE = 180.0
+"""Bytes of the receive buffer of an unauthenticated peer; it grows with what arrives, not with announcements."""
+PEER_TIMEOUT = 180.0
 """Seconds that a peer may acknowledge neither data nor keepalive probes: a network may be away for a minute or two. A
-client that lost its network says nothing, and may not be asked anything but by probes."""
+client that lost its network sends nothing, and only probes find that out."""
 LARGE_MESSAGE = 16384
 """Bytes from which a message is received into a buffer of its own."""
 MAX_SEGMENTS = 512
 """Segments per sendmsg; IOV_MAX is 1024."""
 HIGH_WATER = 16 << 20
 """Unsent bytes at which reading stops until half of them are gone."""
-HIGH_WATER_UNTRUSTED = 16384
+HIGH_WATER_UNAUTHENTICATED = 16384
 READS_PER_TURN = 4
 """Receive calls before other connections get their turn."""
 
@@ -63,7 +62,7 @@ class _Small:
 def tune(sock: socket.socket) -> None:
     """Options of a connection's socket, or of a listening one for all that it accepts: they inherit them (Linux)."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    tcp_info.limit_silence(sock, PATIENCE)
+    tcp_info.set_peer_timeout(sock, PEER_TIMEOUT)
 
 
 class TcpTransport:
@@ -73,7 +72,8 @@ class TcpTransport:
     max_outbound_message_size = MAX_MESSAGE
 
     def __init__(self, sock: socket.socket, pool: BufferPool, max_message_size: int, tuned: bool = False) -> None:
-        """``tuned``: accepted by a socket that was prepared with ``tune``."""
+        """``max_message_size``: in bytes, until the peer is trusted with more. ``tuned``: accepted by a socket that was
+        prepared with ``tune``."""
         if not tuned:
             sock.setblocking(False)
             tune(sock)
@@ -82,59 +82,96 @@ class TcpTransport:
         self._loop = asyncio.get_running_loop()
         self._pool = pool
         self.max_message_size = max_message_size
+        self._trusted = False
+        self._high_water = HIGH_WATER_UNAUTHENTICATED
         self.peer_address: tuple[str, int] = _address(sock.getpeername())
         self.local_address: tuple[str, int] = _address(sock.getsockname())
         self.pending_send_bytes = 0
-        self.bytes_received = 0
-        self._on_message: OnMessage | None = None
+        self._life = Life.OPENING
+        """Open from ``start`` on."""
+        self._error: BaseException | None = None
+        """Why it died; None: a clean end."""
+        self._on_message: OnMessage = _release
         self._on_closed: Callable[[BaseException | None], None] | None = None
+        # The receive side. Invariant: what was received and not delivered is _receive_view[_start:_end], and of _large
+        # the first _large_filled bytes; one of the two is empty.
+        self._bytes_received = 0
         self._receive_view = memoryview(bytearray())
         self._start = 0
         self._end = 0
         self._filled = False
-        """A read filled the modest buffer."""
-        self._allowance: Stranger | None = None
-        """What it has of the memory for peers that are not trusted."""
+        """A read filled the initial buffer: the next one is of full size."""
+        self._allowance = Allowance(pool.unauthenticated)
         self._large: PooledBuffer | None = None
         self._large_filled = 0
+        self._paused = False
+        """By ``pause_reading``."""
+        self._throttled = False
+        """Too much is unsent. Invariant: ``pending_send_bytes`` has been above the high-water mark, and not below half
+        of it since."""
+        self._reading = False
+        """Invariant: true exactly if open, neither paused nor throttled; the loop watches the socket exactly then."""
+        self._delivering = False
+        """``_deliver_buffered`` is on the stack: messages are cut out by it, not by what it calls."""
+        # The send side. Invariant: _queue has the bytes from _sent_position to _queued_position of the stream.
         self._queue: deque[Buffer] = deque()
         self._marks: deque[tuple[int, Callable[[], None] | None]] = deque()
         """(stream position at a message's end, its on_sent)."""
         self._queued_position = 0
         self._sent_position = 0
         self._writing = False
+        """The loop watches for room in the socket. Invariant: ``_queue`` is not empty then."""
         self._corked = False
-        self._paused = False
-        self._throttled = False
-        self._reading = False
-        self._delivering = False
-        self._closing = False
-        self._closed = False
+        """``_readable`` is on the stack and flushes at its end: answers to a batch of requests go out in one call."""
 
     @property
     def counters(self) -> dict[str, int]:
-        """A snapshot: bytes on the wire (framing included), segments sent again, buffers got from the system."""
+        """A snapshot: bytes on the wire (framing included), segments sent again."""
         return {
-            "bytes_received": self.bytes_received,
+            "bytes_received": self._bytes_received,
             "bytes_sent": self._sent_position,
             "retransmissions": tcp_info.retransmissions(self._socket),
         }
 
     @property
-    def _high_water(self) -> int:
-        return HIGH_WATER if self.max_message_size > UNTRUSTED else HIGH_WATER_UNTRUSTED
+    def traffic(self) -> Traffic:
+        """See ``MessageTransport``."""
+        counters = self.counters
+        return Traffic(
+            inline_bytes_received=self._bytes_received,
+            inline_bytes_sent=self._sent_position,
+            retransmissions=counters["retransmissions"],
+            provider=counters,
+        )
+
+    @property
+    def limits(self) -> Limits:
+        """See ``MessageTransport``."""
+        return Limits(max_message_received=self.max_message_size)
 
     # Life
 
     def start(self, on_message: OnMessage, on_closed: Callable[[BaseException | None], None]) -> None:
+        if self._life is Life.OPENING:
+            self._life = change(self._life, Life.OPEN)
+        elif self._life is Life.DEAD and self._on_closed is None:
+            # It ended before anybody could be notified.
+            self._loop.call_soon(self._report_end)
         self._on_message = on_message
         self._on_closed = on_closed
         self._update_reading()
 
+    def trust(self, max_message_size: int) -> None:
+        """See ``MessageTransport``. A trusted peer also gets large buffers and may leave more answers unread."""
+        self.max_message_size = max_message_size
+        self._trusted = True
+        self._high_water = HIGH_WATER
+        self._allowance.give_back()
+
     def close(self, reason: str = "") -> None:
-        if self._closed or self._closing:
+        if self._life >= Life.CLOSING:
             return
-        self._closing = True
+        self._life = change(self._life, Life.CLOSING)
         self._update_reading()
         if not self._queue:
             self._finish(None)
@@ -143,15 +180,16 @@ class TcpTransport:
         self._finish(None if not reason else ConnectionAbortedError(reason))
 
     def _finish(self, error: BaseException | None) -> None:
-        if self._closed:
+        if self._life >= Life.DEAD:
             return
-        self._closed = True
+        self._life = change(self._life, Life.DEAD)
+        self._error = error
         self._update_reading()
         if self._writing:
             self._loop.remove_writer(self._fd)
             self._writing = False
         self._socket.close()
-        self._give_back_allowance()
+        self._allowance.give_back()
         self._queue.clear()
         self.pending_send_bytes = 0
         marks, self._marks = self._marks, deque()
@@ -162,7 +200,12 @@ class TcpTransport:
             self._large.release()
             self._large = None
         if self._on_closed is not None:
-            self._loop.call_soon(self._on_closed, error)
+            self._loop.call_soon(self._report_end)
+
+    def _report_end(self) -> None:
+        self._life = change(self._life, Life.ENDED)
+        if self._on_closed is not None:
+            self._on_closed(self._error)
 
     # Receiving
 
@@ -176,11 +219,8 @@ class TcpTransport:
         if self._end > self._start and not self._delivering:
             self._loop.call_soon(self._deliver_buffered)
 
-    def _may_read(self) -> bool:
-        return not (self._paused or self._throttled or self._closing or self._closed or self._on_message is None)
-
     def _update_reading(self) -> None:
-        wanted = self._may_read()
+        wanted = self._life is Life.OPEN and not self._paused and not self._throttled
         if wanted and not self._reading:
             self._loop.add_reader(self._fd, self._readable)
         elif self._reading and not wanted:
@@ -194,7 +234,7 @@ class TcpTransport:
                 # Reading was paused before everything was cut out.
                 self._deliver_buffered()
             for _ in range(READS_PER_TURN):
-                if not self._may_read() or not self._receive():
+                if not self._reading or not self._receive():
                     break
         except (BlockingIOError, InterruptedError):
             pass
@@ -214,11 +254,11 @@ class TcpTransport:
             if not count:
                 self._finish(ConnectionResetError("closed in the middle of a message"))
                 return False
-            self.bytes_received += count
+            self._bytes_received += count
             self._large_filled += count
             if self._large_filled == len(view):
                 self._large = None
-                self._deliver(large)
+                self._on_message(large)
                 return True
             return False
         if self._end == len(self._receive_view):
@@ -229,10 +269,10 @@ class TcpTransport:
             partial = self._end > self._start
             self._finish(ConnectionResetError("closed in the middle of a message") if partial else None)
             return False
-        self.bytes_received += count
+        self._bytes_received += count
         self._end += count
         full = count == len(room)
-        if full and not self._filled and self.max_message_size > UNTRUSTED:
+        if full and not self._filled and self._trusted:
             # It has more to say than fits: now and from now on there is room for it.
             self._filled = True
             self._resize()
@@ -247,32 +287,18 @@ class TcpTransport:
         else:
             self._resize()
 
-    def _allow(self, size: int) -> bool:
-        """Whether a peer that is not trusted may have a receive buffer of ``size`` bytes."""
-        if size <= STRANGER_SIZE:
-            return True
-        self._give_back_allowance()
-        self._allowance = self._pool.strangers.enter(self.peer_address[0], self._evicted, size)
-        return self._allowance is not None
-
     def _evicted(self) -> None:
         """Others need the memory more than the unfinished message of this peer, who has most of it."""
-        self.abort("unfinished message of a peer that is not trusted")
-
-    def _give_back_allowance(self) -> None:
-        if self._allowance is not None:
-            self._allowance.leave()
-            self._allowance = None
+        self.abort("unfinished message of an unauthenticated peer")
 
     def _resize(self) -> None:
-        """A receive buffer with room, made with the first byte that comes: who says nothing costs nothing."""
-        if self.max_message_size > UNTRUSTED:
-            size = RECEIVE_BUFFER if self._filled or self._end - self._start >= MODEST_BUFFER else MODEST_BUFFER
-            self._give_back_allowance()
+        """Make a receive buffer with room, with the first byte that comes."""
+        if self._trusted:
+            size = RECEIVE_BUFFER if self._filled or self._end - self._start >= INITIAL_BUFFER else INITIAL_BUFFER
         else:
             size = min(max(FIRST_BUFFER, 2 * len(self._receive_view)), self.max_message_size + 4)
-            if not self._allow(size):
-                raise OSError(errno.ENOBUFS, "no memory for more from peers that are not trusted")
+            if not self._allowance.take(self.peer_address[0], size, self._evicted):
+                raise OSError(errno.ENOBUFS, "no memory for more from unauthenticated peers")
         rest = self._receive_view[self._start : self._end]
         buffer = bytearray(max(size, len(rest)))
         buffer[: len(rest)] = rest
@@ -291,8 +317,7 @@ class TcpTransport:
 
     def _parse(self) -> None:
         view = self._receive_view
-        trusted = self.max_message_size > UNTRUSTED
-        while self._end - self._start >= 4 and self._may_read():
+        while self._end - self._start >= 4 and self._reading:
             start = self._start
             if view[start]:
                 self._finish(ConnectionAbortedError("not a direct-TCP message"))
@@ -306,9 +331,9 @@ class TcpTransport:
                 # A copy, so that a request that waits for long keeps its own bytes only, not the receive buffer.
                 body = bytearray(view[start + 4 : start + 4 + length])
                 self._start = start + 4 + length
-                self._deliver(_Small(memoryview(body)))
-            elif trusted and length >= LARGE_MESSAGE:
-                large = self._pool.get(length)
+                self._on_message(_Small(memoryview(body)))
+            elif self._trusted and length >= LARGE_MESSAGE:
+                large = self._pool.acquire(length)
                 large.view[:here] = view[start + 4 : self._end]
                 self._large, self._large_filled = large, here
                 self._start = self._end = 0
@@ -317,26 +342,20 @@ class TcpTransport:
                 break
         if self._start == self._end:
             self._start = self._end = 0
-            if len(view) < MODEST_BUFFER and self.max_message_size > UNTRUSTED:
+            if len(view) < INITIAL_BUFFER and self._trusted:
                 self._resize()
-
-    def _deliver(self, message: InboundMessage) -> None:
-        if self._on_message is None or self._closed:
-            message.release()
-            return
-        self._on_message(message)
 
     # Sending
 
     def is_stalled(self) -> bool:
         return tcp_info.is_stalled(self._socket)
 
-    def limit_silence(self, seconds: float | None) -> None:
-        if not self._closed:
-            tcp_info.limit_silence(self._socket, PATIENCE if seconds is None else seconds)
+    def set_peer_timeout(self, seconds: float | None) -> None:
+        if self._life < Life.DEAD:
+            tcp_info.set_peer_timeout(self._socket, PEER_TIMEOUT if seconds is None else seconds)
 
     def acquire(self, size: int) -> PooledBuffer:
-        return self._pool.get(size)
+        return self._pool.acquire(size)
 
     def send(
         self,
@@ -344,7 +363,7 @@ class TcpTransport:
         invalidate: int | None = None,
         on_sent: Callable[[], None] | None = None,
     ) -> None:
-        if self._closed or self._closing:
+        if self._life >= Life.CLOSING:
             if on_sent is not None:
                 on_sent()
             return
@@ -364,7 +383,7 @@ class TcpTransport:
     def _flush(self) -> None:
         """Send what the socket takes."""
         queue = self._queue
-        while queue and not self._closed:
+        while queue and self._life < Life.DEAD:
             try:
                 count = self._socket.sendmsg(list(islice(queue, MAX_SEGMENTS)) if len(queue) > MAX_SEGMENTS else queue)
             except (BlockingIOError, InterruptedError):
@@ -373,7 +392,7 @@ class TcpTransport:
                 self._finish(error)
                 return
             self._sent(count)
-        if self._closed:
+        if self._life >= Life.DEAD:
             return
         if queue and not self._writing:
             self._writing = True
@@ -386,7 +405,7 @@ class TcpTransport:
             self._update_reading()
             if self._end > self._start:
                 self._loop.call_soon(self._deliver_buffered)
-        if self._closing and not queue:
+        if self._life is Life.CLOSING and not queue:
             self._finish(None)
 
     def _sent(self, count: int) -> None:
@@ -408,6 +427,11 @@ class TcpTransport:
             _, on_sent = marks.popleft()
             if on_sent is not None:
                 on_sent()
+
+
+def _release(message: InboundMessage) -> None:
+    """Take a message before ``start``: there is none."""
+    message.release()
 
 
 def _address(name: tuple[object, ...]) -> tuple[str, int]:

@@ -11,15 +11,15 @@ from typing import cast
 from smb3server.auth.acceptor import Acceptor
 from smb3server.rpc.association import Association, AssociationGroups
 from smb3server.rpc.dcerpc import Interface
-from smbdirect.unauthenticated import Stranger, Strangers
+from smbdirect.unauthenticated import UnauthenticatedPeer, UnauthenticatedPeers
 
 log = logging.getLogger(__name__)
 
 AUTHENTICATION_TIMEOUT = 30.0
 """Seconds from connecting to the end of the authentication, or to the end of all that goes without."""
-MAX_STRANGERS = 4096
+MAX_UNAUTHENTICATED = 4096
 """Connections that have not authenticated, of an endpoint that shares no table with others."""
-MAX_STRANGERS_PER_ADDRESS = 128
+MAX_UNAUTHENTICATED_PER_ADDRESS = 128
 MAX_UNKNOWN_STUB = 4096
 """Bytes of request stubs under way of a client that has not authenticated: the endpoint mapper's calls are small."""
 MAX_UNSENT = 4 << 20
@@ -38,7 +38,7 @@ class RpcConnection(asyncio.Protocol):
         self.association: Association | None = None
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
-        self._stranger: Stranger | None = None
+        self._place: UnauthenticatedPeer | None = None
         """While it counts as one that has not authenticated."""
         self._delay: asyncio.TimerHandle | None = None
         """Until a logon that has to wait is looked at."""
@@ -52,8 +52,8 @@ class RpcConnection(asyncio.Protocol):
             transport.abort()
             return
         if len(listener.connections) < listener.max_connections:
-            self._stranger = listener.strangers.enter(peer, transport.abort)
-        if self._stranger is None:
+            self._place = listener.unauthenticated.enter(peer, transport.abort)
+        if self._place is None:
             log.warning("%s: too many RPC connections", peer)
             transport.abort()
             return
@@ -81,9 +81,9 @@ class RpcConnection(asyncio.Protocol):
             self._after_input(self.association)
 
     def _after_input(self, association: Association) -> None:
-        if self._stranger is not None and association.authenticated:
-            self._stranger.leave()
-            self._stranger = None
+        if self._place is not None and association.authenticated:
+            self._place.leave()
+            self._place = None
             association.max_stub = self.listener.max_stub
         self.flush()
 
@@ -131,9 +131,9 @@ class RpcConnection(asyncio.Protocol):
         if self._delay is not None:
             self._delay.cancel()
         self._transport = None
-        if self._stranger is not None:
-            self._stranger.leave()
-            self._stranger = None
+        if self._place is not None:
+            self._place.leave()
+            self._place = None
         if self.association is not None:
             self.association.close()
             self.association = None
@@ -161,14 +161,18 @@ class RpcListener:
         max_connections: int = 32768,
         max_stub: int = 1 << 16,
         admits: Callable[[str], bool] = lambda host: True,
-        strangers: Strangers | None = None,
+        unauthenticated: UnauthenticatedPeers | None = None,
     ) -> None:
         """``max_stub``: bytes of request stubs under way, of one connection. NDR takes a second per megabyte.
-        ``admits``: says of an address whether connections from there are taken. ``strangers``: the table of connections
-        that have not authenticated; None: one of its own."""
+        ``admits``: says of an address whether connections from there are taken. ``unauthenticated``: the table of
+        connections that have not authenticated; None: one of its own."""
         self.max_stub = max_stub
         self.admits = admits
-        self.strangers = Strangers(MAX_STRANGERS, MAX_STRANGERS_PER_ADDRESS) if strangers is None else strangers
+        self.unauthenticated = (
+            UnauthenticatedPeers(MAX_UNAUTHENTICATED, MAX_UNAUTHENTICATED_PER_ADDRESS)
+            if unauthenticated is None
+            else unauthenticated
+        )
         self.interfaces = interfaces
         self.new_acceptor = new_acceptor
         self.max_connections = max_connections

@@ -28,7 +28,6 @@ from smbdirect.errors import ProviderError
 if TYPE_CHECKING:
     from smb3server.server.server import Server
     from smbdirect.providers.base import Provider
-    from smbdirect.transport.buffers import BufferPool
     from smbdirect.transport.listen import SmbDirectListener
 
 log = logging.getLogger(__name__)
@@ -57,7 +56,7 @@ def transport_settings(settings: Settings) -> TransportSettings:
     """What the server states in MS-SMBD negotiation (3.1.5.6).
 
     Messages may be as long as over TCP: clients that sign or encrypt send WRITEs of MaxWriteSize in one. That holds no
-    memory: a buffer is made when such a message has begun, and strangers may not begin one.
+    memory: a buffer is made when such a message has begun, and unauthenticated peers may not begin one.
     """
     return TransportSettings(max_fragmented_receive_size=max(settings.max_message_size, MIN_FRAGMENTED_SIZE))
 
@@ -76,8 +75,6 @@ class Fabrics:
         self._providers: dict[str, Provider] = {}
         self._planned: list[tuple[Choice, list[SmbDirectListener]]] = []
         """What each of ``choices`` says while its ports work, and its listeners; the same order."""
-        self._pool: BufferPool | None = None
-        """One for all listeners: what a connection leaves behind is ready for the next, on whatever port."""
         self._port: int | None = None
         self._unavailable: dict[str, str] = {}
 
@@ -148,18 +145,15 @@ class Fabrics:
                 served.append(listener.address[1])
                 listeners.append(listener)
         if served:
-            notices: list[str] = getattr(self._providers[choice.fabric], "notices", [])
+            notices = self._providers[choice.fabric].notices
             return choice._replace(ports=tuple(served), reason="; ".join([choice.reason, *notices]))
         return failure or choice.failed("nothing to listen on")
 
     async def _listen(self, name: str, host: str, port: int) -> SmbDirectListener:
-        from smbdirect.transport.buffers import BufferPool
         from smbdirect.transport.listen import listen
 
         provider = self._providers[name]
-        self._pool = self._pool or BufferPool()
-        if hasattr(provider, "strangers"):
-            provider.strangers = self.server.silent_peers
+        provider.share_table(self.server.silent_peers)
         settings = self.server.settings
         listener = await listen(
             provider,
@@ -167,16 +161,15 @@ class Fabrics:
             port,
             self.server.accept,
             transport_settings(settings),
-            pool=self._pool,
+            pool=self.server.buffers,
             admits=settings.hosts.admits,
-            strangers=self.server.strangers,
+            unauthenticated=self.server.unauthenticated,
         )
         self.listeners.append((name, listener))
         self.server.rdma_addresses.add(listener.address[0])
-        adopt = getattr(provider, "adopt", None)
-        if name == "iwarp" and adopt is not None and self.adopt is None:
+        if provider.adopts_sockets and self.adopt is None:
             on_request = listener.on_request
-            self.adopt = lambda sock: adopt(sock, on_request)
+            self.adopt = lambda sock: provider.adopt(sock, on_request)
         return listener
 
     async def close(self) -> None:

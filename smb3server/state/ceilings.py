@@ -16,7 +16,6 @@ from typing import Protocol
 
 from smb3server.settings.server import Settings
 from smb3server.wire.status import NtStatus, StatusError
-from smbdirect.message_transport import PooledBuffer
 
 GUESTS = "\0guests"
 LEAST = 16
@@ -34,12 +33,6 @@ class Who(Protocol):
 
     @property
     def name(self) -> str: ...
-
-
-class Away(Protocol):
-    """A durable open whose client is away."""
-
-    def close(self) -> None: ...
 
 
 class Usage:
@@ -72,7 +65,7 @@ class Usage:
         """Bytes of large buffers that requests and unsent answers have."""
         self.waiting: deque[Callable[[], None]] = deque()
         """To be called, one after the other, when buffers come back."""
-        self.away: dict[Away, None] = {}
+        self.away: dict[object, Callable[[], None]] = {}
         """Opens that wait for their client and may be given up for others, the longest away first."""
 
     @property
@@ -80,9 +73,10 @@ class Usage:
         return not (self.connections or self.sessions or self.opens or self.lent)
 
     def give_back(self, size: int) -> None:
-        """A buffer of ``size`` bytes is free again."""
+        """Count a buffer of ``size`` bytes no longer: it is free again."""
         self.lent -= size
-        self.call_next()
+        if self.waiting:
+            self.call_next()
 
     def call_next(self) -> None:
         """Let whoever waits longest for a buffer try."""
@@ -93,26 +87,6 @@ class Usage:
     def _call(self) -> None:
         if self.waiting:
             self.waiting.popleft()()
-
-
-class Lent:
-    """A pooled buffer that counts for its user until it is released."""
-
-    __slots__ = ("_buffer", "_size", "_usage", "view")
-
-    def __init__(self, buffer: PooledBuffer, size: int, usage: Usage) -> None:
-        self._buffer: PooledBuffer | None = buffer
-        self._size = size
-        self._usage = usage
-        self.view = buffer.view
-        usage.lent += size
-
-    def release(self) -> None:
-        """Give it back; a second call does nothing."""
-        buffer, self._buffer = self._buffer, None
-        if buffer is not None:
-            buffer.release()
-            self._usage.give_back(self._size)
 
 
 class Ceilings:
@@ -166,8 +140,8 @@ class Ceilings:
                 raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
             before = usage.opens
             longest = next(iter(usage.away))
-            del usage.away[longest]
-            longest.close()
+            close = usage.away.pop(longest)
+            close()
             opens -= before - usage.opens
 
     def check_locks(self, usage: Usage, more: int) -> None:

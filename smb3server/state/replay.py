@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from smb3server.files.caching import LEVEL_STATES, Lease
 from smb3server.wire import create_contexts as contexts
-from smb3server.wire.header import Command, HeaderFlags
-from smb3server.wire.negotiate import Dialect
+from smb3server.wire.header import HeaderFlags
 from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.status import NtStatus, StatusError
 
@@ -20,9 +19,6 @@ Key = tuple[bytes, bytes]
 """(ClientGuid, CreateGuid)."""
 
 _REPLAY = int(HeaderFlags.REPLAY_OPERATION)
-_ORDERED = frozenset([int(Command.WRITE), int(Command.SET_INFO), int(Command.IOCTL)])
-_HALF = 0x7FFF
-"""A channel sequence that is ahead by no more is newer (16-bit arithmetic)."""
 
 
 class Replayable:
@@ -119,53 +115,9 @@ def level_for(entry: Open, requested: int) -> int:
     return next((level for level, state in LEVEL_STATES.items() if state == held.state), OplockLevel.NONE)
 
 
-def check_sequence(request: Request, entry: Open) -> None:
-    """Called when the request's sequence is not the open's, or when it is a replay. WRITE, SET_INFO and IOCTL with an
-    old sequence come from a channel that the client has given up: FILE_NOT_AVAILABLE."""
-    header = request.header
-    if request.connection.dialect < Dialect.SMB_3_0:
-        return
-    sequence = header.status & 0xFFFF
-    ahead = sequence - entry.channel_sequence & 0xFFFF
-    if ahead > _HALF:
-        if header.command in _ORDERED:
-            raise StatusError(NtStatus.FILE_NOT_AVAILABLE)
-        return
-    if ahead:
-        entry.outstanding_pre_requests += entry.outstanding_requests
-        entry.outstanding_requests = 0
-        entry.channel_sequence = sequence
-    if header.flags & _REPLAY and entry.outstanding_pre_requests and header.command in _ORDERED:
-        raise StatusError(NtStatus.FILE_NOT_AVAILABLE)
-
-
 def restart(entry: Open, request: Request) -> None:
     """Take the sequence of the request by which a client comes back to an open. ChannelSequence counts within a session
     of the client (3.2.1.3), and this one is new. What is still under way for the old one does not count any more."""
     entry.channel_sequence = request.header.status & 0xFFFF
     entry.outstanding_requests = entry.outstanding_pre_requests = 0
     entry.sequence_epoch += 1
-
-
-def begin(request: Request) -> None:
-    """Count a request that pends in Open.OutstandingRequestCount: no other is outstanding when the next one comes.
-
-    A request with an old sequence is served if it changes nothing, but not counted (3.3.5.2.10). It remembers whether
-    it was counted, so that ``end`` takes off exactly what was added."""
-    entry = request.open
-    if entry is not None and request.header.status & 0xFFFF == entry.channel_sequence:
-        entry.outstanding_requests += 1
-        request.counted = entry.sequence_epoch
-
-
-def end(request: Request) -> None:
-    """Take a request that is answered off the count it is in by now (3.3.4.1): that of the open's sequence, or, after a
-    newer one came, that of older ones."""
-    entry = request.open
-    if entry is None or request.counted != entry.sequence_epoch:
-        return
-    request.counted = 0
-    if request.header.status & 0xFFFF == entry.channel_sequence:
-        entry.outstanding_requests -= 1
-    else:
-        entry.outstanding_pre_requests -= 1

@@ -91,40 +91,40 @@ _GET_INTERFACES = (
 
 _TEXTS: Mapping[Code, tuple[str, str]] = {
     Code.OFF: ("the server was started without SMB Direct", "start it with --rdma"),
-    Code.NO_PROVIDER: ("no RDMA provider is available: {not_served}", "follow the remedy named, or try --rdma=iwarp"),
-    Code.NOT_NEGOTIATED: ("the client has not negotiated yet", "wait, or see why it says nothing"),
+    Code.NO_PROVIDER: ("no fabric can be served: {not_served}", "follow the remedy that it names, or try --rdma=iwarp"),
+    Code.NOT_NEGOTIATED: ("the client has not negotiated yet", "wait; if it stays so, the client is no SMB client"),
     Code.SERVER_DIALECT: (
-        "this server negotiates 0x{server_max_dialect:04x} at most, and RDMA needs 3.0",
+        "this server negotiates dialect 0x{server_max_dialect:04x} at most, and RDMA needs 3.0",
         "raise max_dialect in the configuration",
     ),
     Code.DIALECT: (
-        "the client speaks dialect 0x{dialect:04x}, and RDMA needs 3.0",
-        "let the client use SMB 3 (Linux: vers=3.1.1)",
+        "the client uses dialect 0x{dialect:04x}, and RDMA needs 3.0",
+        "enable SMB 3 on the client (Linux: vers=3.1.1)",
     ),
     Code.SERVER_MULTICHANNEL_OFF: (
-        "multichannel is off in this server",
+        "multichannel is off at this server",
         "set multichannel = true in the configuration",
     ),
     Code.CLIENT_NO_MULTICHANNEL: ("the client does not offer multichannel", _GET_INTERFACES),
-    Code.NOT_LOGGED_ON: ("nobody has logged on", "log on"),
-    Code.GUEST: ("guests have no key, so they cannot open further channels", "log on as a user"),
+    Code.NOT_LOGGED_ON: ("no user has logged on", "log on"),
+    Code.GUEST: ("guests and anonymous users have no key, so they cannot open further channels", "use an account"),
     Code.NOT_ASKED: ("the client did not ask for the list of interfaces", _GET_INTERFACES),
     Code.NOT_FLAGGED: (
-        "no interface in the list the client got is RDMA capable{detail}",
-        "serve SMB Direct on an address that the client reaches: `smb3server doctor` lists them",
+        "no interface in the list that the client got is RDMA capable{detail}",
+        "serve SMB Direct on an address that the client reaches: `smb3server doctor` lists the addresses",
     ),
     Code.CHANNEL_LOST: (
         "the client's RDMA connection ended: {lost}",
-        "see the server's log; `smb3server doctor //HOST/SHARE` tries every fabric",
+        "read the server's log; `smb3server doctor //HOST/SHARE` tries every fabric",
     ),
     Code.NOT_OPENED: (
-        "the client was told of RDMA on {flagged} interface(s) and opened no RDMA channel",
+        "the server offered RDMA on {flagged} interface(s), and the client opened no RDMA channel",
         "the client needs an RDMA NIC or software RDMA on the same network (Windows: `Get-SmbClientNetworkInterface`;"
-        " Linux: `rdma link`), and a free way to port 5445, TCP for iWARP, UDP 4791 for RoCE",
+        " Linux: `rdma link`), and an open path to TCP port 5445 (iWARP) or UDP port 4791 (RoCEv2)",
     ),
     Code.ENCRYPTED: (
-        "data goes inline: {encrypted} wants encryption, and RDMA transforms were not negotiated",
-        "do without encryption on a trusted network",
+        "data goes inline: {encrypted} is encrypted, and RDMA transforms were not negotiated",
+        "turn encryption off, if the network is trusted",
     ),
     Code.SIGNED: (
         "data goes inline: messages are signed, and RDMA transforms were not negotiated",
@@ -134,14 +134,14 @@ _TEXTS: Mapping[Code, tuple[str, str]] = {
     Code.NO_DESCRIPTORS: (
         "data goes inline: the client named no memory for RDMA (no buffer descriptors) in a READ or WRITE of"
         " {largest_inline} bytes",
-        "use a client that offers memory to SMB Direct; if this one does for larger requests, nothing is to be done",
+        "use a client that offers memory to SMB Direct; none needed if this one does so for larger requests",
     ),
     Code.NO_TRANSFERS: (
         "no READ or WRITE was large enough for RDMA yet",
-        "clients move small data inline (Linux: below 4096 bytes)",
+        "none needed: clients move small data inline (Linux: below 4096 bytes)",
     ),
     Code.USED_ON_ANOTHER_CHANNEL: (
-        "the session has {rdma_channels} RDMA channel(s): their own answers say whether data goes there",
+        "the session has {rdma_channels} RDMA channel(s); their own reasons say whether data goes there",
         "",
     ),
     Code.USED: ("RDMA is used", ""),

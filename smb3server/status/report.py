@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, Any
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.status.rdma_reasons import Facts, Reason, why_inline, why_tcp
 from smb3server.wire.negotiate import DIALECT_NAMES, Capability, Dialect
-from smbdirect.transport.smb_direct import SmbDirectTransport
 
 if TYPE_CHECKING:
     from smb3server.server.server import Server
-    from smb3server.state.connection import Connection
-    from smb3server.state.objects import Session
+    from smb3server.state.objects import Connection, Session
 
 Json = dict[str, Any]
 
@@ -28,79 +26,29 @@ MAX_OPENS = 1000
 """Opens listed per session; the count is always the whole one."""
 _NO_DIALECT = {0: "-", int(Dialect.WILDCARD): "2.???"}
 """What is shown before a dialect is negotiated."""
-_RETRANSMISSIONS = ("retransmissions",)
-_ERRORS = (
-    "errors",
-    "malformed",
-    "naks_sent",
-    "naks_received",
-    "terminates_sent",
-    "terminates_received",
-    "dropped_requests",
-)
-"""Provider counters that end in these words."""
 
 
 def dialect_name(dialect: int) -> str:
     return (_NO_DIALECT | DIALECT_NAMES).get(dialect, f"0x{dialect:04x}")
 
 
-def _sum_matching(counters: Mapping[str, int], names: Iterable[str]) -> int:
-    return sum(
-        count for key, count in counters.items() if any(key == name or key.endswith("_" + name) for name in names)
-    )
-
-
 def traffic(connection: Connection) -> Json:
-    """Bytes and counters of one connection, the same keys on every transport."""
+    """Return bytes and counters of one connection, the same keys on every transport."""
     transport = connection.transport
-    if isinstance(transport, SmbDirectTransport):
-        upper, provider = transport.counters, dict(transport.endpoint.counters)
-        credits = transport.connection.credits
-        implicit = sum(count for key, count in provider.items() if key.endswith("_registrations"))
-        return {
-            "rdma_read_bytes": upper["bytes_rdma_read"],
-            "rdma_write_bytes": upper["bytes_rdma_written"],
-            "inline_bytes_received": upper["bytes_received_inline"],
-            "inline_bytes_sent": upper["bytes_sent_inline"],
-            "send_credits": credits.send_credits,
-            "receive_credits": credits.receive_credits,
-            "registrations": upper["registrations"] + implicit,
-            "allocations": upper["allocations"] + provider.get("allocations", 0),
-            "retransmissions": _sum_matching(provider, _RETRANSMISSIONS),
-            "errors": _sum_matching(provider, _ERRORS),
-            "smb_direct": dict(upper),
-            "provider": provider,
-        }
-    wire: Mapping[str, int] = getattr(transport, "counters", {})
-    return {
-        "rdma_read_bytes": 0,
-        "rdma_write_bytes": 0,
-        "inline_bytes_received": wire.get("bytes_received", 0),
-        "inline_bytes_sent": wire.get("bytes_sent", 0),
-        "send_credits": None,
-        "receive_credits": None,
-        "registrations": 0,
-        "allocations": 0,
-        "retransmissions": wire.get("retransmissions", 0),
-        "errors": 0,
-        "provider": dict(wire),
-    }
+    found = transport.traffic._asdict()
+    if transport.rdma is not None:
+        found["smb_direct"] = dict(transport.counters)
+    return found
 
 
 def sizes(connection: Connection) -> Json:
-    """The lengths in force on a connection, in bytes, and how many RDMA Reads may be on their way at once; None where
-    only SMB Direct has such a thing."""
-    transport = connection.transport
-    direct = transport if isinstance(transport, SmbDirectTransport) else None
+    """Return the lengths in force on a connection, in bytes, and how many RDMA Reads may be on their way at once; None
+    where only SMB Direct has such a thing."""
     return {
         "max_read": connection.max_read_size,
         "max_write": connection.max_write_size,
         "max_transact": connection.max_transact_size,
-        "max_message_received": transport.max_message_size,
-        "max_fragmented_received": direct and direct.connection.max_fragmented_receive_size,
-        "max_fragmented_sent": direct and direct.connection.max_fragmented_send_size,
-        "read_depth": direct and direct.endpoint.capabilities.max_outstanding_reads,
+        **connection.transport.limits._asdict(),
         "credit_limit": connection.credit_limit,
     }
 
@@ -110,10 +58,7 @@ def facts(server: Server, connection: Connection) -> Facts:
     sessions = list(connection.session_table.values())
     siblings = {channel for session in sessions for channel in session.channel_list} | {connection}
     named = [session for session in sessions if session.identity is not None]
-    transport = connection.transport
-    moved = 0
-    if isinstance(transport, SmbDirectTransport):
-        moved = transport.counters["bytes_rdma_read"] + transport.counters["bytes_rdma_written"]
+    carried = connection.transport.traffic
     real = [dialect for dialect in connection.client_dialects if dialect != Dialect.WILDCARD]
     return Facts(
         rdma_off=server.rdma == "off",
@@ -133,7 +78,7 @@ def facts(server: Server, connection: Connection) -> Facts:
         lost=server.lost_rdma.get(connection.client_guid, ""),
         encrypted=_who_encrypts(sessions),
         signing_required=any(session.signing_required for session in sessions),
-        rdma_bytes=moved,
+        rdma_bytes=carried.rdma_read_bytes + carried.rdma_write_bytes,
         largest_inline=connection.largest_inline,
     )
 
@@ -220,12 +165,12 @@ def _session(session: Session, numbers: Mapping[Connection, int]) -> Json:
 
 def _handles(server: Server) -> Json:
     """Opens that outlive their connection: how many there are, how many of them wait, and what became of others."""
-    kept = [entry.durable for entry in server.global_open_table.values() if entry.durable is not None]
+    kept = [entry.durable for entry in server.opens.by_id.values() if entry.durable is not None]
     counts = Counter(durable.kind for durable in kept)
     return {
         **{kind: counts[kind] for kind in ("durable", "resilient", "persistent")},
         "waiting": sum(durable.disconnected for durable in kept),
-        **asdict(server.handles),
+        **asdict(server.opens.counts),
     }
 
 
@@ -274,6 +219,6 @@ def collect(server: Server, addresses: Iterable[str] = ()) -> Json:
             "path_lookups": sum(backend.path_lookups for backend in backends),
             "handles": _handles(server),
         },
-        "sessions": [_session(session, numbers) for session in server.global_session_table.values()],
+        "sessions": [_session(session, numbers) for session in server.sessions.by_id.values()],
         "channels": channels,
     }

@@ -147,3 +147,7 @@ class StatusError(Exception):
             return f"STATUS_{NtStatus(self.status).name}"
         except ValueError:
             return f"status 0x{self.status:08x}"
+
+
+class Disconnect(Exception):
+    """Ends the connection without a reply, as the specification demands where the peer breaks the protocol."""

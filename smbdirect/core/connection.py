@@ -3,7 +3,8 @@
 How to drive it: post ``receives_wanted`` receives and report them with ``receives_were_posted``; hand in what arrives
 with ``receive_message`` and messages to go out with ``send_message``; after each of these, post more receives, then
 everything ``pending_sends`` returns, in that order (a credit is granted only for a receive that was posted), and again
-as long as ``receives_wanted`` asks for more (3.1.5.9: the last credit needs a new receive to grant). Call
+as long as ``receives_wanted`` asks for more (3.1.5.9: the last credit needs a new receive to grant), which it does only
+if ``asks_again`` is set. Call
 ``handle_timer`` when ``next_deadline`` has come.
 
 A ``ProtocolError`` from any of them means that the connection must be terminated at once (3.1.5).
@@ -25,8 +26,6 @@ from smbdirect.core.messages import (
     DATA_TRANSFER_PADDED,
     NEGOTIATE_REQUEST,
     NEGOTIATE_RESPONSE,
-    DataTransfer,
-    DataTransferPadded,
     NegotiateRequest,
     NegotiateResponse,
 )
@@ -34,6 +33,7 @@ from smbdirect.core.reassembly import Reassembler
 from smbdirect.core.settings import Settings
 from smbdirect.errors import DecodeError, ProtocolError, SmbDirectError, TimerExpired
 
+_DATA_FIELDS = DATA_TRANSFER.fields_from
 _RESPONSE_REQUESTED = int(DataFlags.RESPONSE_REQUESTED)
 _RECEIVING_DATA = "MS-SMBD 3.1.5.8"
 
@@ -118,6 +118,8 @@ class Connection:
         self.keepalive_requested = Keepalive.NONE
         self.keepalive_interval = settings.keepalive_interval
         self.send_immediate = False
+        self.asks_again = False
+        """Set by ``pending_sends``: ``receives_wanted`` may have grown."""
         self.send_queue: deque[_Message] = deque()
         self.invalidated_token: int | None = None
         self._reassembler = Reassembler(allocate)
@@ -175,55 +177,62 @@ class Connection:
     def pending_sends(self, now: float) -> list[OutgoingSend]:
         """Everything that may go out now (3.1.5.1); spends send credits and grants receive credits."""
         sends: list[OutgoingSend] = []
+        self.asks_again = False
         if self._negotiate_to_send is not None:
             sends.append(OutgoingSend([self._finish_negotiate()], None, None))
+            self.asks_again = True
         if self.role is not Role.ESTABLISHED:
             return sends
         queue = self.send_queue
         state = self.credits
-        while queue and state.may_send:
+        while queue:
+            granted = state.spend()
+            if granted is None:
+                break
             message = queue[0]
-            sends.append(self._next_fragment(message, now))
+            sends.append(self._next_fragment(message, granted, now))
             if not message.remaining:
                 queue.popleft()
-        if not queue and (self.send_immediate or state.peer_runs_low) and state.may_send:
-            header = DATA_TRANSFER.pack(DataTransfer(*self._header_fields(now), 0, 0, 0))
-            sends.append(OutgoingSend([header], None, None))
-        if (queue or self.send_immediate) and state.send_credits == 0:
-            if self._credit_deadline is None or sends:
-                self._credit_deadline = now + self.settings.send_credit_timeout
-        else:
-            self._credit_deadline = None
+        if not queue and (self.send_immediate or state.peer_runs_low):
+            granted = state.spend()
+            if granted is not None:
+                header = DATA_TRANSFER.pack_fields(state.send_credit_target, granted, self._next_flags(now), 0, 0, 0, 0)
+                sends.append(OutgoingSend([header], None, None))
+        if queue or self.send_immediate:
+            self.asks_again = True
+            if state.send_credits == 0:
+                if self._credit_deadline is None or sends:
+                    self._credit_deadline = now + self.settings.send_credit_timeout
+                return sends
+        self._credit_deadline = None
         return sends
 
-    def _next_fragment(self, message: _Message, now: float) -> OutgoingSend:
-        """One segment of 3.1.5.4."""
+    def _next_fragment(self, message: _Message, granted: int, now: float) -> OutgoingSend:
+        """One segment of 3.1.5.4, for which a credit was spent; ``granted`` goes with it."""
         segments: list[Buffer] = [b""]
         length = message.take(segments, self.max_send_size - DATA_OFFSET, self.settings.max_send_segments - 1)
-        requested, granted, flags, reserved = self._header_fields(now)
+        requested = self.credits.send_credit_target
+        self.send_immediate = False
+        flags = 0 if self.keepalive_requested is Keepalive.NONE else self._next_flags(now)
         if length:
-            segments[0] = DATA_TRANSFER_PADDED.pack(
-                DataTransferPadded(requested, granted, flags, reserved, message.remaining, DATA_OFFSET, length, 0)
+            segments[0] = DATA_TRANSFER_PADDED.pack_fields(
+                requested, granted, flags, 0, message.remaining, DATA_OFFSET, length, 0
             )
         else:
-            segments[0] = DATA_TRANSFER.pack(DataTransfer(requested, granted, flags, reserved, 0, 0, 0))
+            segments[0] = DATA_TRANSFER.pack_fields(requested, granted, flags, 0, 0, 0, 0)
         if message.remaining:
             return OutgoingSend(segments, None, None)
         # The token goes with the last fragment: until it arrives the peer may still be receiving RDMA data.
         return OutgoingSend(segments, message.invalidate, message.context)
 
-    def _header_fields(self, now: float) -> tuple[int, int, int, int]:
-        """CreditsRequested, CreditsGranted, Flags and Reserved of the next message (3.1.5.1)."""
-        state = self.credits
-        granted = state.grant()
-        state.send_credits -= 1
+    def _next_flags(self, now: float) -> int:
+        """Flags of the next message (3.1.5.1)."""
         self.send_immediate = False
-        flags = 0
-        if self.keepalive_requested is Keepalive.PENDING:
-            flags = _RESPONSE_REQUESTED
-            self.keepalive_requested = Keepalive.SENT
-            self._idle_deadline = now + self.settings.keepalive_response_timeout
-        return state.send_credit_target, granted, flags, 0
+        if self.keepalive_requested is not Keepalive.PENDING:
+            return 0
+        self.keepalive_requested = Keepalive.SENT
+        self._idle_deadline = now + self.settings.keepalive_response_timeout
+        return _RESPONSE_REQUESTED
 
     def _finish_negotiate(self) -> bytes:
         """The Negotiate message; a successful response grants what is posted by now (3.1.5.3)."""
@@ -345,7 +354,7 @@ class Connection:
     def _receive_data(self, view: memoryview, now: float, invalidated: int | None) -> MessageReceived | None:
         """3.1.5.8: check everything, then change state."""
         length = len(view)
-        header = DATA_TRANSFER.unpack(view)
+        header = _DATA_FIELDS(view) if length >= DATA_TRANSFER.size else DATA_TRANSFER.unpack(view)
         requested, granted, flags, _, remaining, offset, data_length = header
         state = self.credits
         self._check_data(header, length)
@@ -371,7 +380,7 @@ class Connection:
         token, self.invalidated_token = self.invalidated_token, None
         return MessageReceived(data if buffer is None else buffer.view, buffer, token)
 
-    def _check_data(self, header: DataTransfer, length: int) -> None:
+    def _check_data(self, header: tuple[int, ...], length: int) -> None:
         requested, _, _, _, remaining, offset, data_length = header
         if self.credits.receive_credits <= 0:
             raise ProtocolError("message without a credit", _RECEIVING_DATA)

@@ -69,9 +69,20 @@ class Credits:
         for ever. Below half a window of at least 2, the message that carries the grant (it takes one credit of the
         other direction) never brings a peer that has just been filled below half, so the exchange ends.
         """
-        return 2 * self.receive_credits < self.window and self.receives_posted > self.receive_credits
+        return self.receives_posted > self.receive_credits and 2 * self.receive_credits < self.window
 
     @property
     def may_send(self) -> bool:
         """3.1.5.1: one credit per message, and the last one only together with a grant."""
         return self.send_credits > 1 or (self.send_credits == 1 and self.receives_posted > self.receive_credits)
+
+    def spend(self) -> int | None:
+        """Take the send credit of one message, and grant everything grantable with it: return how many receives, or
+        None if the message has to wait (``may_send``)."""
+        grantable = self.receives_posted - self.receive_credits
+        if self.send_credits <= 1 and (not self.send_credits or grantable <= 0):
+            return None
+        self.send_credits -= 1
+        grantable = min(grantable, 0xFFFF)
+        self.receive_credits += grantable
+        return grantable

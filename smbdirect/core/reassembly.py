@@ -19,13 +19,15 @@ class Reassembler:
     The buffer is allocated once, from the lengths in the first fragment, which the caller has checked.
     """
 
-    __slots__ = ("_allocate", "_buffer", "_position", "remaining")
+    __slots__ = ("_allocate", "_buffer", "_position", "active", "remaining")
 
     def __init__(self, allocate: Allocate) -> None:
         self._allocate = allocate
         self._buffer: PooledBuffer | None = None
         self._position = 0
         self.remaining = 0
+        self.active = False
+        """Whether a message has begun and not ended. Invariant: ``_buffer`` is its buffer exactly then."""
 
     def append(self, data: memoryview, remaining_data_length: int) -> PooledBuffer | None:
         """Add one fragment; returns the message's buffer once it is complete (the caller then owns it).
@@ -37,6 +39,7 @@ class Reassembler:
         if buffer is None:
             buffer = self._allocate(length + remaining_data_length)
             self._buffer = buffer
+            self.active = True
             self._position = 0
         elif length + remaining_data_length != self.remaining:
             raise ProtocolError(
@@ -50,12 +53,8 @@ class Reassembler:
         if remaining_data_length:
             return None
         self._buffer = None
+        self.active = False
         return buffer
-
-    @property
-    def active(self) -> bool:
-        """Whether a message has begun and not ended."""
-        return self._buffer is not None
 
     def discard(self) -> None:
         """Give back an unfinished message's buffer: the connection ended. There are no more."""
@@ -64,4 +63,5 @@ class Reassembler:
         if self._buffer is not None:
             self._buffer.release()
             self._buffer = None
+            self.active = False
             self.remaining = 0

@@ -21,11 +21,14 @@ domain, nothing registered in it gives its peers a right: what a peer may reach 
 from __future__ import annotations
 
 import enum
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from smbdirect.codec import Buffer
+from smbdirect.errors import ProviderError
+from smbdirect.unauthenticated import UnauthenticatedPeers
 
 
 class Access(enum.IntFlag):
@@ -156,8 +159,12 @@ class ProtectionDomain(Protocol):
         ...
 
 
-class Send(NamedTuple):
-    """Work request. ``segments`` are concatenated. Unsignalled ones complete only on error."""
+@dataclass(slots=True, eq=False)
+class Send:
+    """Work request. ``segments`` are concatenated. Unsignalled ones complete only on error.
+
+    ``context`` and ``signalled`` of a work request may be set until it is posted; then it must not change any more.
+    """
 
     segments: Sequence[Buffer]
     context: object = None
@@ -165,7 +172,8 @@ class Send(NamedTuple):
     signalled: bool = True
 
 
-class Write(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Write:
     """RDMA Write of the concatenated ``segments`` to ``remote`` (whose length must equal theirs)."""
 
     segments: Sequence[Buffer]
@@ -174,12 +182,14 @@ class Write(NamedTuple):
     signalled: bool = True
 
 
-class Read(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Read:
     """RDMA Read of ``remote`` into the concatenated ``segments`` (same total length). Always signalled."""
 
     segments: Sequence[memoryview]
     remote: RemoteSegment
     context: object = None
+    signalled: bool = True
 
 
 WorkRequest = Send | Write | Read
@@ -267,14 +277,38 @@ class Listener(Protocol):
         ...
 
 
+OnRequest = Callable[[ConnectionRequest], None]
+
+
 class Provider(Protocol):
-    """A fabric. ``available()`` is None if it can serve here, else why not and what to do."""
+    """A fabric. ``available()`` is None if it can serve here, else why not and what to do.
+
+    Providers inherit from this class for what few of them have: notices, a table of unauthenticated peers, and
+    connected sockets that they take over.
+    """
 
     capabilities: Capabilities
+    adopts_sockets: bool = False
+    """``adopt`` takes connected TCP sockets."""
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """What does not work fully here, one sentence each, for the user."""
+        return ()
 
     def available(self) -> str | None: ...
 
-    async def listen(self, host: str, port: int, on_request: Callable[[ConnectionRequest], None]) -> Listener: ...
+    def share_table(self, unauthenticated: UnauthenticatedPeers) -> None:
+        """Count peers that are setting up a connection in ``unauthenticated``, which counts those of other listeners,
+        too. Does nothing where such a peer costs nothing, or is counted otherwise."""
+        return
+
+    def adopt(self, sock: socket.socket, on_request: OnRequest) -> None:
+        """Start connection set-up as the responder on a connected TCP socket of which nothing has been read yet. Takes
+        over the socket. Raises ``ProviderError`` unless ``adopts_sockets``."""
+        raise ProviderError(f"{self.capabilities.name} takes over no sockets")
+
+    async def listen(self, host: str, port: int, on_request: OnRequest) -> Listener: ...
 
     async def connect(
         self,

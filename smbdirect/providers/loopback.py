@@ -28,6 +28,7 @@ from smbdirect.providers.base import (
     Endpoint,
     Operation,
     ProtectionDomain,
+    Provider,
     Read,
     Send,
     Status,
@@ -506,7 +507,7 @@ class LoopbackListener:
         self._provider.listeners.pop(self.address[1], None)
 
 
-class LoopbackProvider:
+class LoopbackProvider(Provider):
     """A fabric of its own: listeners and clients of one instance reach each other."""
 
     def __init__(self, capabilities: Capabilities = CAPABILITIES, faults: Faults | None = None) -> None:

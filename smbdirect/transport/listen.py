@@ -11,13 +11,13 @@ from smbdirect.core.settings import Settings
 from smbdirect.errors import ConnectionLost, ProviderError
 from smbdirect.message_transport import InboundMessage, OnTransport
 from smbdirect.providers.base import ConnectionRequest, Endpoint, Listener, Provider, ignore_change
-from smbdirect.transport.buffers import BufferPool
+from smbdirect.transport.pool import BufferPool
 from smbdirect.transport.smb_direct import SmbDirectTransport
-from smbdirect.unauthenticated import Stranger, Strangers
+from smbdirect.unauthenticated import UnauthenticatedPeer, UnauthenticatedPeers
 
 _log = logging.getLogger(__name__)
 
-MAX_STRANGERS = 4096
+MAX_UNAUTHENTICATED = 4096
 """Connections that are negotiating, of a listener that shares no table with others."""
 
 
@@ -30,11 +30,11 @@ class SmbDirectListener:
         settings: Settings,
         pool: BufferPool,
         admits: Callable[[str], bool] = lambda host: True,
-        strangers: Strangers | None = None,
+        unauthenticated: UnauthenticatedPeers | None = None,
     ) -> None:
         self.address: tuple[str, int] = ("", 0)
-        self.strangers = Strangers(MAX_STRANGERS) if strangers is None else strangers
-        self._places: dict[SmbDirectTransport, Stranger] = {}
+        self.unauthenticated = UnauthenticatedPeers(MAX_UNAUTHENTICATED) if unauthenticated is None else unauthenticated
+        self._places: dict[SmbDirectTransport, UnauthenticatedPeer] = {}
         """Of those that have proved their address and are negotiating."""
         self.transports: set[SmbDirectTransport] = set()
         """Connections that have not finished negotiating."""
@@ -90,7 +90,7 @@ class SmbDirectListener:
         if transport not in self.transports:
             return  # it has negotiated already, or is gone
         host = request.peer_address[0]
-        place = self.strangers.enter(host, lambda: transport.abort("too many connections"))
+        place = self.unauthenticated.enter(host, lambda: transport.abort("too many connections"))
         if place is None:
             _log.warning("%s: too many connections", host)
             transport.abort("too many connections")
@@ -132,17 +132,17 @@ async def listen(
     *,
     pool: BufferPool | None = None,
     admits: Callable[[str], bool] = lambda host: True,
-    strangers: Strangers | None = None,
+    unauthenticated: UnauthenticatedPeers | None = None,
 ) -> SmbDirectListener:
     """Accept SMB Direct connections from hosts that ``admits`` says True of; each is handed to ``on_transport`` once it
     has negotiated.
 
-    ``strangers``: the table of those that are negotiating, which listeners may share; None: one of its own.
+    ``unauthenticated``: the table of those that are negotiating, which listeners may share; None: one of its own.
 
     Until the upper layer raises ``max_message_size``, a peer gets few credits and only short messages. Raises
     ``OSError`` or ``ProviderError`` if the address cannot be listened on.
     """
-    listener = SmbDirectListener(on_transport, settings or Settings(), pool or BufferPool(), admits, strangers)
+    listener = SmbDirectListener(on_transport, settings or Settings(), pool or BufferPool(), admits, unauthenticated)
     listener.attach(await provider.listen(host, port, listener.on_request))
     return listener
 

@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from smbdirect.codec import Buffer
 from smbdirect.core.connection import Connection
 from smbdirect.errors import ProviderError
-from smbdirect.message_transport import PooledBuffer, RemoteBuffer
-from smbdirect.providers.base import Access, Endpoint, MemoryRegion, Operation, RemoteSegment
-from smbdirect.transport.buffers import Counters
+from smbdirect.message_transport import RemoteBuffer
+from smbdirect.providers.base import Access, Endpoint, MemoryRegion, Read, RemoteSegment, WorkRequest, Write
+from smbdirect.transport.pool import BufferPool
+from smbdirect.transport.registrations import Counters, RegistrationCache
+from smbdirect.transport.work_queue import OnDone, Transfer, WorkQueue
 
 B = TypeVar("B", bound=Buffer)
-
-OnDone = Callable[[BaseException | None], None]
-
-
-class Transfer:
-    """One read_from_peer or write_to_peer under way; reports once."""
-
-    __slots__ = ("_kept", "_on_done")
-
-    def __init__(self, on_done: OnDone) -> None:
-        self._on_done: OnDone | None = on_done
-        self._kept: list[PooledBuffer] = []
-
-    def keep(self, buffer: PooledBuffer) -> None:
-        """Release ``buffer`` when the transfer ends."""
-        self._kept.append(buffer)
-
-    def finish(self, error: BaseException | None) -> None:
-        while self._kept:
-            self._kept.pop().release()
-        on_done, self._on_done = self._on_done, None
-        if on_done is not None:
-            on_done(error)
 
 
 def check_descriptors(remote: Sequence[RemoteBuffer], needed: int) -> None:
@@ -49,10 +29,10 @@ def check_descriptors(remote: Sequence[RemoteBuffer], needed: int) -> None:
         raise ValueError(f"buffer descriptors cover {covered} bytes, {needed} are needed")
 
 
-def cut(
+def segmented(
     remote: Sequence[RemoteBuffer], local: Sequence[B], max_transfer: int, max_segments: int
 ) -> Iterator[tuple[RemoteSegment, list[Any]]]:
-    """Work requests that move the local bytes, in order: each within one descriptor, ``max_transfer`` bytes and
+    """Yield what work requests move the local bytes, in order: each within one descriptor, ``max_transfer`` bytes and
     ``max_segments`` local pieces. The descriptors cover the local bytes (``check_descriptors``)."""
     pieces = iter([memoryview(segment) for segment in local if len(segment)])
     piece = next(pieces, None)
@@ -101,40 +81,103 @@ class RegisteredBuffer:
         self._regions.clear()
 
 
-class RdmaHost(Protocol):
-    """What ``Rdma`` needs of its transport."""
-
-    endpoint: Endpoint
-    connection: Connection
-    counters: Counters
-
-    def post_rdma(
-        self, operation: Operation, remote: Sequence[RemoteBuffer], local: Sequence[Any], on_done: OnDone
-    ) -> None: ...
-
-
 class Rdma:
-    """``message_transport.RdmaOperations`` of one transport, and buffer registration for initiators."""
+    """``message_transport.RdmaOperations`` of one connection, and buffer registration for initiators."""
 
-    def __init__(self, transport: RdmaHost) -> None:
-        self._transport = transport
-        self.fabric = transport.endpoint.capabilities.name
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        connection: Connection,
+        pool: BufferPool,
+        counters: Counters,
+        loop: asyncio.AbstractEventLoop,
+        wake: Callable[[], None],
+    ) -> None:
+        """``counters``: where to count what is moved and registered. ``wake``: see ``WorkQueue``."""
+        self.cache = RegistrationCache(endpoint, counters, pool)
+        if self.cache.needed:
+            pool.caches.add(self.cache)
+        self.work = WorkQueue(endpoint, wake)
+        """What goes out, transfers and messages in their order."""
+        self.fabric = endpoint.capabilities.name
+        self._endpoint = endpoint
+        self._loop = loop
+        self._connection = connection
+        self._counters = counters
 
     @property
     def regions_invalidatable(self) -> bool:
-        return self._transport.endpoint.capabilities.regions_invalidatable
+        """See ``RdmaOperations``."""
+        return self._endpoint.capabilities.regions_invalidatable
 
     @property
     def max_read_write_size(self) -> int:
-        return self._transport.connection.max_read_write_size
+        """See ``RdmaOperations``."""
+        return self._connection.max_read_write_size
 
     def write_to_peer(self, remote: Sequence[RemoteBuffer], local: Sequence[Buffer], on_done: OnDone) -> None:
         """See ``RdmaOperations``. Raises ``ValueError`` if the descriptors are too short."""
-        self._transport.post_rdma(Operation.WRITE, remote, local, on_done)
+        total = sum(map(len, local))
+        transfer = self._begin(remote, total, on_done)
+        if transfer is None:
+            return
+        if self.cache.needed:
+            try:
+                local = self._registered_sources(local, transfer)
+            except ProviderError as error:
+                self._loop.call_soon(transfer.finish, error)
+                return
+        capabilities = self._endpoint.capabilities
+        requests: list[WorkRequest]
+        if total <= remote[0].length and total <= capabilities.max_transfer and len(local) <= capabilities.max_send_sge:
+            requests = [Write(local, RemoteSegment(remote[0].token, remote[0].offset, total), signalled=False)]
+        else:
+            pieces = segmented(remote, local, capabilities.max_transfer, capabilities.max_send_sge)
+            requests = [Write(segments, segment, signalled=False) for segment, segments in pieces]
+        self._counters["bytes_rdma_written"] += total
+        self._counters["rdma_writes"] += len(requests)
+        self.work.add(requests, transfer)
 
     def read_from_peer(self, remote: Sequence[RemoteBuffer], local: Sequence[memoryview], on_done: OnDone) -> None:
         """See ``RdmaOperations``. Raises ``ValueError`` if the descriptors are too short."""
-        self._transport.post_rdma(Operation.READ, remote, local, on_done)
+        total = sum(map(len, local))
+        transfer = self._begin(remote, total, on_done)
+        if transfer is None:
+            return
+        try:
+            for view in local:
+                self.cache.add(view)
+        except ProviderError as error:
+            self._loop.call_soon(transfer.finish, error)
+            return
+        capabilities = self._endpoint.capabilities
+        pieces = segmented(remote, local, capabilities.max_transfer, capabilities.max_read_sge)
+        requests: list[WorkRequest] = [Read(segments, segment) for segment, segments in pieces]
+        self._counters["bytes_rdma_read"] += total
+        self._counters["rdma_reads"] += len(requests)
+        self.work.add(requests, transfer)
+
+    def _begin(self, remote: Sequence[RemoteBuffer], total: int, on_done: OnDone) -> Transfer | None:
+        """Check a transfer; None if there is nothing to post, and ``on_done`` is called soon. Raises ``ValueError``."""
+        check_descriptors(remote, total)
+        transfer = Transfer(on_done)
+        work = self.work
+        if total and not work.stopped:
+            return transfer
+        self._loop.call_soon(transfer.finish, work.lost() if total else None)
+        return None
+
+    def _registered_sources(self, local: Sequence[Buffer], transfer: Transfer) -> Sequence[Buffer]:
+        """Copy what is not registered to registered memory. Raises ``ProviderError``; ``transfer`` keeps the copies."""
+        sources: list[Buffer] = []
+        for segment in local:
+            if self.cache.covers(segment):
+                sources.append(segment)
+                continue
+            buffer = self.cache.gathered((segment,), len(segment))
+            transfer.keep(buffer)
+            sources.append(buffer.view)
+        return sources
 
     def register(self, view: memoryview, *, readable: bool = False, writable: bool = False) -> RegisteredBuffer:
         """Expose ``view`` to the peer for RDMA Read and/or Write (3.1.4.3). Raises ``ProviderError``."""
@@ -143,7 +186,6 @@ class Rdma:
             access |= Access.REMOTE_READ
         if writable:
             access |= Access.REMOTE_WRITE
-        transport = self._transport
-        buffer = RegisteredBuffer(transport.endpoint, view, access, transport.endpoint.capabilities.max_transfer)
-        transport.counters["registrations"] += len(buffer.descriptors)
+        buffer = RegisteredBuffer(self._endpoint, view, access, self._endpoint.capabilities.max_transfer)
+        self._counters["registrations"] += len(buffer.descriptors)
         return buffer

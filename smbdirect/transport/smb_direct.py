@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from smbdirect.codec import Buffer
 from smbdirect.core import constants
@@ -20,31 +19,24 @@ from smbdirect.core.connection import Connection, Role
 from smbdirect.core.events import Established, MessageReceived, NegotiationFailed
 from smbdirect.core.settings import Settings
 from smbdirect.errors import ConnectionLost, ProtocolError, ProviderError
-from smbdirect.message_transport import InboundMessage, RemoteBuffer
+from smbdirect.life import Life, change
+from smbdirect.message_transport import InboundMessage, Limits, PooledBuffer, Traffic
 from smbdirect.providers.base import (
+    Capabilities,
     CloseCause,
     CloseReason,
     Completion,
     Endpoint,
     Operation,
-    Read,
     Send,
     Status,
-    WorkRequest,
-    Write,
 )
-from smbdirect.transport.buffers import (
-    STRANGER_SIZE,
-    BufferPool,
-    Counters,
-    PoolBuffer,
-    ReceiveBuffer,
-    ReceivePool,
-    RegistrationCache,
-)
-from smbdirect.transport.rdma import OnDone, Rdma, Transfer, check_descriptors, cut
-from smbdirect.transport.work_queue import Sent, WorkQueue
-from smbdirect.unauthenticated import Stranger
+from smbdirect.transport.pool import BufferPool, PoolBuffer
+from smbdirect.transport.rdma import Rdma
+from smbdirect.transport.receives import ReceiveBuffer, ReceivePool
+from smbdirect.transport.registrations import Counters
+from smbdirect.transport.work_queue import Sent
+from smbdirect.unauthenticated import Allowance
 
 _log = logging.getLogger(__name__)
 
@@ -72,6 +64,20 @@ _COUNTERS = (
 )
 
 
+_RETRANSMISSIONS = ("retransmissions",)
+_REGISTRATIONS = ("registrations",)
+_ERRORS = (
+    "errors",
+    "malformed",
+    "naks_sent",
+    "naks_received",
+    "terminates_sent",
+    "terminates_received",
+    "dropped_requests",
+)
+"""Provider counters that end in these words."""
+
+
 class Message:
     """An inbound message; keeps ``message_transport.InboundMessage``."""
 
@@ -81,26 +87,43 @@ class Message:
         self,
         transport: SmbDirectTransport,
         view: memoryview,
-        owner: ReceiveBuffer | PoolBuffer | Any,
+        owner: ReceiveBuffer | PooledBuffer,
         invalidated: int | None,
     ) -> None:
         self._transport = transport
-        self._owner = owner
+        self._owner: ReceiveBuffer | PooledBuffer | None = owner
         self.view = view
         self.invalidated = invalidated
         """Local token the peer invalidated with this message, or None."""
 
     def release(self) -> None:
+        """Give the memory back; a second call does nothing."""
         owner, self._owner = self._owner, None
         if owner is None:
             return
-        owner.release()
-        if type(owner) is ReceiveBuffer:
-            self._transport.receive_released()
+        if isinstance(owner, ReceiveBuffer):
+            self._transport.receive_released(owner)
+        else:
+            owner.release()
 
 
 def _ignore(nothing: object) -> None:
-    """Take what an endpoint tells once it has told its end."""
+    """Take what an endpoint reports after its end."""
+
+
+def _within(settings: Settings, capabilities: Capabilities) -> Settings:
+    """Limit ``settings`` to what the endpoint can do."""
+    return replace(
+        settings,
+        max_send_segments=min(settings.max_send_segments, capabilities.max_send_sge),
+        receive_credit_max=min(settings.receive_credit_max, capabilities.max_receive_queue - constants.EXTRA_RECEIVES),
+    )
+
+
+def _sum_matching(counters: Mapping[str, int], names: Iterable[str]) -> int:
+    return sum(
+        count for key, count in counters.items() if any(key == name or key.endswith("_" + name) for name in names)
+    )
 
 
 class SmbDirectTransport:
@@ -110,69 +133,61 @@ class SmbDirectTransport:
         self, endpoint: Endpoint, role: Role, settings: Settings, pool: BufferPool, loop: asyncio.AbstractEventLoop
     ) -> None:
         """Posts the first receive (3.1.4.1, 3.1.7.2). Raises ``ProviderError``."""
-        capabilities = endpoint.capabilities
         self.endpoint = endpoint
         self.loop = loop
         self.local_address = endpoint.local_address
         self.peer_address = endpoint.peer_address
         self.pool = pool
         self.counters: Counters = dict.fromkeys(_COUNTERS, 0)
-        self.pending_send_bytes = 0
         self.on_established: Callable[[SmbDirectTransport], None] | None = None
         """Called once, when negotiation has succeeded."""
-        settings = replace(
-            settings,
-            max_send_segments=min(settings.max_send_segments, capabilities.max_send_sge),
-            receive_credit_max=min(
-                settings.receive_credit_max, capabilities.max_receive_queue - constants.EXTRA_RECEIVES
-            ),
-        )
-        self.settings = settings
-        self.connection = Connection(role, settings, loop.time(), self._allocate)
-        self._rdma: Rdma | None = None
-        self._cache = RegistrationCache(endpoint, self.counters, pool)
-        if self._cache.needed:
-            pool.caches.add(self._cache)
+        self.settings = _within(settings, endpoint.capabilities)
+        self.connection = Connection(role, self.settings, loop.time(), self._allocate)
+        self.life = Life.OPENING
+        """Open once negotiated. Dead from the moment that nothing more is to be sent, although the endpoint may still
+        take leave of the peer; ended when the endpoint has reported its end."""
+        self._error: BaseException | None = None
+        """What this side ended it for."""
+        self._end: BaseException | None = None
+        """What ``on_closed`` gets."""
+        self._on_message: Callable[[InboundMessage], None] | None = None
+        self._on_closed: Callable[[BaseException | None], None] | None = None
+        # The receive side.
+        self._trusted = role is Role.ACTIVE
+        self._allowance = Allowance(pool.unauthenticated)
+        self._backlog: deque[Message] = deque()
+        """Invariant: while it is not empty, messages are delivered from its front only."""
+        self._paused = False
+        """By ``pause_reading``."""
+        # The send side. Invariant: what _work waits with goes out at the end of the batch (_work.corked), with the
+        # scheduled pump, or when a completion makes room.
+        self.pending_send_bytes = 0
+        self.rdma = Rdma(endpoint, self.connection, pool, self.counters, loop, self._wake)
+        self._work = self.rdma.work
+        self._pump_scheduled = False
+        """Invariant: ``_scheduled_pump`` is among the loop's next calls exactly then."""
+        self._pump_wanted = False
+        """A receive was processed since the last pump: it may have to be posted again, or credits to be granted."""
+        self._timer: asyncio.TimerHandle | None = None
+        """Invariant: fires no later than ``connection.next_deadline()`` while not dead."""
+        self._close_timer: asyncio.TimerHandle | None = None
         self._receives = ReceivePool(
             max(settings.max_receive_size, constants.MIN_FIRST_RECEIVE_SIZE),
-            2 * settings.receive_credit_max + constants.EXTRA_RECEIVES,
-            self._cache,
+            2 * self.settings.receive_credit_max + constants.EXTRA_RECEIVES,
+            self.rdma.cache,
             self.counters,
         )
         if role is Role.PASSIVE:
             self.connection.max_message_size = constants.UNAUTHENTICATED_MESSAGE_SIZE
             self.connection.credits.receive_credit_max = min(
-                settings.receive_credit_max, constants.UNAUTHENTICATED_CREDITS
+                self.settings.receive_credit_max, constants.UNAUTHENTICATED_CREDITS
             )
-        self._on_message: Callable[[InboundMessage], None] | None = None
-        self._on_closed: Callable[[BaseException | None], None] | None = None
-        self._backlog: deque[Message] = deque()
-        self._paused = False
-        self._work = WorkQueue(endpoint, self._report_sent)
-        self._in_batch = False
-        self._changed = False
-        self._flush_scheduled = False
-        self._closing = False
-        self._dead = False
-        self._ended = False
-        self._allowance: Stranger | None = None
-        """What it has of the memory for peers that are not trusted."""
-        self._error: BaseException | None = None
-        self._end: BaseException | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._close_timer: asyncio.TimerHandle | None = None
         endpoint.on_completions = self._completed
         endpoint.on_closed = self._endpoint_closed
         self._post_receives()
         self._arm_timer()
 
     # -- MessageTransport ----------------------------------------------------------------------------------------
-
-    @property
-    def rdma(self) -> Rdma:
-        if self._rdma is None:
-            self._rdma = Rdma(self)
-        return self._rdma
 
     @property
     def max_outbound_message_size(self) -> int:
@@ -184,20 +199,53 @@ class SmbDirectTransport:
 
     @max_message_size.setter
     def max_message_size(self, size: int) -> None:
-        """Raising it beyond ``TRUSTED_MESSAGE_SIZE`` also gives the peer its full number of credits."""
-        connection = self.connection
-        connection.max_message_size = min(size, connection.max_fragmented_receive_size)
-        if size > constants.TRUSTED_MESSAGE_SIZE:
-            connection.credits.receive_credit_max = self.settings.receive_credit_max
-            self._give_back_allowance()
+        self.connection.max_message_size = min(size, self.connection.max_fragmented_receive_size)
+
+    def trust(self, max_message_size: int) -> None:
+        """See ``MessageTransport``. A trusted peer gets its full number of credits."""
+        self.max_message_size = max_message_size
+        self._trusted = True
+        self.connection.credits.receive_credit_max = self.settings.receive_credit_max
+        self._allowance.give_back()
+        self._pump_wanted = True
+        if not self._work.corked:
             self._wake()
+
+    @property
+    def traffic(self) -> Traffic:
+        """See ``MessageTransport``."""
+        counters, provider = self.counters, dict(self.endpoint.counters)
+        implicit = _sum_matching(provider, _REGISTRATIONS) - provider.get("registrations", 0)
+        return Traffic(
+            rdma_read_bytes=counters["bytes_rdma_read"],
+            rdma_write_bytes=counters["bytes_rdma_written"],
+            inline_bytes_received=counters["bytes_received_inline"],
+            inline_bytes_sent=counters["bytes_sent_inline"],
+            send_credits=self.connection.credits.send_credits,
+            receive_credits=self.connection.credits.receive_credits,
+            registrations=counters["registrations"] + implicit,
+            allocations=counters["allocations"] + provider.get("allocations", 0),
+            retransmissions=_sum_matching(provider, _RETRANSMISSIONS),
+            errors=_sum_matching(provider, _ERRORS),
+            provider=provider,
+        )
+
+    @property
+    def limits(self) -> Limits:
+        """See ``MessageTransport``."""
+        return Limits(
+            max_message_received=self.max_message_size,
+            max_fragmented_received=self.connection.max_fragmented_receive_size,
+            max_fragmented_sent=self.connection.max_fragmented_send_size,
+            read_depth=self.endpoint.capabilities.max_outstanding_reads,
+        )
 
     def start(
         self, on_message: Callable[[InboundMessage], None], on_closed: Callable[[BaseException | None], None]
     ) -> None:
         self._on_message = on_message
         self._on_closed = on_closed
-        if self._ended:
+        if self.life is Life.ENDED:
             self.loop.call_soon(self._report_end)
         elif self._backlog:
             self.loop.call_soon(self._deliver_backlog)
@@ -209,43 +257,36 @@ class SmbDirectTransport:
         on_sent: Callable[[], None] | None = None,
     ) -> None:
         """See ``MessageTransport``. Raises ``ValueError`` for a message longer than the peer can reassemble."""
-        if self._dead or self._closing:
+        if self.life >= Life.CLOSING:
             if on_sent is not None:
                 self.loop.call_soon(on_sent)
             return
         if invalidate is not None and not self.endpoint.capabilities.remote_invalidation:
             invalidate = None
-        sent = Sent(0, on_sent)
-        sent.length = self.connection.send_message(segments, invalidate, sent)
-        self.pending_send_bytes += sent.length
+        sent = Sent(self, on_sent)
+        sent.length = length = self.connection.send_message(segments, invalidate, sent)
+        self.pending_send_bytes += length
         self.counters["messages_sent"] += 1
-        self.counters["bytes_sent_inline"] += sent.length
-        if not self._in_batch:
+        self.counters["bytes_sent_inline"] += length
+        if not self._work.corked:
             self._pump()
 
     def is_stalled(self) -> bool:
-        return not self._dead and self.endpoint.is_stalled()
+        return self.life < Life.DEAD and self.endpoint.is_stalled()
 
-    def limit_silence(self, seconds: float | None) -> None:
+    def set_peer_timeout(self, seconds: float | None) -> None:
         """By the keepalives of SMB Direct (MS-SMBD 3.1.6.2)."""
         settings = self.settings
         interval = settings.keepalive_interval
         if seconds is not None:
             interval = min(interval, max(1.0, seconds - settings.keepalive_response_timeout))
         self.connection.set_keepalive_interval(interval, self.loop.time())
-        if not self._dead:
+        if self.life < Life.DEAD:
             self._arm_timer()
 
     def acquire(self, size: int) -> PoolBuffer:
         """See ``MessageTransport``. On a fabric that needs it the buffer is registered."""
-        home = None if self._dead else self._cache.home
-        before = self.pool.allocations
-        buffer = self.pool.acquire(size, home)
-        made = self.pool.allocations - before
-        self.counters["allocations"] += made
-        if home is not None:
-            self.counters["registrations"] += made
-        return buffer
+        return self.rdma.cache.acquire(size)
 
     def pause_reading(self) -> None:
         self._paused = True
@@ -256,171 +297,113 @@ class SmbDirectTransport:
             self.loop.call_soon(self._deliver_backlog)
 
     def close(self, reason: str = "") -> None:
-        if self._closing or self._dead:
+        if self.life >= Life.CLOSING:
             return
         _log.debug("%s: closing: %s", self.peer_address, reason)
-        self._closing = True
+        self.life = change(self.life, Life.CLOSING)
+        self._work.stop("the connection ended")
         self._close_timer = self.loop.call_later(CLOSE_TIMEOUT, self._close_expired)
-        if not self._in_batch:
+        if not self._work.corked:
             self._pump()
 
     def abort(self, reason: str = "") -> None:
-        if not self._dead:
+        if self.life < Life.DEAD:
             _log.debug("%s: aborting: %s", self.peer_address, reason)
             self._terminate(None)
-
-    # -- RDMA ----------------------------------------------------------------------------------------------------
-
-    def post_rdma(
-        self, operation: Operation, remote: Sequence[RemoteBuffer], local: Sequence[Any], on_done: OnDone
-    ) -> None:
-        """Queue the work requests of one transfer; they go out with the next send, or at the end of this turn."""
-        total = sum(map(len, local))
-        check_descriptors(remote, total)
-        transfer = Transfer(on_done)
-        if self._dead or self._closing or total == 0:
-            error = None if total == 0 and not self._dead else self._lost()
-            self.loop.call_soon(transfer.finish, error)
-            return
-        capabilities = self.endpoint.capabilities
-        requests: list[WorkRequest]
-        try:
-            local = self._registered(operation, local, transfer)
-        except ProviderError as error:
-            self.loop.call_soon(transfer.finish, error)
-            return
-        if operation is Operation.WRITE:
-            pieces = cut(remote, local, capabilities.max_transfer, capabilities.max_send_sge)
-            requests = [Write(segments, segment) for segment, segments in pieces]
-            self.counters["bytes_rdma_written"] += total
-            self.counters["rdma_writes"] += len(requests)
-        else:
-            pieces = cut(remote, local, capabilities.max_transfer, capabilities.max_read_sge)
-            requests = [Read(segments, segment) for segment, segments in pieces]
-            self.counters["bytes_rdma_read"] += total
-            self.counters["rdma_reads"] += len(requests)
-        last = requests.pop()
-        for request in requests:
-            self._work.add(request, None)
-        self._work.add(last, transfer)
-        self._wake()
-
-    def _registered(self, operation: Operation, local: Sequence[Any], transfer: Transfer) -> Sequence[Any]:
-        """``local`` as the fabric can post it: targets of Reads registered, sources of Writes copied to registered
-        memory where they are not in it. Raises ``ProviderError``."""
-        if not self._cache.needed:
-            return local
-        if operation is Operation.READ:
-            for view in local:
-                self._cache.add(view)
-            return local
-        copies: list[Buffer] = []
-        for segment in local:
-            if self._cache.covers(segment):
-                copies.append(segment)
-                continue
-            buffer = self.acquire(len(segment))
-            buffer.view[:] = segment
-            self.counters["bounced_bytes"] += len(segment)
-            copies.append(buffer.view)
-            transfer.keep(buffer)
-        return copies
 
     # -- pumping -------------------------------------------------------------------------------------------------
 
     def _allocate(self, size: int) -> PoolBuffer:
-        """A reassembly buffer. Raises ``ProtocolError`` where peers that are not trusted hold too much already."""
-        if size > STRANGER_SIZE and self.connection.max_message_size <= constants.TRUSTED_MESSAGE_SIZE:
-            self._give_back_allowance()
-            self._allowance = self.pool.strangers.enter(self.peer_address[0], self._evicted, size)
-            if self._allowance is None:
-                raise ProtocolError(f"no memory for a message of {size} bytes from a peer that is not trusted")
+        """Lend a reassembly buffer. Raises ``ProtocolError`` where unauthenticated peers hold too much already."""
+        if not self._trusted and not self._allowance.take(self.peer_address[0], size, self._evicted):
+            raise ProtocolError(f"no memory for a message of {size} bytes from an unauthenticated peer")
         before = self.pool.allocations
         buffer = self.pool.acquire(size)
         self.counters["allocations"] += self.pool.allocations - before
         return buffer
 
-    def _give_back_allowance(self) -> None:
-        if self._allowance is not None:
-            self._allowance.leave()
-            self._allowance = None
-
     def _evicted(self) -> None:
         """Others need the memory more than the unfinished message of this peer, who has most of it."""
-        self.abort("unfinished message of a peer that is not trusted")
+        self.abort("unfinished message of an unauthenticated peer")
 
-    def receive_released(self) -> None:
-        """A receive buffer came back: post it and, if the peer needs it, grant it."""
-        if self.connection.receives_wanted:
+    def receive_released(self, buffer: ReceiveBuffer) -> None:
+        """Take a receive buffer back: post it again and, if the peer needs it, grant it."""
+        self._receives.free.append(buffer)
+        # In a batch the pump at its end looks what is wanted.
+        if not self._work.corked and self.connection.receives_wanted:
             self._wake()
 
     def _wake(self) -> None:
-        self._changed = True
-        if not self._in_batch and not self._flush_scheduled and not self._dead:
-            self._flush_scheduled = True
+        """Have ``_pump`` run soon; for what happens outside a batch."""
+        if not self._pump_scheduled and self.life < Life.DEAD:
+            self._pump_scheduled = True
             self.loop.call_soon(self._scheduled_pump)
 
     def _scheduled_pump(self) -> None:
-        self._flush_scheduled = False
+        self._pump_scheduled = False
         self._pump()
 
     def _completed(self, completions: Sequence[Completion]) -> None:
-        self._in_batch = True
-        now = self.loop.time()
+        """Process a batch, and send what it caused at its end."""
+        work = self._work
+        work.corked = True
         try:
             for completion in completions:
                 if completion.operation is Operation.RECEIVE:
-                    self._received(completion, now)
+                    self._received(completion)
                 else:
-                    self._work.completed(completion, self._lost)
+                    work.completed(completion)
         finally:
-            self._in_batch = False
+            work.corked = False
         # A batch of nothing but finished Sends leaves nothing to do.
-        if self._changed or self._work.waiting or self.connection.send_queue or self._closing:
+        if self._pump_wanted or work.waiting or self.connection.send_queue or self.life is Life.CLOSING:
             self._pump()
 
-    def _received(self, completion: Completion, now: float) -> None:
-        buffer: Any = completion.context
-        if completion.status is not Status.OK or self._dead:
-            buffer.release()
+    def _received(self, completion: Completion) -> None:
+        buffer = completion.context
+        assert isinstance(buffer, ReceiveBuffer)
+        if completion.status is not Status.OK or self.life >= Life.DEAD:
+            self._receives.free.append(buffer)
             return
-        self._changed = True
-        self.counters["receives"] += 1
-        view = buffer.view[: completion.length]
+        self._pump_wanted = True
+        counters = self.counters
+        counters["receives"] += 1
         credits = self.connection.credits
         before = credits.send_credits
         if completion.invalidated is not None:
-            self.counters["remote_invalidations_received"] += 1
+            counters["remote_invalidations_received"] += 1
         try:
-            event = self.connection.receive_message(view, now, completion.invalidated)
+            event = self.connection.receive_message(
+                buffer.view[: completion.length], self.loop.time(), completion.invalidated
+            )
         except ProtocolError as error:
-            buffer.release()
+            self._receives.free.append(buffer)
             self._terminate(error)
             return
-        self.counters["credits_received"] += credits.send_credits - before
+        counters["credits_received"] += credits.send_credits - before
         if type(event) is MessageReceived:
-            self.counters["messages_received"] += 1
-            self.counters["bytes_received_inline"] += len(event.view)
-            if event.buffer is None:
-                self._deliver(Message(self, event.view, buffer, event.invalidated))
-                return
-            buffer.release()
-            self._deliver(Message(self, event.view, event.buffer, event.invalidated))
+            counters["messages_received"] += 1
+            counters["bytes_received_inline"] += len(event.view)
+            owner: ReceiveBuffer | PooledBuffer = buffer
+            if event.buffer is not None:
+                self._receives.free.append(buffer)
+                owner = event.buffer
+            message = Message(self, event.view, owner, event.invalidated)
+            if self._on_message is None or self._paused or self._backlog:
+                self._backlog.append(message)
+            elif self.life is Life.CLOSING:
+                message.release()
+            else:
+                self._hand_up(message)
             return
-        buffer.release()
+        self._receives.free.append(buffer)
         if type(event) is Established:
+            if self.life is Life.OPENING:
+                self.life = change(self.life, Life.OPEN)
             if self.on_established is not None:
                 self.on_established(self)
         elif type(event) is NegotiationFailed:
             self._error = ProtocolError(event.detail, "MS-SMBD 3.1.5.6")
-
-    def _deliver(self, message: Message) -> None:
-        if self._on_message is None or self._paused or self._backlog:
-            self._backlog.append(message)
-        elif self._closing:
-            message.release()
-        else:
-            self._hand_up(message)
 
     def _hand_up(self, message: Message) -> None:
         """An upper layer that fails to handle a message loses this connection, and no other."""
@@ -433,61 +416,52 @@ class SmbDirectTransport:
             self._terminate(error)
 
     def _deliver_backlog(self) -> None:
-        self._in_batch = True
+        self._work.corked = True
         try:
-            while self._backlog and not self._paused and not self._ended and self._on_message is not None:
+            while self._backlog and not self._paused and self.life < Life.ENDED and self._on_message is not None:
                 message = self._backlog.popleft()
-                if self._closing or self._dead:
+                if self.life >= Life.CLOSING:
                     message.release()
                 else:
                     self._hand_up(message)
         finally:
-            self._in_batch = False
+            self._work.corked = False
         self._pump()
-
-    def _report_sent(self, sent: Sent) -> None:
-        self.pending_send_bytes -= sent.length
-        if sent.bounce is not None:
-            sent.bounce.release()
-        if sent.on_sent is not None:
-            sent.on_sent()
 
     def _pump(self) -> None:
         """Post receives, then everything that may go out."""
-        if self._dead:
+        if self.life >= Life.DEAD:
             return
-        self._changed = False
-        connection = self.connection
+        self._pump_wanted = False
+        connection, credits = self.connection, self.connection.credits
         now = self.loop.time()
         try:
-            before = connection.credits.receive_credits
-            more = True
-            while more:
+            before = credits.receive_credits
+            while True:
                 posted = self._post_receives()
                 sends = connection.pending_sends(now)
-                for item in sends:
-                    self._queue_send(item.segments, item.invalidate, item.context)
-                more = bool(posted or sends) and connection.receives_wanted > 0
-            self.counters["credits_granted"] += connection.credits.receive_credits - before
+                for segments, invalidate, context in sends:
+                    self._queue_send(segments, invalidate, context)
+                if not (connection.asks_again and (posted or sends) and connection.receives_wanted):
+                    break
+            self.counters["credits_granted"] += credits.receive_credits - before
+            self._arm_timer()
             if self._work.waiting:
                 self._work.post()
         except ProviderError as error:
             self._terminate(error)
             return
         if connection.role is Role.CLOSED:
-            # A refused negotiation: the response is on its way, the rest is up to the peer's patience.
+            # A refused negotiation: the response is on its way, and the peer has until the close timer to take it.
             self._finish_close()
-        elif self._closing and not connection.send_queue and not self._work.waiting:
+        elif self.life is Life.CLOSING and not connection.send_queue and not self._work.waiting:
             self._finish_close()
-        else:
-            self._arm_timer()
 
     def _finish_close(self) -> None:
-        self._dead = True
+        """Everything was posted: let the endpoint end gracefully."""
+        self._die()
         if self._close_timer is None:
             self._close_timer = self.loop.call_later(CLOSE_TIMEOUT, self._close_expired)
-        self.connection.close()
-        self._cancel_timer()
         self.endpoint.disconnect()
 
     def _post_receives(self) -> int:
@@ -502,29 +476,20 @@ class SmbDirectTransport:
         return len(buffers)
 
     def _queue_send(self, segments: Sequence[Buffer], invalidate: int | None, context: object) -> None:
+        """Queue one Send of the core; ``context`` is the ``Sent`` of the message that it ends, or None. Raises
+        ``ProviderError``."""
         self.counters["sends"] += 1
         if invalidate is not None:
             self.counters["remote_invalidations_sent"] += 1
-        sent = context if type(context) is Sent else None
-        if self._cache.needed:
-            segments, sent = self._bounce(segments, sent)
-        self._work.add(Send(segments, None, invalidate), sent)
-
-    def _bounce(self, segments: Sequence[Buffer], sent: Sent | None) -> tuple[Sequence[Buffer], Sent | None]:
-        """Gather a Send that holds unregistered memory in one registered buffer (headers always are)."""
-        length = sum(map(len, segments))
-        if length <= self.endpoint.capabilities.max_inline:
-            return segments, sent
-        buffer = self.acquire(length)
-        position = 0
-        for segment in segments:
-            buffer.view[position : position + len(segment)] = segment
-            position += len(segment)
-        self.counters["bounced_bytes"] += length
-        if sent is None:
-            sent = Sent(0, None)
-        sent.bounce = buffer
-        return [buffer.view], sent
+        sent = context if isinstance(context, Sent) else None
+        if self.rdma.cache.needed:
+            # Gather what holds unregistered memory (headers always do) in one registered buffer.
+            length = sum(map(len, segments))
+            if length > self.endpoint.capabilities.max_inline:
+                sent = sent or Sent(self, None)
+                sent.bounce = self.rdma.cache.gathered(segments, length)
+                segments = [sent.bounce.view]
+        self._work.waiting.append((Send(segments, None, invalidate, False), sent))
 
     # -- timers --------------------------------------------------------------------------------------------------
 
@@ -562,9 +527,7 @@ class SmbDirectTransport:
     def _close_expired(self) -> None:
         """The peer did not let us end gracefully."""
         self._close_timer = None
-        self._dead = True
-        self.connection.close()
-        self._cancel_timer()
+        self._die()
         self.endpoint.abort()
 
     def begin(self) -> None:
@@ -572,21 +535,25 @@ class SmbDirectTransport:
         self.connection.start()
         self._pump()
 
-    def _lost(self) -> ConnectionLost:
-        return ConnectionLost(self._error or self._end or "the connection ended")
+    def _die(self) -> None:
+        """Send and take nothing more. Idempotent."""
+        if self.life < Life.DEAD:
+            self.life = change(self.life, Life.DEAD)
+        self._work.stop(self._error or self._end or "the connection ended")
+        self.rdma.cache.leave_domain()
+        self.connection.close()
+        self._cancel_timer()
 
     def _terminate(self, error: BaseException | None) -> None:
-        """Abortive end (3.1.5: terminate the connection)."""
-        if self._dead:
+        """End abortively (3.1.5: terminate the connection)."""
+        if self.life >= Life.DEAD:
             return
-        self._dead = True
         self._error = self._error or error
         if error is not None:
             # Its frames refer to this object: memory comes back without the garbage collector.
             error.with_traceback(None)
             _log.info("%s: terminating: %s", self.peer_address, error)
-        self.connection.close()
-        self._cancel_timer()
+        self._die()
         detail = str(error) if error is not None else ""
         cause = CloseCause.PROTOCOL if isinstance(error, ProtocolError) else CloseCause.LOCAL
         self.endpoint.abort(CloseReason(cause, detail))
@@ -594,10 +561,8 @@ class SmbDirectTransport:
     def _endpoint_closed(self, reason: CloseReason) -> None:
         """3.1.7.1: connection loss, the last thing an endpoint reports."""
         _log.debug("%s: connection ended: %s %s", self.peer_address, reason.cause.value, reason.detail)
-        self._dead = True
-        self._ended = True
-        self.connection.close()
-        self._cancel_timer()
+        self._die()
+        self.life = change(self.life, Life.ENDED)
         if self._close_timer is not None:
             self._close_timer.cancel()
             self._close_timer = None
@@ -605,14 +570,15 @@ class SmbDirectTransport:
             self._end = self._error
         elif reason.cause not in (CloseCause.PEER, CloseCause.LOCAL):
             self._end = ConnectionLost(reason)
+        self._work.stop(self._error or self._end or "the connection ended")
         for sent in self.connection.unsent():
-            if type(sent) is Sent:
-                self._report_sent(sent)
+            if isinstance(sent, Sent):
+                sent.finish(None)
         self._work.fail(ConnectionLost(reason))
         while self._backlog:
             self._backlog.popleft().release()
-        self._cache.clear()
-        self._give_back_allowance()
+        self.rdma.cache.clear()
+        self._allowance.give_back()
         # Nothing more comes. Memory comes back without the garbage collector.
         self._receives.close()
         self.endpoint.on_completions = _ignore

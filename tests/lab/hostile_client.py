@@ -91,12 +91,12 @@ async def transfer(kind: str, host: str, port: int, mebibytes: int) -> None:
 async def _over_smb_direct(kind: str, host: str, port: int) -> object:
     transport = await connect(IwarpProvider(), host, port, timeout=30)
     if kind == "SMB Direct and NEGOTIATE":
-        transport.max_message_size = 1 << 20
+        transport.trust(1 << 20)
         return await Client.connect(transport)
     if kind == "SMB Direct and half a message":
         half = DataTransferPadded(255, 200, 0, 0, 60000 - 1000, 24, 1000, 0)
         transport._queue_send([DATA_TRANSFER_PADDED.pack(half), bytes(1000)], None, None)
-        transport._work.post()
+        transport.rdma.work.post()
     return transport
 
 

@@ -17,7 +17,7 @@ from smbdirect.core.events import Established, MessageReceived, OutgoingSend
 from smbdirect.core.messages import DATA_TRANSFER, NEGOTIATE_RESPONSE
 from smbdirect.core.settings import Settings
 from smbdirect.errors import ProtocolError
-from smbdirect.transport.buffers import BufferPool
+from smbdirect.transport.pool import BufferPool
 
 
 class Peer:

@@ -1,22 +1,37 @@
-"""What documents refer to exists."""
+"""What documents refer to exists: tests, lab cases, pages, headings, files and functions."""
 
 from __future__ import annotations
 
+import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from smb3server.cli.main import _COMMANDS
 from tools.kernel_lab.cases import CASES
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = next(folder for folder in Path(__file__).parents if (folder / "pyproject.toml").exists())
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 CLIENTS = (ROOT / "docs" / "clients.md").read_text()
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
+PACKAGES = ("smb3server", "smbdirect", "witness", "tools", "tests", "docs", "dist", ".ci")
 
 
 @pytest.mark.parametrize("reference", sorted(set(re.findall(r"`(tests/[^`]*)`", CLIENTS))))
 def test_tests_named_by_the_table_of_clients(reference: str) -> None:
     file, _, name = reference.partition("::")
     assert re.search(rf"^def {name}\(", (ROOT / file).read_text(), re.MULTILINE)
+
+
+def test_tests_named_by_the_table_of_faults() -> None:
+    page = (ROOT / "docs" / "high-availability.md").read_text()
+    named = re.findall(r"`(test_\w+\.py)(?:::(\w+))?`", page)
+    assert len(named) == 5
+    for file, name in named:
+        text = (ROOT / "tests" / "system" / "ha" / file).read_text()
+        assert re.search(rf"^def {name or 'test_'}", text, re.MULTILINE), file
 
 
 def test_kernel_lab_cases_named_by_the_table_of_clients() -> None:
@@ -26,3 +41,115 @@ def test_kernel_lab_cases_named_by_the_table_of_clients() -> None:
         for name in re.findall(r"`(.+?)`", row)
     }
     assert named and named <= {case.name for case in CASES}
+
+
+def _without_code_blocks(text: str) -> str:
+    return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+@cache
+def _anchors(page: Path) -> frozenset[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    found: dict[str, int] = {}
+    anchors = set()
+    for heading in re.findall(r"^#+ +(.*)$", _without_code_blocks(page.read_text()), re.MULTILINE):
+        anchor = re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+        number = found.get(anchor, 0)
+        found[anchor] = number + 1
+        anchors.add(f"{anchor}-{number}" if number else anchor)
+    return frozenset(anchors)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if target.startswith(("http://", "https://")):
+            continue
+        file, _, anchor = target.partition("#")
+        path = page.parent / file if file else page
+        assert path.exists(), target
+        assert not anchor or anchor in _anchors(path.resolve()), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    for named in re.findall(rf"`((?:{'|'.join(map(re.escape, PACKAGES))})/[^`\s]*)`", page.read_text()):
+        path = named.partition("::")[0].rstrip("/")
+        assert next(ROOT.glob(path), None), named
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_programs_that_a_page_runs_exist(page: Path) -> None:
+    text = page.read_text()
+    for module in re.findall(r"(?:python3?|/python) -m ([\w.]+)", text):
+        path = ROOT / module.replace(".", "/")
+        assert path.with_suffix(".py").exists() or (path / "__main__.py").exists() or module == "pytest", module
+    for command in re.findall(r"`smb3server ([a-z][a-z-]*)[ `]", text):
+        assert command in _COMMANDS, command
+
+
+@cache
+def _names(path: Path) -> frozenset[str]:
+    """Return the functions, classes, methods and constants of a module, dotted."""
+
+    def of(body: list[ast.stmt], prefix: str) -> set[str]:
+        found = set()
+        for node in body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                found.add(prefix + node.name)
+                if isinstance(node, ast.ClassDef):
+                    found |= of(node.body, f"{prefix}{node.name}.")
+            elif isinstance(node, ast.Assign):
+                found |= {prefix + target.id for target in node.targets if isinstance(target, ast.Name)}
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                found.add(prefix + node.target.id)
+        return found
+
+    return frozenset(of(ast.parse(path.read_text()).body, ""))
+
+
+@pytest.mark.parametrize("reference", sorted(set(re.findall(r"`([\w./]+\.py::[\w.]+)`", ARCHITECTURE))))
+def test_functions_named_by_the_architecture(reference: str) -> None:
+    file, _, name = reference.partition("::")
+    assert name in _names(ROOT / file)
+
+
+def _room(module: str) -> str:
+    """Return the room of a module: its folder in ``smb3server``, else its package. Empty for anything else."""
+    package, _, rest = module.partition(".")
+    if package in ("smbdirect", "witness"):
+        return package
+    return rest.partition(".")[0] if package == "smb3server" else ""
+
+
+def _imports() -> set[tuple[str, str]]:
+    """Return which room imports which: under TYPE_CHECKING and inside functions as well."""
+    found = set()
+    for package in ("smb3server", "witness", "smbdirect"):
+        for path in (ROOT / package).rglob("*.py"):
+            own = _room(".".join(path.relative_to(ROOT).with_suffix("").parts))
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ImportFrom) and node.module:
+                    found.add((own, _room(node.module)))
+    return {(own, other) for own, other in found if other and own not in (other, "__main__")}
+
+
+def test_the_architecture_shows_every_room() -> None:
+    section = ARCHITECTURE.split("\n## The rooms\n")[1].split("\n## ")[0]
+    described = set(re.findall(r"^\| `(?:smb3server/)?(\w+)/`", section, re.MULTILINE))
+    folders = {path.parent.name for path in (ROOT / "smb3server").glob("*/__init__.py")}
+    assert described == folders | {"witness"}
+
+
+def test_arrows_between_rooms_are_imports() -> None:
+    section = ARCHITECTURE.split("\n## The rooms\n")[1].split("\n## ")[0]
+    arrows = set(re.findall(r"^    (\w+) --> (\w+)$", section, re.MULTILINE))
+    assert len(arrows) > 20
+    assert arrows <= _imports()
+
+
+def test_the_architecture_has_walks_and_places() -> None:
+    """The pattern above finds something: the page names functions in its walks and files in its table of places."""
+    assert len(re.findall(r"`[\w./]+\.py::[\w.]+`", ARCHITECTURE)) > 60
+    places = ARCHITECTURE.split("\n## Where do I put ...?\n")[1].split("\n## ")[0]
+    assert len(re.findall(r"^\| ", places, re.MULTILINE)) >= 22

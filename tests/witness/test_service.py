@@ -30,7 +30,7 @@ from smb3server.rpc import tcp
 from smb3server.service.service import Service
 from smb3server.settings.witness import WitnessConfig
 from smb3server.state.share import ShareCapabilities
-from tests.witness.conftest import ADDRESS_A, ADDRESS_B, NET_NAME, PASSWORD, USER, Running, settings
+from tests.lab.witness import ADDRESS_A, ADDRESS_B, NET_NAME, PASSWORD, USER, Running, settings
 from witness import ndr
 from witness.client import WitnessClient, WitnessClientError
 from witness.registrations import Limits
@@ -145,14 +145,14 @@ def test_strangers_are_dropped_in_time(monkeypatch: pytest.MonkeyPatch, running:
 
 
 def test_strangers_are_bounded_by_address(running: Running) -> None:
-    running.service._listener.strangers.per_source = 2
+    running.service._listener.unauthenticated.per_source = 2
     with running.client(), running.client():
         strangers = [socket.create_connection(("127.0.0.1", running.service.port)) for _ in range(2)]
         with pytest.raises(WitnessClientError):
             running.client()
         for sock in strangers:
             sock.close()
-        running.wait_for(lambda: not running.service._listener.strangers)
+        running.wait_for(lambda: not running.service._listener.unauthenticated)
         running.client().close()
 
 
@@ -313,7 +313,7 @@ def test_privacy_can_be_required() -> None:
 
 STANDARD_PORT = """
 import sys
-from tests.witness.conftest import Running, PASSWORD
+from tests.lab.witness import Running, PASSWORD
 from witness.client import WitnessClient
 from witness.service import WitnessSettings
 import subprocess

@@ -14,13 +14,14 @@ import os
 import struct
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import NamedTuple
 
 from smb3server.auth.acceptor import Acceptor
 from smb3server.auth.principals import Principals
 from smb3server.auth.users import Account, UserDatabase, nt_hash
+from smb3server.commands import load
 from smb3server.process import output
 from smb3server.rpc import endpoint_mapper
 from smb3server.rpc.association import Association, AssociationGroups
@@ -32,11 +33,11 @@ from smbdirect.codec import Buffer
 from smbdirect.core.connection import Connection, Role
 from smbdirect.core.settings import Settings
 from smbdirect.errors import DecodeError, ProtocolError
-from smbdirect.message_transport import InboundMessage, RdmaOperations
+from smbdirect.message_transport import InboundMessage, Limits, RdmaOperations, Traffic
 from smbdirect.providers.iwarp import mpa
 from smbdirect.providers.roce.cm import SERVICE_PREFIX, ConnectionManager
 from smbdirect.providers.roce.cm_messages import CMA, REQ, Attribute, CmaHeader, Req, mad_bytes
-from smbdirect.transport.buffers import BufferPool
+from smbdirect.transport.pool import BufferPool
 from tools.failover import logon
 
 Work = Callable[[], object]
@@ -64,6 +65,8 @@ class Measured(NamedTuple):
 
 
 class _Message:
+    on_release: Callable[[int], None] | None = None
+
     def __init__(self, data: bytes) -> None:
         self.view = memoryview(bytearray(data))
 
@@ -78,6 +81,9 @@ class _Transport:
     max_outbound_message_size = 0xFFFFFF
     max_message_size = 0
     pending_send_bytes = 0
+    counters: Mapping[str, int] = {}
+    traffic = Traffic()
+    limits = Limits(max_message_received=0)
     peer_address = local_address = ("192.0.2.1", 445)
 
     def __init__(self) -> None:
@@ -102,7 +108,9 @@ class _Transport:
     def is_stalled(self) -> bool:
         return False
 
-    def limit_silence(self, seconds: float | None) -> None: ...
+    def trust(self, max_message_size: int) -> None: ...
+
+    def set_peer_timeout(self, seconds: float | None) -> None: ...
 
     def pause_reading(self) -> None: ...
 
@@ -418,6 +426,7 @@ async def _table() -> None:
 def main() -> int:
     """Print the table."""
     logging.disable(logging.CRITICAL)
+    load()
     asyncio.run(_table())
     return 0
 

@@ -343,21 +343,38 @@ class LocalBackend(Backend):
         with ActAs(request.user):
             parent, name = self.resolver.open_parent(request.path)
             try:
-                if names.is_private(name):
-                    raise PermissionError(errno.EACCES, "reserved name", name)
-                name = self.resolver.cache.tunnelled(parent, name)
-                before = self.resolver.cache.before(parent)
-                self.own.expect(parent, name, CREATE)
-                try:
-                    descriptor = self._make(request, parent, name)
-                except FileExistsError:
-                    return None
-                self.resolver.cache.after(before, parent, added=name)
+                descriptor = self._add(request, parent, name)
+            except FileExistsError:
+                return None
             finally:
                 os.close(parent)
         return self._finish_creation(request, descriptor)
 
-    def _finish_creation(self, request: OpenRequest, descriptor: int) -> Handle:
+    def create_in(self, folder: Handle, request: OpenRequest) -> Handle:
+        if not isinstance(folder, LocalHandle) or request.stream or not request.path:
+            return super().create_in(folder, request)
+        self.opens += 1
+        self.check_writable()
+        with ActAs(request.user):
+            descriptor = self._add(request, folder.place(), names.to_disk(request.path[-1]))
+        return self._finish_creation(request, descriptor)
+
+    def _add(self, request: OpenRequest, parent: int, name: str) -> int:
+        """Make a new file or directory in the directory ``parent``. FileExistsError: something has the name, in any
+        case."""
+        if names.is_private(name):
+            raise PermissionError(errno.EACCES, "reserved name", name)
+        cache = self.resolver.cache
+        name = cache.tunnelled(parent, name)
+        before, present = cache.before_adding(parent, name)
+        if present is not None and not names.is_private(present):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), present)
+        self.own.expect(parent, name, CREATE)
+        descriptor = self._make(request, parent, name)
+        cache.after(before, parent, added=name)
+        return descriptor
+
+    def _finish_creation(self, request: OpenRequest, descriptor: int) -> LocalHandle:
         try:
             stat = syscalls.statx(descriptor)
             kind = kind_of(stat.mode)
@@ -377,10 +394,7 @@ class LocalBackend(Backend):
             user=request.user,
         )
         try:
-            if request.security_descriptor is not None:
-                handle.set_security_descriptor(request.security_descriptor, request.attributes)
-            elif request.attributes:
-                handle.set_attributes(request.attributes)
+            handle.begin(stat, request.attributes, request.security_descriptor)
             if request.ea:
                 handle.set_eas(request.ea)
             if not request.stream:

@@ -94,14 +94,16 @@ class CaseCache:
         self.defer = False
         """While set, ``find`` raises ``FolderNotRead`` rather than read a large directory."""
 
-    def find(self, directory: int, disk_name: str) -> str | None:
+    def find(self, directory: int, disk_name: str, stat: syscalls.Statx | None = None) -> str | None:
         """On-disk name of the entry equal to ``disk_name`` but for case (or for the mapping of characters), or of the
         one that has it as its 8.3 name.
 
-        Directories one may not read, and ones that vanish meanwhile, match nothing. Raises ``FolderNotRead``.
+        Directories one may not read, and ones that vanish meanwhile, match nothing. Raises ``FolderNotRead``. ``stat``
+        is the directory's, taken before the name was looked up as it is; None: it is asked for.
         """
         folded = names.upcase(names.to_wire(disk_name))
-        stat = syscalls.statx(directory)
+        if stat is None:
+            stat = syscalls.statx(directory)
         key, stamp = (stat.dev, stat.ino), (stat.mtime, stat.ctime)
         with self._lock:
             entry = self._valid(key, stamp)
@@ -257,6 +259,19 @@ class CaseCache:
         with self._lock:
             entry = self._valid(key, stamp)
             return Before(key, entry, entry is not None and entry.stamp == stamp)
+
+    def before_adding(self, directory: int, disk_name: str) -> tuple[Before, str | None]:
+        """Return what ``before`` and ``find`` do, for a name that is about to be added."""
+        before = self.before(directory)
+        entry = before.entry
+        if entry is None or not entry.complete:
+            found = self.find(directory, disk_name)
+            return self.before(directory), found
+        if entry.names is None:
+            return before, None
+        folded = names.upcase(names.to_wire(disk_name))
+        with self._lock:
+            return before, entry.names.find(folded)
 
     def after(self, before: Before, directory: int, added: str | None = None, removed: Sequence[str] = ()) -> None:
         for name in removed:

@@ -14,6 +14,7 @@ from typing import Protocol
 from smb3server.backends import names
 from smb3server.backends.base import (
     MAX_DESCRIPTOR_BYTES,
+    Described,
     DirectoryEntry,
     FileInfo,
     FileKey,
@@ -132,6 +133,12 @@ class LocalHandle(Handle):
 
     def fileno(self) -> int | None:
         return self._data
+
+    def place(self) -> int:
+        """Return the descriptor of the directory, for calls that take one (openat(2)). It stays this handle's."""
+        if self.kind != Kind.DIRECTORY or self.stream:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        return self._descriptor()
 
     def _descriptor(self) -> int:
         if self._fd < 0:
@@ -281,6 +288,24 @@ class LocalHandle(Handle):
         metadata = self._backend.store.load(self._ref, stat)
         return file_info(stat, metadata, syscalls.statx(self._data_descriptor()) if self.stream else None)
 
+    def describe(self) -> Described:
+        stat = syscalls.statx(self._descriptor())
+        store, reference = self._backend.store, self._ref
+        metadata = store.load(reference, stat)
+        info = file_info(stat, metadata, syscalls.statx(self._data_descriptor()) if self.stream else None)
+        return Described(info, store.blob_of(reference, stat, metadata, Blob.DESCRIPTOR))
+
+    def begin(self, stat: Statx, attributes: int, descriptor: bytes | None) -> None:
+        """Store what a file begins with that this handle has just made: ``stat`` is its own, and nothing is stored yet.
+        ``attributes`` 0: the default."""
+        change = self._attributes(attributes) if attributes else None
+        store, reference = self._backend.store, self._ref
+        if descriptor is not None:
+            _check_descriptor(descriptor)
+            store.set_blob(reference, stat, Blob.DESCRIPTOR, descriptor, change, Metadata())
+        elif change is not None:
+            store.change(reference, stat, change, Metadata())
+
     def set_times(
         self,
         creation: int | None = None,
@@ -335,12 +360,9 @@ class LocalHandle(Handle):
     def security_descriptor(self) -> bytes | None:
         return self._blob(Blob.DESCRIPTOR)
 
-    def set_security_descriptor(self, descriptor: bytes, attributes: int = 0) -> None:
-        """``attributes``, unless 0, are set with it: one write less for a new file."""
-        if len(descriptor) > MAX_DESCRIPTOR_BYTES:
-            raise OSError(errno.E2BIG, "security descriptor larger than 64 KiB")
-        change = self._attributes(attributes) if attributes else None
-        self._set_blob(Blob.DESCRIPTOR, bytes(descriptor), change)
+    def set_security_descriptor(self, descriptor: bytes) -> None:
+        _check_descriptor(descriptor)
+        self._set_blob(Blob.DESCRIPTOR, bytes(descriptor))
 
     def set_permissions(
         self, uid: int | None, gid: int | None, mode: int | None = None, acl: bytes | None = None
@@ -481,6 +503,11 @@ class LocalHandle(Handle):
             release.close(descriptor)
         if data is not None and data != descriptor:
             release.close(data)
+
+
+def _check_descriptor(descriptor: bytes) -> None:
+    if len(descriptor) > MAX_DESCRIPTOR_BYTES:
+        raise OSError(errno.E2BIG, "security descriptor larger than 64 KiB")
 
 
 def _clear_streams(metadata: Metadata) -> None:

@@ -190,8 +190,16 @@ class MetadataStore:
         if not self._set(reference, "meta", packed):
             self._sidecar.write(inode_key(stat), "meta", packed)
 
-    def change(self, reference: Reference, stat: Statx, change: Callable[[Metadata], None]) -> None:
-        metadata = self.load(reference, stat)
+    def change(
+        self,
+        reference: Reference,
+        stat: Statx,
+        change: Callable[[Metadata], None],
+        metadata: Metadata | None = None,
+    ) -> None:
+        """Apply ``change`` to the small attribute. ``metadata``: what it holds now; None: that is read."""
+        if metadata is None:
+            metadata = self.load(reference, stat)
         change(metadata)
         self.save(reference, stat, metadata)
 
@@ -236,7 +244,10 @@ class MetadataStore:
     # -- the larger ones
 
     def blob(self, reference: Reference, stat: Statx, kind: Blob) -> bytes | None:
-        metadata = self.load(reference, stat)
+        return self.blob_of(reference, stat, self.load(reference, stat), kind)
+
+    def blob_of(self, reference: Reference, stat: Statx, metadata: Metadata, kind: Blob) -> bytes | None:
+        """``blob``, where the small attribute is known to hold ``metadata``."""
         if not metadata.present & kind:
             return None
         if metadata.beside & kind:
@@ -253,9 +264,12 @@ class MetadataStore:
         kind: Blob,
         value: bytes | None,
         change: Callable[[Metadata], None] | None = None,
+        metadata: Metadata | None = None,
     ) -> None:
-        """Store (None: remove) and apply ``change`` to the small attribute with it."""
-        metadata = self.load(reference, stat)
+        """Store (None: remove) and apply ``change`` to the small attribute with it. ``metadata``: what that holds now;
+        None: that is read."""
+        if metadata is None:
+            metadata = self.load(reference, stat)
         was_beside = metadata.beside & kind
         if value is not None:
             try:

@@ -184,7 +184,7 @@ class Resolver:
         if not stat_module.S_ISDIR(stat.mode):
             raise _missing(disk, False)
         try:
-            child, name = self._step_any_case(directory, disk[index])
+            child, name = self._step_any_case(directory, stat, disk[index])
         except FileNotFoundError:
             raise _missing(disk, last) from None
         child_stat = self._stat(child)
@@ -218,11 +218,11 @@ class Resolver:
             os.close(descriptor)
         return None
 
-    def _step_any_case(self, directory: int, component: str) -> tuple[int, str]:
+    def _step_any_case(self, directory: int, stat: Statx, component: str) -> tuple[int, str]:
         try:
             return self._step(directory, component), component
         except FileNotFoundError:
-            actual = self.cache.find(directory, component)
+            actual = self.cache.find(directory, component, stat)
             if actual is None or names.is_private(actual):
                 raise
             return self._step(directory, actual), actual

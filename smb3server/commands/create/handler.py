@@ -15,14 +15,15 @@ from smb3server.commands.create import granting
 from smb3server.commands.create.opening import Opening
 from smb3server.commands.info import presentation
 from smb3server.commands.info.truncate import one_step
-from smb3server.dispatch.long_work import Steps, on_worker
-from smb3server.dispatch.request import Interim, Pending, Request, Response, handles
+from smb3server.dispatch.long_work import on_worker
+from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
 from smb3server.dispatch.waiting import retry
 from smb3server.files.caching import Lease
 from smb3server.files.notify import fold
+from smb3server.process.long_work import Steps
 from smb3server.state import durable, replay
 from smb3server.state.objects import Open
-from smb3server.state.open import client_guid_of
+from smb3server.state.opens import client_guid_of
 from smb3server.state.share import ShareType
 from smb3server.wire import attributes as attr
 from smb3server.wire import create_contexts as contexts
@@ -51,12 +52,10 @@ _UNSUPPORTED_OPTIONS = int(
 _INVALID_OPTIONS = 0xFF000000
 
 
-@handles(Command.CREATE)
-def create(request: Request) -> Response | Pending:
+@handles(Command.CREATE, TreeRequest)
+def create(request: TreeRequest) -> Response | Pending:
     record, name, raw_contexts = parse_request(request.message)
     tree, session = request.tree, request.session
-    if tree is None or session is None:
-        raise StatusError(NtStatus.NETWORK_NAME_DELETED)
     server = request.server
     if len(session.open_table) >= server.settings.max_opens:
         raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
@@ -69,12 +68,11 @@ def create(request: Request) -> Response | Pending:
             # To an open that is counted already.
             return _reconnect(request, record, name, found)
     if session.usage is not None:
-        opens = len(server.global_open_table) - server.dormant_opens
-        server.ceilings.check_open(session.usage, opens, server.max_opens)
+        server.ceilings.check_open(session.usage, server.opens.with_descriptor, server.opens.limit)
     if pipe:
         return _open_pipe(request, record, name)
     revived = durable.revived(request, found)
-    earlier = request.server.replays.find(request, found) if revived is None else None
+    earlier = request.server.opens.replays.find(request, found) if revived is None else None
     if earlier is not None:
         return _respond_to_replay(earlier, record)
     _check_fields(record)
@@ -86,10 +84,10 @@ def create(request: Request) -> Response | Pending:
     return _attempt(opening)
 
 
-def _reconnect(request: Request, record: CreateRequest, name: str, found: dict[bytes, Any]) -> Response:
+def _reconnect(request: TreeRequest, record: CreateRequest, name: str, found: dict[bytes, Any]) -> Response:
     """3.3.5.9.7, 3.3.5.9.12: but for name and oplock level, the fixed part does not count."""
     tree = request.tree
-    if tree is None or tree.share.backend is None:
+    if tree.share.backend is None:
         raise StatusError(NtStatus.NETWORK_NAME_DELETED)
     try:
         path, stream, _ = names.split_path(name)
@@ -100,17 +98,16 @@ def _reconnect(request: Request, record: CreateRequest, name: str, found: dict[b
     return _respond_again(opening, durable.reconnect(request, found, path, leased))
 
 
-def _close_same_application(request: Request, found: dict[bytes, Any], opening: Opening) -> None:
+def _close_same_application(request: TreeRequest, found: dict[bytes, Any], opening: Opening) -> None:
     """3.3.5.9.13: an application that fails over to another client takes its opens from the one before."""
     asked = found.get(contexts.APP_INSTANCE_ID)
     connection = request.connection
     if asked is None or connection.dialect < Dialect.SMB_3_0:
         return
     version = _app_instance_version(request, found)
-    for entry in list(request.server.app_instances.get(asked.app_instance_id, ())):
+    for entry in list(request.server.opens.by_application.get(asked.app_instance_id, ())):
         if (
             client_guid_of(entry) == connection.client_guid
-            or request.tree is None
             or entry.tree.share is not request.tree.share
             or fold(entry.path) != fold(opening.path)
             or (entry.file is not None and entry.file.stream.upper() != opening.stream.upper())
@@ -119,10 +116,10 @@ def _close_same_application(request: Request, found: dict[bytes, Any], opening: 
         if entry.app_instance_version is not None and (version is None or entry.app_instance_version >= version):
             raise StatusError(NtStatus.FILE_FORCED_CLOSED)
         if entry.handle is not None and opening.may_read(entry.handle):
-            entry.close()
+            request.server.opens.close(entry)
 
 
-def _app_instance_version(request: Request, found: dict[bytes, Any]) -> tuple[int, int] | None:
+def _app_instance_version(request: TreeRequest, found: dict[bytes, Any]) -> tuple[int, int] | None:
     """2.2.13.2.15: high and low; only dialect 3.1.1 has it."""
     asked: contexts.AppInstanceVersion | None = found.get(contexts.APP_INSTANCE_VERSION)
     if asked is None or request.connection.dialect < Dialect.SMB_3_1_1:
@@ -168,10 +165,10 @@ def _check_fields(record: CreateRequest) -> None:
         raise StatusError(NtStatus.ACCESS_DENIED)
 
 
-def _prepare(request: Request, record: CreateRequest, name: str, found: dict[bytes, Any]) -> Opening:
+def _prepare(request: TreeRequest, record: CreateRequest, name: str, found: dict[bytes, Any]) -> Opening:
     """Name, contexts and the tree's access."""
-    tree, session = request.tree, request.session
-    if tree is None or session is None or tree.share.backend is None:
+    tree = request.tree
+    if tree.share.backend is None:
         raise StatusError(NtStatus.NETWORK_NAME_DELETED)
     if name.startswith("\\"):
         raise StatusError(NtStatus.INVALID_PARAMETER)
@@ -237,7 +234,7 @@ def _attempt(opening: Opening) -> Response | Pending:
 
 def _may_come_again(opening: Opening, pending: Pending) -> Callable[[], None]:
     """From now on a replay of this CREATE is told to wait for it. Returns what ends that."""
-    replays = opening.request.server.replays
+    replays = opening.request.server.opens.replays
     key = replay.key_of(opening.request, opening.asked)
     if key is None:
         return lambda: None
@@ -266,11 +263,11 @@ async def _finish_slowly(opening: Opening, opened: Open, steps: Steps | None) ->
     """Until it is over the open is in the tables, and its client does not know of it."""
     try:
         if opening.free is not None:
-            await on_worker(opened, one_step(opening.free))
+            await on_worker(opening.request, opened, one_step(opening.free))
             opening.finish_overwriting(opened)
             steps = opening.reservation(opened)
         if steps is not None:
-            await on_worker(opened, steps)
+            await on_worker(opening.request, opened, steps)
         if opened.handle is None:
             raise StatusError(NtStatus.FILE_CLOSED)
         opening.info = opened.handle.info()
@@ -285,28 +282,28 @@ def _take_back(opening: Opening, opened: Open) -> None:
     if opening.action == CreateAction.CREATED and opened.handle is not None:
         with contextlib.suppress(OSError):
             opening.undo_creation(opened.handle)
-    opened.close()
+    opening.request.server.opens.close(opened)
 
 
 def _respond(opening: Opening, opened: Open) -> Response:
     level, lease_context = granting.grant(opening, opened)
     asked = opening.asked.get(contexts.APP_INSTANCE_ID)
     if asked is not None:
-        opened.join_app_instance(asked.app_instance_id)
+        opening.request.server.opens.join_application(opened, asked.app_instance_id)
         opened.app_instance_version = _app_instance_version(opening.request, opening.asked)
     more = [context for context in (lease_context, durable.grant(opening, opened)) if context is not None]
     _store(opening, opened)
     fields, answers = _answers(opening, opened, level)
     key = replay.key_of(opening.request, opening.asked)
     if key is not None:
-        opening.request.server.replays.remember(opened, replay.Replayable(key, fields, answers))
+        opening.request.server.opens.replays.remember(opened, replay.Replayable(key, fields, answers))
     return Response([pack_response(fields, [*answers, *more])], file_id=opened.file_id)
 
 
 def _store(opening: Opening, opened: Open) -> None:
     """A persistent open is on stable storage, and so is the name of a new file, before the client hears of it."""
     handle = opened.handle
-    persistence = opening.request.server.persistence
+    persistence = opening.request.server.opens.persistence
     if persistence is None or handle is None:
         return
     created = opening.action == CreateAction.CREATED
@@ -315,7 +312,7 @@ def _store(opening: Opening, opened: Open) -> None:
         if created and opened.handle is not None:
             with contextlib.suppress(OSError):
                 opening.undo_creation(handle)
-        opened.close()
+        opening.request.server.opens.close(opened)
 
     persistence.changed(opened, undo, handle.flush if created else None)
 
@@ -389,27 +386,28 @@ def _maximal_access(asked: contexts.Timewarp | None, info: FileInfo, opened: Ope
     return contexts.RawContext(contexts.MAXIMAL_ACCESS, contexts.MAXIMAL_ACCESS_RESPONSE_CODEC.pack(answer))
 
 
-def _open_pipe(request: Request, record: CreateRequest, name: str) -> Response:
+def _open_pipe(request: TreeRequest, record: CreateRequest, name: str) -> Response:
     """A named pipe on IPC$; OBJECT_NAME_NOT_FOUND for one that nobody serves."""
     session, tree = request.session, request.tree
-    if session is None or tree is None:
-        raise StatusError(NtStatus.NETWORK_NAME_DELETED)
     if record.impersonation_level > _DELEGATION:
         raise StatusError(NtStatus.BAD_IMPERSONATION_LEVEL)
     pipes = importlib.import_module("smb3server.rpc.pipes")
     server = request.server
     pipe = pipes.open_pipe(request, name)
-    opened = Open(server.new_file_id(), session, tree)
-    opened.pipe = pipe
-    opened.granted_access = masks.map_generic(record.desired_access) & ~int(Access.MAXIMUM_ALLOWED)
+    granted = masks.map_generic(record.desired_access) & ~int(Access.MAXIMUM_ALLOWED)
     if record.desired_access & Access.MAXIMUM_ALLOWED:
-        opened.granted_access = masks.FILE_GENERIC_READ | masks.FILE_GENERIC_WRITE
-    opened.maximal_access = tree.maximal_access
-    opened.share_access = record.share_access
-    opened.path = (name,)
-    session.open_table[opened.file_id[1]] = opened
-    server.global_open_table[opened.file_id[0]] = opened
-    server.count_open(opened)
+        granted = masks.FILE_GENERIC_READ | masks.FILE_GENERIC_WRITE
+    opened = Open(
+        server.opens.new_file_id(),
+        session,
+        tree,
+        (name,),
+        granted_access=granted,
+        maximal_access=tree.maximal_access,
+        share_access=record.share_access,
+    )
+    opened.pipe = pipe
+    server.opens.add(opened)
     body = pack_response(
         CreateResponse(
             oplock_level=OplockLevel.NONE,

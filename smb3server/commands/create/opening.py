@@ -17,6 +17,7 @@ from smb3server.access.caller import Caller
 from smb3server.access.decide import Wanted
 from smb3server.access.descriptor import unpack
 from smb3server.backends.base import (
+    Described,
     Disposition,
     FileInfo,
     FolderNotRead,
@@ -27,15 +28,15 @@ from smb3server.backends.base import (
     PathNotFound,
     User,
 )
-from smb3server.dispatch.long_work import Steps
 from smb3server.dispatch.reserving import reserve
 from smb3server.dispatch.waiting import MustWait
 from smb3server.files import symlinks
 from smb3server.files.caching import Lease
 from smb3server.files.file import LEASE_STAT_ACCESS, STAT_ACCESS, File, FileTable
+from smb3server.process.long_work import Steps
 from smb3server.state import change_reports
 from smb3server.state.caller import caller_of
-from smb3server.state.durable import forget_ghosts, held_for_owner
+from smb3server.state.durable import held_for_owner
 from smb3server.state.objects import Open
 from smb3server.wire import attributes as attr
 from smb3server.wire import create_contexts as contexts
@@ -48,7 +49,7 @@ from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
     from smb3server.backends.base import Backend
-    from smb3server.dispatch.request import Request
+    from smb3server.dispatch.request import TreeRequest
 
 _SETTABLE = attr.SETTABLE & ~attr.SPARSE
 """A file is made sparse by an FSCTL, never by CREATE."""
@@ -71,7 +72,7 @@ class _DeletedMeanwhileError(Exception):
 class Opening:
     """One CREATE on a disk share, its request checked as far as it can be without the file."""
 
-    request: Request
+    request: TreeRequest
     record: CreateRequest
     backend: Backend
     path: Path
@@ -107,8 +108,7 @@ class Opening:
     def attempt(self) -> Open:
         """Return the open. Raises what ``waiting.Attempt`` may raise, ``StatusError`` and ``OSError``; nothing stays
         behind then."""
-        tree = self.request.tree
-        if tree is not None and self.request.server.has_lost(tree.share):
+        if self.request.server.has_lost(self.request.tree.share):
             raise StatusError(NtStatus.NETWORK_NAME_DELETED)
         self.backend.defer_reading = True
         try:
@@ -191,7 +191,9 @@ class Opening:
             except FileNotFoundError:
                 pass
         if disposition != Disposition.OPEN and not (self.stream and self._may_add_stream()):
-            self._ask_parent()
+            handle = self._create_in_parent(read, write)
+            if handle is not None:
+                return handle
         try:
             return self._open_by(disposition, read, write)
         except FileExistsError:
@@ -213,10 +215,11 @@ class Opening:
                 raise
             return self.backend.open(self._backend_request(disposition, False, False))
 
-    def _ask_parent(self) -> None:
-        """May something be created there, and which descriptor does it inherit (MS-FSA 2.1.5.1.1)?"""
+    def _create_in_parent(self, read: bool, write: bool) -> Handle | None:
+        """Create what is not there, in the very folder that allows it. None: something has the name by now, or a stream
+        is to be created with its file."""
         if not self.path:
-            return
+            return None
         try:
             parent = self.backend.open(OpenRequest(self.path[:-1], directory=True, user=self.user))
         except FileNotFoundError as error:
@@ -224,12 +227,13 @@ class Opening:
         except NotADirectoryError:
             raise StatusError(NtStatus.OBJECT_PATH_NOT_FOUND) from None
         try:
-            if parent.info().reparse_tag == attr.TAG_SYMLINK:
+            found = parent.describe()
+            if found.info.reparse_tag == attr.TAG_SYMLINK:
                 raise symlinks.stopped(parent, self.path[-1:])
             directory = self.directory is True and not self.stream
             caller = self.caller
             try:
-                decide.check_addition(caller.rights_in(parent, parent.info()), directory)
+                decide.check_addition(caller.rights_in(found), directory)
             except StatusError:
                 if self._exists():
                     raise StatusError(self._collision()) from None
@@ -237,18 +241,28 @@ class Opening:
             above = self._table.find(parent.key)
             if above is not None and above.delete_pending:
                 raise StatusError(NtStatus.DELETE_PENDING)
-            given = self.asked.get(contexts.SD_BUFFER)
-            if given is not None:
-                creator = unpack(given)
-                decide.check_creator(caller.token, creator.owner, creator.group, creator.sacl is not None)
-            self._descriptor = tokens.new_descriptor(
-                parent.security_descriptor(), given, directory, caller.token, self.user
-            )
+            self._descriptor = self._new_descriptor(found.descriptor, directory)
             self._may_add = True
-        except ValueError:
-            raise StatusError(NtStatus.INVALID_SECURITY_DESCR) from None
+            if self.stream:
+                return None
+            if self.desired & Access.MAXIMUM_ALLOWED and not directory:
+                read = write = True
+            return self.backend.create_in(parent, self._backend_request(Disposition.CREATE, read, write))
+        except FileExistsError:
+            return None
         finally:
             parent.close()
+
+    def _new_descriptor(self, parent: bytes | None, directory: bool) -> bytes | None:
+        """Return the security descriptor of a new file in a folder with the descriptor ``parent``."""
+        given, token = self.asked.get(contexts.SD_BUFFER), self.caller.token
+        try:
+            if given is not None:
+                creator = unpack(given)
+                decide.check_creator(token, creator.owner, creator.group, creator.sacl is not None)
+            return tokens.new_descriptor(parent, given, directory, token, self.user)
+        except ValueError:
+            raise StatusError(NtStatus.INVALID_SECURITY_DESCR) from None
 
     def _may_add_stream(self) -> bool:
         """The stream's file is there, and lets the caller add one. False: it is not there."""
@@ -261,12 +275,13 @@ class Opening:
         except FileNotFoundError:
             return False
         try:
-            info = base.info()
+            found = base.describe()
+            info = found.info
             if info.reparse_tag == attr.TAG_SYMLINK and follow:
                 raise symlinks.stopped(base, ())
             if self._base_pending(base):
                 raise StatusError(NtStatus.DELETE_PENDING)
-            decide.grant_new_stream(self.wanted, self._maximal_access(base, info), self._attributes_of(base, info))
+            decide.grant_new_stream(self.wanted, self._maximal_access(found), self._attributes_of(base, info))
         except StatusError as error:
             # Where the stream is there already (CREATE, or by now) none is added.
             if error.status != NtStatus.ACCESS_DENIED or not self._stream_exists(whole):
@@ -300,11 +315,7 @@ class Opening:
     def caller(self) -> Caller:
         if self._caller is None:
             session, tree = self.request.session, self.request.tree
-            if session is None:
-                raise StatusError(NtStatus.USER_SESSION_DELETED)
-            if tree is None:
-                raise StatusError(NtStatus.NETWORK_NAME_DELETED)
-            self._caller = caller_of(session, tree)
+            self._caller = caller_of(session, tree, self.request.server.accounts)
         return self._caller
 
     def _open_as_much_as_possible(self, disposition: Disposition) -> Handle:
@@ -344,12 +355,13 @@ class Opening:
     # Opening it
 
     def _open(self, handle: Handle) -> Open:
-        self.info = info = handle.info()
+        found = handle.describe()
+        self.info = info = found.info
         follow = not self.record.create_options & CreateOptions.OPEN_REPARSE_POINT
         if info.reparse_tag == attr.TAG_SYMLINK and follow and not handle.created:
             raise symlinks.stopped(handle, ())
-        if self.request.server.dormant_opens:
-            forget_ghosts(self._table.find(handle.key, self.stream))
+        if self.request.server.opens.dormant:
+            self.request.server.opens.close_gone(self._table.find(handle.key, self.stream))
         file = self._table.get(handle.key, self.stream)
         try:
             own = self.own_lease()
@@ -357,7 +369,7 @@ class Opening:
                 # One key names one file per client (3.3.5.9.8).
                 raise StatusError(NtStatus.INVALID_PARAMETER)
             if handle.created:
-                granted = self._grant_new(handle, info)
+                granted = self._grant_new(handle, found)
                 self.action = CreateAction.CREATED
                 if self._descriptor is not None and tokens.has_dacl(self._descriptor) and handle.file_created:
                     dacl = int(SecurityInformation.DACL)
@@ -368,7 +380,7 @@ class Opening:
                     handle.set_compressed(False)
                     self.info = handle.info()
             else:
-                granted = self._check_existing(handle, info, file)
+                granted = self._check_existing(handle, found, file)
                 self.action = CreateAction.OPENED
                 if self.overwrites:
                     self._overwrite(handle)
@@ -380,14 +392,15 @@ class Opening:
         """Does the user's maximal access to an open file include GENERIC_READ?"""
         wanted = masks.FILE_GENERIC_READ
         caller = self.caller
-        return not wanted & ~tokens.maximal_access(handle, handle.info(), caller.token, caller.user)
+        return not wanted & ~tokens.maximal_access(handle.describe(), caller.token, caller.user)
 
-    def _maximal_access(self, handle: Handle, info: FileInfo) -> int:
-        return self.caller.rights_on(self.backend, self.path, handle, info)
+    def _maximal_access(self, found: Described) -> int:
+        return self.caller.rights_on(self.backend, self.path, found)
 
-    def _grant_new(self, handle: Handle, info: FileInfo) -> int:
+    def _grant_new(self, handle: Handle, found: Described) -> int:
         """What is granted on what this CREATE made."""
-        self.maximal = self._maximal_access(handle, info)
+        info = found.info
+        self.maximal = self._maximal_access(found)
         if handle.file_created:
             if not self._may_add:
                 # It was there when its folder would have been asked.
@@ -397,8 +410,9 @@ class Opening:
             raise StatusError(NtStatus.DELETE_PENDING)
         return decide.grant_new_stream(self.wanted, self.maximal, self._attributes_of(handle, info))
 
-    def _check_existing(self, handle: Handle, info: FileInfo, file: File[Open]) -> int:
+    def _check_existing(self, handle: Handle, found: Described, file: File[Open]) -> int:
         """MS-FSA 2.1.5.1.2; the granted access."""
+        info = found.info
         if file.delete_pending or self._base_pending(handle):
             self._wait_for_deletion(file)
             raise StatusError(NtStatus.DELETE_PENDING)
@@ -410,7 +424,7 @@ class Opening:
         wanted = self.wanted
         attributes = 0 if is_directory else info.attributes
         decide.check_attributes(wanted, attributes)
-        self.maximal = self._maximal_access(handle, info)
+        self.maximal = self._maximal_access(found)
         granted = decide.grant_existing(wanted, self.maximal, attributes)
         if wanted.deletes:
             handle.check_unlink()
@@ -499,32 +513,31 @@ class Opening:
             return None
         if wanted.allocation_size <= handle.info().end_of_file:
             return None
-        return reserve(opened, wanted.allocation_size)
+        return reserve(self.request, opened, wanted.allocation_size)
 
     def _register(self, handle: Handle, file: File[Open], granted: int) -> Open:
         request, record = self.request, self.record
         session, tree = request.session, request.tree
-        if session is None or tree is None:
-            raise StatusError(NtStatus.USER_SESSION_DELETED)
         server = request.server
-        opened = Open(server.new_file_id(), session, tree)
-        opened.granted_access = granted
+        opened = Open(
+            server.opens.new_file_id(),
+            session,
+            tree,
+            self.path,
+            granted_access=granted,
+            maximal_access=self.maximal,
+            share_access=record.share_access,
+            create_options=record.create_options,
+            is_directory=handle.kind == Kind.DIRECTORY and not self.stream,
+            delete_on_close=bool(record.create_options & CreateOptions.DELETE_ON_CLOSE),
+        )
         opened.max_offset = self.backend.max_file_size
         opened.channel_sequence = request.header.status & 0xFFFF
-        opened.maximal_access = self.maximal
-        opened.share_access = record.share_access
-        opened.create_options = record.create_options
-        opened.path = self.path
-        opened.is_directory = handle.kind == Kind.DIRECTORY and not self.stream
-        opened.handle = handle
-        opened.descriptor = None if opened.is_directory else handle.fileno()
+        opened.use_handle(handle)
         opened.file = file
         opened.parent_lease = self._parent_lease()
-        opened.delete_on_close = bool(record.create_options & CreateOptions.DELETE_ON_CLOSE)
         file.opens.append(opened)
-        session.open_table[opened.file_id[1]] = opened
-        server.global_open_table[opened.file_id[0]] = opened
-        server.count_open(opened)
+        server.opens.add(opened)
         if self.free is None:
             self._report(opened)
         return opened

@@ -13,7 +13,7 @@ from smb3server.commands.info.file_levels import handle_of
 from smb3server.commands.info.set_info import report
 from smb3server.dispatch import waiting
 from smb3server.dispatch.errno_status import as_status_error
-from smb3server.dispatch.request import Request, Response
+from smb3server.dispatch.request import Response, TreeRequest
 from smb3server.dispatch.stable_storage import after_flush, flushed
 from smb3server.wire import attributes as attr
 from smb3server.wire import fsctl as wire
@@ -54,10 +54,9 @@ def request_resume_key(control: Control) -> bytes:
     return wire.RESUME_KEY_RESPONSE.pack(wire.ResumeKeyResponse(key))
 
 
-def _find_source(request: Request, key: bytes) -> Open:
-    session = request.session
-    found = request.server.global_open_table.get(int.from_bytes(key[:8], "little"))
-    if found is None or session is None or found.session is not session or found.resume_key != key:
+def _find_source(request: TreeRequest, key: bytes) -> Open:
+    found = request.server.opens.by_id.get(int.from_bytes(key[:8], "little"))
+    if found is None or found.session is not request.session or found.resume_key != key:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
     return found
 
@@ -112,7 +111,7 @@ class _Copy:
         self.offset = 0
         self.total = 0
         self.status = NtStatus.SUCCESS
-        self.opens = control.request.server.global_open_table
+        self.opens = control.request.server.opens.by_id
 
     async def run(self) -> Response:
         done = 0
@@ -121,7 +120,7 @@ class _Copy:
                 done = self.total
                 await asyncio.sleep(0)
         if self.total:
-            await flushed(self.target)
+            await flushed(self.control.request, self.target)
         return self.result()
 
     def result(self) -> Response:

@@ -5,22 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from smb3server.dispatch.request import FileId, Pending, Request, Response, handles
+from smb3server.dispatch.lookup import find_open
+from smb3server.dispatch.request import Pending, Response, TreeRequest, handles
 from smb3server.state.objects import Open
-from smb3server.state.open import find_open
+from smb3server.wire.file_id import RELATED_FILE_ID, FileId
 from smb3server.wire.header import Command
 from smb3server.wire.ioctl import IOCTL_IS_FSCTL, build_ioctl_response, parse_ioctl_request
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.codec import Buffer
 
-NO_FILE: FileId = (0xFFFFFFFFFFFFFFFF, 0xFFFFFFFFFFFFFFFF)
+NO_FILE = RELATED_FILE_ID
+"""An IOCTL that is not about a file."""
 
 
 @dataclass(slots=True)
 class Control:
     """One control request. ``data`` is a view of the message: copy what outlives it."""
 
-    request: Request
+    request: TreeRequest
     code: int
     file_id: FileId
     data: memoryview
@@ -36,8 +38,8 @@ class Control:
         if len(output) > self.max_output:
             raise StatusError(NtStatus.BUFFER_TOO_SMALL)
         file_id = self.file_id
-        if file_id == NO_FILE and self.request.compound.file_id is not None:
-            file_id = self.request.compound.file_id
+        if file_id == NO_FILE and self.request.chain.file_id is not None:
+            file_id = self.request.chain.file_id
         fixed = build_ioctl_response(self.code, file_id, len(output))
         return Response((fixed, output) if output else (fixed + b"\0",), status)
 
@@ -58,8 +60,8 @@ def fsctl(code: int) -> Callable[[FsctlHandler], FsctlHandler]:
     return register
 
 
-@handles(Command.IOCTL)
-def ioctl(request: Request) -> Response | Pending:
+@handles(Command.IOCTL, TreeRequest)
+def ioctl(request: TreeRequest) -> Response | Pending:
     """Flags other than FSCTL are NOT_SUPPORTED, unknown codes INVALID_DEVICE_REQUEST, each before the open is looked
     at, as the section has it."""
     record, data = parse_ioctl_request(request.message)

@@ -51,8 +51,7 @@ def peek(control: Control) -> Buffer:
 @fsctl(Fsctl.PIPE_WAIT)
 def wait(control: Control) -> Buffer:
     """MS-FSCC 2.3.49. Instances never run out here, so there is nothing to wait for."""
-    tree = control.request.tree
-    if control.file_id != NO_FILE or tree is None or tree.share.type is not ShareType.PIPE:
+    if control.file_id != NO_FILE or control.request.tree.share.type is not ShareType.PIPE:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     data = control.data
     if len(data) < _WAIT.size:

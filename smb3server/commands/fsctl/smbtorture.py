@@ -7,7 +7,7 @@ import struct
 
 from smb3server.commands.fsctl.ioctl import Control, fsctl
 from smb3server.commands.read import read
-from smb3server.dispatch.request import Interim, Pending, Request, Response
+from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest
 from smb3server.wire.header import Command
 from smb3server.wire.ioctl import IOCTL_RESPONSE
 from smb3server.wire.status import NtStatus, StatusError
@@ -59,7 +59,7 @@ def read_padding(control: Control) -> bytes:
     return b""
 
 
-def _padded_read(request: Request) -> Response | Pending:
+def _padded_read(request: TreeRequest) -> Response | Pending:
     """READ, with eight bytes more before the data."""
     result = read(request)
     if not isinstance(result, Response) or len(result.segments) < 2:

@@ -9,9 +9,9 @@ from smb3server.access import required
 from smb3server.access.of_handle import query_security
 from smb3server.commands.info.file_levels import FILE_LEVELS, PIPE_LEVELS
 from smb3server.commands.info.fs_levels import FS_LEVELS
-from smb3server.dispatch.request import Request, Response, handles
+from smb3server.dispatch.lookup import find_open
+from smb3server.dispatch.request import Response, TreeRequest, handles
 from smb3server.state.objects import Open
-from smb3server.state.open import find_open
 from smb3server.wire.create import Access
 from smb3server.wire.file_info import EaEntry, FileInfoClass, decode_get_eas, encode_eas
 from smb3server.wire.fs_info import FsInfoClass
@@ -29,11 +29,11 @@ _DOCUMENTED = frozenset(FileInfoClass)
 _FS_DOCUMENTED = frozenset(FsInfoClass)
 _SIZE = struct.Struct("<I")
 
-Query = Callable[[Request, Open, QueryInfoRequest, memoryview], Response]
+Query = Callable[[TreeRequest, Open, QueryInfoRequest, memoryview], Response]
 
 
-@handles(Command.QUERY_INFO)
-def query_info(request: Request) -> Response:
+@handles(Command.QUERY_INFO, TreeRequest)
+def query_info(request: TreeRequest) -> Response:
     """3.3.5.20."""
     query, data = parse_query_info_request(request.message)
     opened = find_open(request, query.file_id)
@@ -53,7 +53,7 @@ def _reply(output: bytes, limit: int) -> Response:
     return Response([build_output_response(len(output)), output], status)
 
 
-def _query_file(request: Request, opened: Open, query: QueryInfoRequest, data: memoryview) -> Response:
+def _query_file(request: TreeRequest, opened: Open, query: QueryInfoRequest, data: memoryview) -> Response:
     """3.3.5.20.1."""
     info_class = query.info_class
     if opened.pipe is not None:
@@ -123,7 +123,7 @@ def _fitting(parts: list[bytes], limit: int) -> int:
     return len(parts)
 
 
-def _query_fs(request: Request, opened: Open, query: QueryInfoRequest, data: memoryview) -> Response:
+def _query_fs(request: TreeRequest, opened: Open, query: QueryInfoRequest, data: memoryview) -> Response:
     """3.3.5.20.2."""
     level = FS_LEVELS.get(query.info_class)
     if level is None:
@@ -137,7 +137,7 @@ def _query_fs(request: Request, opened: Open, query: QueryInfoRequest, data: mem
     return _reply(level.encode(opened.tree.share, backend), query.output_buffer_length)
 
 
-def _query_security(request: Request, opened: Open, query: QueryInfoRequest, data: memoryview) -> Response:
+def _query_security(request: TreeRequest, opened: Open, query: QueryInfoRequest, data: memoryview) -> Response:
     """3.3.5.20.3."""
     wanted = query.additional_information
     required.check_query_security(opened.granted_access, wanted)
@@ -149,7 +149,7 @@ def _query_security(request: Request, opened: Open, query: QueryInfoRequest, dat
     return _reply(descriptor, query.output_buffer_length)
 
 
-def _query_quota(request: Request, opened: Open, query: QueryInfoRequest, data: memoryview) -> Response:
+def _query_quota(request: TreeRequest, opened: Open, query: QueryInfoRequest, data: memoryview) -> Response:
     """3.3.5.20.4: the stores here keep no quotas."""
     raise StatusError(NtStatus.NOT_SUPPORTED)
 

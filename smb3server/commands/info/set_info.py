@@ -7,18 +7,18 @@ from typing import NamedTuple
 
 from smb3server.access import required
 from smb3server.access.of_handle import set_security
-from smb3server.commands.info.file_levels import MODE_BITS, handle_of, store_all
+from smb3server.commands.info.file_levels import MODE_BITS, handle_of
 from smb3server.commands.info.rename import Link, Rename
 from smb3server.commands.info.truncate import cut
 from smb3server.dispatch.long_work import run_steps
-from smb3server.dispatch.request import Pending, Request, Response, handles
+from smb3server.dispatch.lookup import find_open
+from smb3server.dispatch.request import Pending, Response, TreeRequest, handles
 from smb3server.dispatch.reserving import reserve
 from smb3server.dispatch.stable_storage import after_flush
 from smb3server.files import write_times
 from smb3server.state import change_reports
 from smb3server.state.caller import caller_of
 from smb3server.state.objects import Open
-from smb3server.state.open import find_open
 from smb3server.wire import attributes as attr
 from smb3server.wire import file_info as wire
 from smb3server.wire.change_notify import Action, NotifyFilter
@@ -56,7 +56,7 @@ SetResult = Response | Pending | None
 
 
 class SetLevel(NamedTuple):
-    apply: Callable[[Request, Open, memoryview], SetResult]
+    apply: Callable[[TreeRequest, Open, memoryview], SetResult]
     minimum_size: int
 
 
@@ -64,8 +64,8 @@ def done() -> Response:
     return Response([_DONE])
 
 
-@handles(Command.SET_INFO)
-def set_info(request: Request) -> Response | Pending:
+@handles(Command.SET_INFO, TreeRequest)
+def set_info(request: TreeRequest) -> Response | Pending:
     """3.3.5.21."""
     wanted, data = parse_set_info_request(request.message)
     opened = find_open(request, wanted.file_id)
@@ -74,14 +74,14 @@ def set_info(request: Request) -> Response | Pending:
     if wanted.info_type == InfoType.FILE:
         return _set_file(request, opened, wanted, data)
     if wanted.info_type == InfoType.SECURITY:
-        return _set_security(opened, wanted, data)
+        return _set_security(request, opened, wanted, data)
     if wanted.info_type in (InfoType.FILESYSTEM, InfoType.QUOTA):
         # 3.3.5.21.2, 3.3.5.21.4: neither quotas nor volume properties can be set.
         raise StatusError(NtStatus.NOT_SUPPORTED)
     raise StatusError(NtStatus.INVALID_PARAMETER)
 
 
-def _set_file(request: Request, opened: Open, wanted: SetInfoRequest, data: memoryview) -> Response | Pending:
+def _set_file(request: TreeRequest, opened: Open, wanted: SetInfoRequest, data: memoryview) -> Response | Pending:
     """3.3.5.21.1."""
     if opened.pipe is not None:
         raise StatusError(NtStatus.NOT_SUPPORTED)
@@ -110,7 +110,7 @@ def report(opened: Open, completion_filter: int) -> None:
 # Levels
 
 
-def _basic(request: Request, opened: Open, data: memoryview) -> None:
+def _basic(request: TreeRequest, opened: Open, data: memoryview) -> None:
     """MS-FSA 2.1.5.15.2. Nothing is changed unless everything is valid."""
     record = wire.BASIC.unpack(data)
     handle = handle_of(opened)
@@ -150,11 +150,11 @@ def set_times(opened: Open, times: tuple[int, int, int, int]) -> None:
         write_times.of(opened.file).set(opened, times[2])
 
 
-def _disposition(request: Request, opened: Open, data: memoryview) -> None:
-    _set_disposition(opened, bool(wire.DISPOSITION.unpack(data).delete_pending), 0)
+def _disposition(request: TreeRequest, opened: Open, data: memoryview) -> None:
+    _set_disposition(request, opened, bool(wire.DISPOSITION.unpack(data).delete_pending), 0)
 
 
-def _disposition_ex(request: Request, opened: Open, data: memoryview) -> None:
+def _disposition_ex(request: TreeRequest, opened: Open, data: memoryview) -> None:
     """MS-FSA 2.1.5.15.4. ON_CLOSE changes the open's own mark, made by FILE_DELETE_ON_CLOSE."""
     flags = wire.DISPOSITION_EX.unpack(data).flags
     if flags & DispositionFlags.ON_CLOSE:
@@ -162,12 +162,12 @@ def _disposition_ex(request: Request, opened: Open, data: memoryview) -> None:
             raise StatusError(NtStatus.NOT_SUPPORTED)
         before = opened.delete_on_close
         opened.delete_on_close = bool(flags & DispositionFlags.DELETE)
-        _store_deletion(opened, before, None)
+        _store_deletion(request, opened, before, None)
         return
-    _set_disposition(opened, bool(flags & DispositionFlags.DELETE), flags)
+    _set_disposition(request, opened, bool(flags & DispositionFlags.DELETE), flags)
 
 
-def _set_disposition(opened: Open, delete: bool, flags: int) -> None:
+def _set_disposition(request: TreeRequest, opened: Open, delete: bool, flags: int) -> None:
     """MS-FSA 2.1.5.15.3."""
     handle = handle_of(opened)
     file = opened.file
@@ -176,17 +176,17 @@ def _set_disposition(opened: Open, delete: bool, flags: int) -> None:
     before = file.delete_pending
     if not delete:
         file.keep()
-        _store_deletion(opened, None, before)
+        _store_deletion(request, opened, None, before)
         return
     check_deletable(opened, bool(flags & DispositionFlags.IGNORE_READONLY_ATTRIBUTE))
     file.caching.break_handles(opened.caching)
     file.mark(opened)
-    _store_deletion(opened, None, before)
+    _store_deletion(request, opened, None, before)
     if opened.is_directory:
         opened.tree.share.notify.directory_deleted(handle.path)
 
 
-def _store_deletion(opened: Open, on_close: bool | None, pending: bool | None) -> None:
+def _store_deletion(request: TreeRequest, opened: Open, on_close: bool | None, pending: bool | None) -> None:
     """Persistent opens keep their file's end in mind; ``on_close`` and ``pending`` are what was before, None: as is."""
     file = opened.file
 
@@ -199,7 +199,7 @@ def _store_deletion(opened: Open, on_close: bool | None, pending: bool | None) -
             else:
                 file.keep()
 
-    store_all(opened, undo)
+    request.server.opens.store_all(opened, undo)
 
 
 def check_deletable(opened: Open, ignore_readonly: bool = False) -> None:
@@ -229,7 +229,7 @@ def _size_allowed(opened: Open, size: int) -> None:
         raise StatusError(NtStatus.INVALID_PARAMETER)
 
 
-def _end_of_file(request: Request, opened: Open, data: memoryview) -> Pending | None:
+def _end_of_file(request: TreeRequest, opened: Open, data: memoryview) -> Pending | None:
     """MS-FSA 2.1.5.15.5."""
     size = wire.END_OF_FILE.unpack(data).end_of_file
     _size_allowed(opened, size)
@@ -246,7 +246,7 @@ def _end_of_file(request: Request, opened: Open, data: memoryview) -> Pending | 
     return cut(request, opened, size, finish, done())
 
 
-def _allocation(request: Request, opened: Open, data: memoryview) -> Pending | None:
+def _allocation(request: TreeRequest, opened: Open, data: memoryview) -> Pending | None:
     """MS-FSA 2.1.5.15.1: below end of file it truncates."""
     size = wire.ALLOCATION.unpack(data).allocation_size
     _size_allowed(opened, size)
@@ -254,7 +254,7 @@ def _allocation(request: Request, opened: Open, data: memoryview) -> Pending | N
     before = handle.info().end_of_file
     _data_changes(opened)
     if size > before:
-        steps = reserve(opened, size)
+        steps = reserve(request, opened, size)
         return None if steps is None else run_steps(request, opened, steps, done)
 
     def finish() -> None:
@@ -275,12 +275,12 @@ def _data_changes(opened: Open) -> None:
         opened.file.data_changes(opened.caching)
 
 
-def _valid_data_length(request: Request, opened: Open, data: memoryview) -> None:
+def _valid_data_length(request: TreeRequest, opened: Open, data: memoryview) -> None:
     """MS-FSA 2.1.5.15.17: it takes SeManageVolumePrivilege, which nobody has here."""
     raise StatusError(NtStatus.PRIVILEGE_NOT_HELD)
 
 
-def _position(request: Request, opened: Open, data: memoryview) -> None:
+def _position(request: TreeRequest, opened: Open, data: memoryview) -> None:
     """MS-FSA 2.1.5.15.10."""
     position = wire.POSITION.unpack(data).current_byte_offset
     if position < 0:
@@ -288,7 +288,7 @@ def _position(request: Request, opened: Open, data: memoryview) -> None:
     opened.position = position
 
 
-def _mode(request: Request, opened: Open, data: memoryview) -> None:
+def _mode(request: TreeRequest, opened: Open, data: memoryview) -> None:
     """MS-FSA 2.1.5.15.8."""
     mode = wire.MODE.unpack(data).mode
     if mode & ~_SETTABLE_MODE or mode & _ALERT_MODE == _ALERT_MODE:
@@ -297,7 +297,7 @@ def _mode(request: Request, opened: Open, data: memoryview) -> None:
     opened.create_options = opened.create_options & ~settable | mode
 
 
-def _full_ea(request: Request, opened: Open, data: memoryview) -> None:
+def _full_ea(request: TreeRequest, opened: Open, data: memoryview) -> None:
     """MS-FSA 2.1.5.15.6."""
     try:
         entries = wire.decode_eas(data)
@@ -320,19 +320,19 @@ def _full_ea(request: Request, opened: Open, data: memoryview) -> None:
         report(opened, NotifyFilter.EA)
 
 
-def _rename(request: Request, opened: Open, data: memoryview) -> Response | Pending:
+def _rename(request: TreeRequest, opened: Open, data: memoryview) -> Response | Pending:
     return Rename(request, opened, wire.decode_rename(data)).start(done)
 
 
-def _rename_ex(request: Request, opened: Open, data: memoryview) -> Response | Pending:
+def _rename_ex(request: TreeRequest, opened: Open, data: memoryview) -> Response | Pending:
     return Rename(request, opened, wire.decode_rename(data, extended=True)).start(done)
 
 
-def _link(request: Request, opened: Open, data: memoryview) -> Response | Pending:
+def _link(request: TreeRequest, opened: Open, data: memoryview) -> Response | Pending:
     return Link(request, opened, wire.decode_rename(data)).start(done)
 
 
-def _pipe(request: Request, opened: Open, data: memoryview) -> None:
+def _pipe(request: TreeRequest, opened: Open, data: memoryview) -> None:
     """Of pipes only (MS-FSCC 2.4.29)."""
     raise StatusError(NtStatus.INVALID_PARAMETER)
 
@@ -356,19 +356,19 @@ _LEVELS: dict[int, SetLevel] = {
 }
 
 
-def _set_security(opened: Open, wanted: SetInfoRequest, data: memoryview) -> Response:
+def _set_security(request: TreeRequest, opened: Open, wanted: SetInfoRequest, data: memoryview) -> Response:
     """3.3.5.21.3."""
     which = wanted.additional_information
     required.check_set_security(opened.granted_access, which)
     if opened.handle is None:
         raise StatusError(NtStatus.NOT_SUPPORTED)
-    session, tree = opened.session, opened.tree
+    session, tree, accounts = opened.session, opened.tree, request.server.accounts
     set_security(
         opened.handle,
         which,
         data,
-        caller_of(session, tree),
-        session.server.accounts,
+        caller_of(session, tree, accounts),
+        accounts,
         keep_inherited_flag=tree.share.keep_inherited_flag,
     )
     report(opened, NotifyFilter.SECURITY)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from smb3server.dispatch.long_work import Steps, run_steps
-from smb3server.dispatch.request import Pending, Request, Response
+from smb3server.dispatch.long_work import run_steps
+from smb3server.dispatch.request import Pending, Response, TreeRequest
+from smb3server.process.long_work import Steps
 from smb3server.state.objects import Open
 
 
@@ -15,7 +16,9 @@ def one_step(work: Callable[[], None]) -> Steps:
     yield
 
 
-def cut(request: Request, opened: Open, size: int, finish: Callable[[], None], response: Response) -> Pending | None:
+def cut(
+    request: TreeRequest, opened: Open, size: int, finish: Callable[[], None], response: Response
+) -> Pending | None:
     """Call ``finish``, which cuts the file to ``size`` bytes: at once (None), or after a worker has given back what the
     file system takes its time to free."""
     free = opened.handle.shrinking(size) if opened.handle is not None else None

@@ -89,6 +89,8 @@ def _round_trip(codec: Codec[Any], raw: memoryview | bytes) -> str:
 class _Memory:
     """Keeps ``PooledBuffer``: reassembly needs one."""
 
+    on_release: Callable[[int], None] | None = None
+
     def __init__(self, size: int) -> None:
         self.view = memoryview(bytearray(size))
 

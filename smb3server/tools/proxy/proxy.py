@@ -28,7 +28,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from smb3server.client import open_tcp
 from smb3server.config.arguments import parse_arguments
 from smb3server.config.error import ConfigError
-from smb3server.net.buffers import BufferPool as TcpBufferPool
 from smb3server.net.listener import TcpListener
 from smb3server.net.tcp import MAX_MESSAGE
 from smb3server.service.listeners import make_provider
@@ -39,8 +38,8 @@ from smbdirect.errors import ConnectionLost, ProtocolError, ProviderError
 from smbdirect.message_transport import InboundMessage, MessageTransport
 from smbdirect.providers.base import Provider
 from smbdirect.providers.loopback import LoopbackProvider
-from smbdirect.transport.buffers import BufferPool
 from smbdirect.transport.listen import connect, listen
+from smbdirect.transport.pool import BufferPool
 from smbdirect.transport.smb_direct import SmbDirectTransport
 
 log = logging.getLogger(__name__)
@@ -186,10 +185,11 @@ class Proxy:
 
     def listen(self, host: str, port: int) -> None:
         """Raises ``OSError``."""
-        self._listener = TcpListener(host, port, TcpBufferPool(), self._accept, MAX_MESSAGE)
+        self._listener = TcpListener(host, port, self._pool, self._accept, MAX_MESSAGE)
         self.address = self._listener.address
 
     def _accept(self, client: MessageTransport) -> None:
+        client.trust(MAX_MESSAGE)
         self._accepted += 1
         task = asyncio.get_running_loop().create_task(self._connect(client, bool(self._accepted % 2)))
         self._connecting.add(task)

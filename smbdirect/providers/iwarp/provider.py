@@ -11,13 +11,20 @@ from collections.abc import Callable
 from typing import cast
 
 from smbdirect.errors import ConnectionLost, ProtocolError
-from smbdirect.providers.base import CloseCause, CloseReason, ConnectionRequest, Endpoint, ignore_change
+from smbdirect.providers.base import (
+    CloseCause,
+    CloseReason,
+    Endpoint,
+    OnRequest,
+    Provider,
+    ignore_change,
+)
 from smbdirect.providers.iwarp import mpa
 from smbdirect.providers.iwarp.endpoint import CAPABILITIES, IwarpEndpoint
 from smbdirect.providers.iwarp.linger import Linger
 from smbdirect.providers.iwarp.mpa import FRAME_HEADER, Frame, FrameFlag, Parameters, Rtr
 from smbdirect.providers.iwarp.placement import RingPool
-from smbdirect.unauthenticated import Strangers
+from smbdirect.unauthenticated import UnauthenticatedPeers
 
 _log = logging.getLogger(__name__)
 
@@ -30,8 +37,6 @@ MAX_HANDSHAKES = 1024
 _ACCEPT_PAUSE = 0.5
 """Seconds without accepting after the process ran out of descriptors."""
 _BACKLOG = 512
-
-OnRequest = Callable[[ConnectionRequest], None]
 
 
 class IwarpConnectionRequest:
@@ -112,7 +117,7 @@ class _Handshake:
         self._wanted = FRAME_HEADER.size
         self._loop = asyncio.get_running_loop()
         self._peer: str = sock.getpeername()[0]
-        place = provider.strangers.enter(self._peer, self.close)
+        place = provider.unauthenticated.enter(self._peer, self.close)
         if place is None:
             raise OSError(f"{self._peer}: too many unfinished handshakes")
         self._place = place
@@ -231,7 +236,7 @@ class IwarpListener:
         self._loop.add_reader(self._sock, self._readable)
 
 
-class IwarpProvider:
+class IwarpProvider(Provider):
     """See ``base.Provider``.
 
     ``crc`` asks for checksums (a peer that asks gets them anyhow). ``large_fpdus``: FPDUs up to 64 KiB instead of one
@@ -250,12 +255,18 @@ class IwarpProvider:
         self.capabilities = CAPABILITIES
         self.crc = crc
         self.handshakes: set[_Handshake] = set()
-        self.strangers = Strangers(MAX_HANDSHAKES)
-        """Peers whose MPA request is not complete; a server sets its own table, which counts all listeners'."""
+        self.unauthenticated = UnauthenticatedPeers(MAX_HANDSHAKES)
+        """Peers whose MPA request is not complete."""
         self._large_fpdus = large_fpdus
         self._peer_to_peer = peer_to_peer
         self._revision = revision
         self._rings = RingPool()
+
+    adopts_sockets = True
+
+    def share_table(self, unauthenticated: UnauthenticatedPeers) -> None:
+        """See ``base.Provider.share_table``: peers whose MPA request is not complete."""
+        self.unauthenticated = unauthenticated
 
     def available(self) -> str | None:
         """Always: all it takes is TCP."""
@@ -285,7 +296,7 @@ class IwarpProvider:
             raise
 
     def adopt(self, sock: socket.socket, on_request: OnRequest) -> None:
-        """Start MPA as the responder on a connected TCP socket of which nothing has been read yet.
+        """See ``base.Provider.adopt``. Starts MPA.
 
         For a listener shared with other protocols that has seen the first byte by ``MSG_PEEK``: MPA starts with "M".
         Takes over the socket; a peer that does not complete its request within ``MPA_TIMEOUT`` is dropped silently.

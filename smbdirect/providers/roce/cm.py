@@ -41,7 +41,7 @@ from smbdirect.providers.roce.cm_messages import (
     mad_bytes,
 )
 from smbdirect.providers.roce.headers import MAD, PATH_MTUS, PSN_MASK, Mad
-from smbdirect.unauthenticated import Stranger, Strangers, source_of
+from smbdirect.unauthenticated import UnauthenticatedPeer, UnauthenticatedPeers, source_of
 
 SERVICE_PREFIX = 0x0000000001060000
 """Service IDs of the RDMA IP CM service for TCP port numbers (A11.2): prefix | port."""
@@ -137,7 +137,7 @@ class Connection:
         self.tries = 0
         self.owed: int | None = None
         """Datagrams that may be sent to a peer whose address is not proved; None: it is, or this side asked."""
-        self.place: Stranger | None = None
+        self.place: UnauthenticatedPeer | None = None
         """Among the requests that are not established."""
         self.owner: object = None
 
@@ -160,7 +160,7 @@ class ConnectionManager:
         self._listening = listening
         self._address_of = address_of
         self._now = 0.0
-        self.pending = Strangers(MAX_PENDING, MAX_PENDING_PER_PEER, GRACE, lambda: self._now)
+        self.pending = UnauthenticatedPeers(MAX_PENDING, MAX_PENDING_PER_PEER, GRACE, lambda: self._now)
         """Requests that are not established, by the peer's source."""
         self._proven: OrderedDict[str, float] = OrderedDict()
         """When sources have shown last that they receive what is sent to them."""

@@ -7,7 +7,7 @@ import logging
 import secrets
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -18,6 +18,7 @@ from smbdirect.providers.base import (
     CloseReason,
     ConnectionRequest,
     Endpoint,
+    Provider,
     ignore_change,
 )
 from smbdirect.providers.roce.cm import (
@@ -134,7 +135,7 @@ class RoceListener:
         self._provider.remove_listener(self)
 
 
-class RoceProvider:
+class RoceProvider(Provider):
     """Software RoCEv2. ``udp_port`` is for tests; ``check_icrc=False`` leaves the check of IPv4 packets to nobody.
     ``segmentation``: whether packets leave in UDP_SEGMENT batches; None for all but peers on this host."""
 
@@ -149,8 +150,7 @@ class RoceProvider:
         if max_mtu not in PATH_MTUS.values():
             raise ProviderError(f"{max_mtu} is not an InfiniBand MTU")
         self.capabilities = capabilities
-        self.notices: list[str] = []
-        """What does not work fully here, one sentence each, for the user."""
+        self._notices: list[str] = []
         self.counters = dict.fromkeys(("unknown_queue_pair", "malformed", "dropped_datagrams"), 0)
         self.endpoints: dict[int, RoceEndpoint] = {}
         """By queue pair number."""
@@ -174,6 +174,11 @@ class RoceProvider:
         self._datagrams: deque[tuple[Route, bytes]] = deque()
         """Those that came beyond."""
         self._waiting_by_peer: Counter[bytes] = Counter()
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """See ``base.Provider.notices``."""
+        return self._notices
 
     def available(self) -> str | None:
         if not sys.platform.startswith("linux"):
@@ -339,11 +344,11 @@ class RoceProvider:
             port = Port(unpack_address(local), self._udp_port, self._check_icrc, self._on_packet, self._on_damaged)
             port.on_unblocked = self._unblocked
             self._ports[local] = port
-            if not port.checks_icrc and self._check_icrc and not self.notices:
-                self.notices.append(
+            if not port.checks_icrc and self._check_icrc and not self._notices:
+                self._notices.append(
                     "RoCEv2: the ICRC of received IPv4 packets is not checked, which takes the capability CAP_NET_RAW"
                 )
-                log.warning("%s", self.notices[0])
+                log.warning("%s", self._notices[0])
         return port
 
     def _is_listening(self, route: Hashable, port: int) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from smbdirect.errors import ConnectionLost, ProviderError
-from smbdirect.providers.base import Capabilities, CloseCause, CloseReason, Endpoint, ignore_change
+from smbdirect.providers.base import Capabilities, CloseCause, CloseReason, Endpoint, Provider, ignore_change
 from smbdirect.providers.verbs import abi, device
 from smbdirect.providers.verbs.device import Device
 from smbdirect.providers.verbs.endpoint import VerbsEndpoint
@@ -292,7 +292,7 @@ class VerbsListener:
         self._destroy()
 
 
-class VerbsProvider:
+class VerbsProvider(Provider):
     """``Provider`` on whatever RDMA devices the kernel has; the address chooses the device."""
 
     def __init__(self) -> None:

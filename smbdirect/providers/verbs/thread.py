@@ -64,7 +64,7 @@ class VerbsThread:
 
     The first of a process starts the thread.
 
-    The garbage collector may end what belongs to a loop (``smbdirect.transport.buffers``) on any thread: ``call`` may
+    The garbage collector may end what belongs to a loop (``smbdirect.transport.pool``) on any thread: ``call`` may
     be called on each of them, on the verbs thread itself, too. Only the loop's own thread may use the rest.
     """
 

@@ -14,7 +14,6 @@ import pytest
 
 from smb3server.client import Client, ServerError, Tree, connection
 from smb3server.client.files import READ, READ_WRITE, RemoteFile
-from smb3server.net.buffers import BufferPool
 from smb3server.net.tcp import TcpTransport
 from smb3server.settings.server import Settings
 from smb3server.wire.create import CreateDisposition
@@ -22,6 +21,7 @@ from smb3server.wire.negotiate import Dialect
 from smb3server.wire.status import NtStatus
 from smbdirect.errors import ConnectionLost, ProtocolError
 from smbdirect.message_transport import RemoteBuffer
+from smbdirect.transport.pool import BufferPool
 from smbdirect.transport.smb_direct import SmbDirectTransport
 from tests.lab.harness import DIALECTS, Lab, lab
 

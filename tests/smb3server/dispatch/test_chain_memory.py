@@ -14,7 +14,7 @@ from smb3server.client.files import READ_WRITE
 from smb3server.wire import read_write
 from smb3server.wire.create import CreateDisposition
 from smb3server.wire.header import HEADER, HEADER_SIZE, Command, Header
-from tests.smb3server.service.test_service import configured, port_of, running
+from tests.lab.services import configured, port_of, running
 
 MARK = 4 << 20
 """Bytes of unsent answers that a chain may leave behind, but for its last one."""
@@ -86,7 +86,7 @@ def test_a_chain_waits_until_its_answers_are_taken(tmp_path: Path, end: str) -> 
             client.transport.pause_reading()
             client.transport._on_message = take  # type: ignore[attr-defined]
             first = client._next_message_id
-            in_use = service.server.buffers.in_use
+            lent = service.server.buffers.lent
             client.transport.send([_chain(client, tree, file.file_id, COUNT, Command.CLOSE)])
             async with asyncio.timeout(20):
                 while connection.transport.pending_send_bytes < MARK // 2:
@@ -94,14 +94,14 @@ def test_a_chain_waits_until_its_answers_are_taken(tmp_path: Path, end: str) -> 
             await asyncio.sleep(0.3)
             # What the socket's buffers take is not the server's.
             assert connection.transport.pending_send_bytes <= MARK + SIZE + 4096
-            assert (service.server.buffers.in_use - in_use) * SIZE <= 2 * (MARK + SIZE)
+            assert service.server.buffers.lent - lent <= 2 * (MARK + SIZE)
             await other.echo()
             if end == "gone":
                 client.transport.abort("gone")
                 async with asyncio.timeout(20):
                     while connection in service.server.connection_list:
                         await asyncio.sleep(0.01)
-                assert service.server.buffers.in_use == in_use
+                assert service.server.buffers.lent == lent
             else:
                 client.transport.resume_reading()
                 async with asyncio.timeout(20):
@@ -110,7 +110,7 @@ def test_a_chain_waits_until_its_answers_are_taken(tmp_path: Path, end: str) -> 
                 assert [entry[0] for entry in received] == [first + index * CHARGE for index in range(COUNT)]
                 assert {entry[1] for entry in received} == {0}
                 assert all(entry[2][80 : 80 + SIZE] == content for entry in received[:-1])
-                assert not connection.host._parked
+                assert not connection.host.parking.chains
                 assert not tree_opens(service)
                 client.transport.abort("done")
             await other.close()
@@ -120,11 +120,11 @@ def test_a_chain_waits_until_its_answers_are_taken(tmp_path: Path, end: str) -> 
 
 def tree_connection(service: object, tree: Tree) -> list[object]:
     server = service.server  # type: ignore[attr-defined]
-    return list(server.global_session_table[tree.session.session_id].channel_list)
+    return list(server.sessions.by_id[tree.session.session_id].channel_list)
 
 
 def tree_opens(service: object) -> dict[int, object]:
-    table: dict[int, object] = service.server.global_open_table  # type: ignore[attr-defined]
+    table: dict[int, object] = service.server.opens.by_id  # type: ignore[attr-defined]
     return table
 
 
@@ -166,6 +166,6 @@ def test_buffers_of_a_user_are_limited_over_all_connections(tmp_path: Path) -> N
             async with asyncio.timeout(20):
                 while usage.lent or usage.waiting:
                     await asyncio.sleep(0.01)
-            assert service.server.buffers.in_use == 0
+            assert service.server.buffers.lent == 0
 
     asyncio.run(test())

@@ -10,14 +10,16 @@ import pytest
 
 from smb3server.backends.base import FolderNotRead
 from smb3server.dispatch import waiting
-from smb3server.dispatch.long_work import LongWork
-from smb3server.dispatch.request import CompoundState, Disconnect, Host, Interim, Pending, Request, Response
-from smb3server.dispatch.waiting import MustWait, retry
+from smb3server.dispatch.chain import Chain
+from smb3server.dispatch.request import Host, Interim, Pending, Request, Response
+from smb3server.dispatch.waiting import Attempt, Begin, MustWait
 from smb3server.files.caching import Caching
+from smb3server.process.long_work import LongWork
 from smb3server.state.break_notifications import BreakNotifications
-from smb3server.state.connection import Connection
+from smb3server.state.objects import Connection
+from smb3server.state.opens import OpenTable
 from smb3server.wire.header import Command, Header
-from smb3server.wire.status import NtStatus, StatusError
+from smb3server.wire.status import Disconnect, NtStatus, StatusError
 
 DONE = Response([b"done"])
 
@@ -26,6 +28,7 @@ class Peer:
     """What requests need of a connection. ``results`` are their replies."""
 
     def __init__(self) -> None:
+        self.client_name = "peer"
         self.loop = asyncio.get_running_loop()
         self.server = self
         self.long_work = LongWork()
@@ -46,7 +49,19 @@ class Peer:
 
     def request(self) -> Request:
         header = Header(command=int(Command.CREATE))
-        return Request(cast("Host", self), cast("Connection", self), header, memoryview(b""), CompoundState())
+        return Request(cast("Host", self), cast("Connection", self), header, memoryview(b""), cast("Chain", None))
+
+
+def retry(
+    request: Request, attempt: Attempt, interim: Interim = Interim.DELAYED, begin: Begin | None = None
+) -> Response | Pending:
+    """``waiting.retry``, and what the dispatcher does when a handler has returned its result."""
+    result = waiting.retry(request, attempt, interim, begin)
+    if isinstance(result, Pending):
+        early = result.handler_returned()
+        if early is not None:
+            request.host.finish(request, early)
+    return result
 
 
 class Steps:
@@ -71,7 +86,7 @@ class Reading:
 
 def play(scene: Callable[[Peer, Caching], Awaitable[None]]) -> None:
     async def body() -> None:
-        await scene(Peer(), Caching(BreakNotifications()))
+        await scene(Peer(), Caching(BreakNotifications({}, (), OpenTable(lambda share: False))))
 
     asyncio.run(body())
 
@@ -292,6 +307,7 @@ def test_a_later_attempt_may_end_the_connection() -> None:
 def test_nothing_is_done_for_a_request_that_is_over() -> None:
     async def scene(peer: Peer, caching: Caching) -> None:
         pending = peer.request().pend()
+        pending.handler_returned()
         pending.cancel()
         done: list[Any] = []
         waiting.answer(pending, lambda: done.append(1))

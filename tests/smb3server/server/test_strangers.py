@@ -13,7 +13,6 @@ from functools import partial
 import pytest
 
 from smb3server.config.model import Config
-from smb3server.net.buffers import BufferPool
 from smb3server.net.listener import TcpListener
 from smb3server.net.tcp import TcpTransport
 from smb3server.server.idle import IdleSweep
@@ -22,10 +21,9 @@ from smb3server.settings.server import Settings
 from smb3server.wire.header import Command
 from smb3server.wire.status import NtStatus
 from smbdirect.providers.iwarp.provider import IwarpProvider
-from smbdirect.unauthenticated import Stranger, Strangers, source_of
-from tests.lab.wire_client import Harness
-from tests.smb3server.dispatch.test_dispatcher import drive
-from tests.smb3server.server.test_hostile import setup_body
+from smbdirect.transport.pool import BufferPool
+from smbdirect.unauthenticated import UnauthenticatedPeer, UnauthenticatedPeers, source_of
+from tests.lab.wire_client import Harness, drive, setup_body
 
 
 class Clock:
@@ -51,7 +49,7 @@ def test_what_counts_as_one(address: str, source: str) -> None:
 
 
 def test_the_greediest_gives_way() -> None:
-    table = Strangers(10, clock=Clock())
+    table = UnauthenticatedPeers(10, clock=Clock())
     dropped: list[int] = []
     for number in range(8):
         assert table.enter("10.0.0.1", lambda number=number: dropped.append(number))  # type: ignore[misc]
@@ -59,7 +57,7 @@ def test_the_greediest_gives_way() -> None:
         assert table.enter(host, lambda: dropped.append(-1))
     assert dropped == [0, 1]
     # One who has as much as the greediest would have is refused, and takes nothing from anybody.
-    even = Strangers(4, clock=Clock())
+    even = UnauthenticatedPeers(4, clock=Clock())
     for host in ("10.0.0.1", "10.0.0.2"):
         for _ in range(2):
             assert even.enter(host, lambda: dropped.append(-2))
@@ -69,7 +67,7 @@ def test_the_greediest_gives_way() -> None:
 
 def test_the_oldest_gives_way_to_equals_after_a_grace() -> None:
     clock = Clock()
-    table = Strangers(2, grace=5.0, clock=clock)
+    table = UnauthenticatedPeers(2, grace=5.0, clock=clock)
     dropped: list[str] = []
     for host in ("10.0.0.1", "10.0.0.2"):
         assert table.enter(host, lambda host=host: dropped.append(host))  # type: ignore[misc]
@@ -81,7 +79,7 @@ def test_the_oldest_gives_way_to_equals_after_a_grace() -> None:
 
 def test_a_source_has_its_own_limit() -> None:
     clock = Clock()
-    table = Strangers(100, per_source=3, clock=clock)
+    table = UnauthenticatedPeers(100, per_source=3, clock=clock)
     dropped: list[int] = []
     for number in range(3):
         assert table.enter(f"2001:db8::{number}", lambda number=number: dropped.append(number))  # type: ignore[misc]
@@ -92,7 +90,7 @@ def test_a_source_has_its_own_limit() -> None:
     assert dropped == [0]
 
 
-def _take_out(entries: list[Stranger], made: list[Stranger]) -> None:
+def _take_out(entries: list[UnauthenticatedPeer], made: list[UnauthenticatedPeer]) -> None:
     entries.remove(made[0])
 
 
@@ -100,12 +98,12 @@ def _take_out(entries: list[Stranger], made: list[Stranger]) -> None:
 def test_the_books_are_right(seed: int) -> None:
     rng = random.Random(seed)
     clock = Clock()
-    table = Strangers(60, per_source=rng.choice([0, 25]), clock=clock)
-    entries: list[Stranger] = []
+    table = UnauthenticatedPeers(60, per_source=rng.choice([0, 25]), clock=clock)
+    entries: list[UnauthenticatedPeer] = []
     for _ in range(3000):
         clock.now += rng.random()
         if rng.random() < 0.6:
-            made: list[Stranger] = []
+            made: list[UnauthenticatedPeer] = []
             drop = partial(_take_out, entries, made)
             entry = table.enter(f"10.0.0.{rng.randrange(9)}", drop, rng.choice([1, 1, 4]))
             if entry is not None:
@@ -128,7 +126,7 @@ def test_the_books_are_right(seed: int) -> None:
 def test_the_cost_of_a_newcomer_does_not_grow() -> None:
     """However many are there, however many have to go."""
     for limit in (100, 10_000):
-        table = Strangers(limit, clock=Clock())
+        table = UnauthenticatedPeers(limit, clock=Clock())
         looked = 0
 
         class Counted(dict[int, dict[str, None]]):
@@ -164,7 +162,7 @@ def test_silent_connections_of_one_address_keep_nobody_out() -> None:
             assert isinstance(transport, TcpTransport)
             accepted.append(transport)
 
-        listener = TcpListener("127.0.0.1", 0, BufferPool(), serve, 70000, silent=Strangers(40))
+        listener = TcpListener("127.0.0.1", 0, BufferPool(), serve, 70000, silent=UnauthenticatedPeers(40))
         with contextlib.ExitStack() as stack:
             for _ in range(80):
                 stack.enter_context(contextlib.closing(connect(listener.address, "127.0.0.9")))
@@ -232,7 +230,7 @@ def test_unfinished_messages_of_one_address_keep_nobody_out() -> None:
             reader, writer = await asyncio.open_connection(*harness.listener.address, local_addr=("127.0.0.9", 0))
             writer.write((65_000).to_bytes(4, "big") + bytes(63_000))
             reader_writers.append((reader, writer))
-        strangers = server.buffers.strangers
+        strangers = server.buffers.unauthenticated
         while strangers.taken < strangers.limit - 70_000:
             await asyncio.sleep(0.01)
         client = await harness.connect()
@@ -252,7 +250,7 @@ def test_unfinished_messages_of_one_address_keep_nobody_out() -> None:
 def test_iwarp_requests_that_do_not_end_keep_nobody_out() -> None:
     async def body() -> None:
         provider = IwarpProvider()
-        provider.strangers = Strangers(40)
+        provider.unauthenticated = UnauthenticatedPeers(40)
         requests: list[object] = []
         listener = await provider.listen("127.0.0.1", 0, requests.append)
         with contextlib.ExitStack() as stack:
@@ -269,7 +267,7 @@ def test_iwarp_requests_that_do_not_end_keep_nobody_out() -> None:
                 request.reject()  # type: ignore[attr-defined]
             for handshake in list(provider.handshakes):
                 handshake.close()
-            assert provider.strangers.taken == 0
+            assert provider.unauthenticated.taken == 0
             await listener.close()
 
     asyncio.run(body())
@@ -284,8 +282,10 @@ def test_all_listeners_share_the_tables(tmp_path: object) -> None:
             server = service.server
             assert [listener._places for listener in service.listeners] == [server.silent_peers]
             for _, listener in service.fabrics.listeners:
-                assert listener.strangers is server.strangers
-            assert [provider.strangers for provider in service.fabrics._providers.values()] == [server.silent_peers]  # type: ignore[attr-defined]
+                assert listener.unauthenticated is server.unauthenticated
+            (provider,) = service.fabrics._providers.values()
+            assert isinstance(provider, IwarpProvider)
+            assert provider.unauthenticated is server.silent_peers
         finally:
             await service.stop()
 
@@ -317,13 +317,13 @@ def test_sessions_that_nobody_uses_end(guest: bool) -> None:
         await client(tree=True, open_file=True)
         sweep.sweep(0.0)
         sweep.sweep(99.0)
-        assert len(server.global_session_table) == 4
+        assert len(server.sessions.by_id) == 4
         await busy.call(Command.ECHO, struct.pack("<HH", 4, 0))  # type: ignore[attr-defined]
         sweep.sweep(101.0)
         # The one that said something stays, and the one with an open file.
-        assert len(server.global_session_table) == 2
+        assert len(server.sessions.by_id) == 2
         sweep.sweep(202.0)
-        assert len(server.global_session_table) == 1
+        assert len(server.sessions.by_id) == 1
         # Their connections go with them.
         await asyncio.sleep(0.05)
         assert len(server.connection_list) == 1

@@ -11,12 +11,12 @@ from smb3server.client import Client, open_rdma, open_tcp
 from smb3server.client.channels import BoundSession
 from smb3server.config.arguments import parse_arguments
 from smb3server.files.caching import Holder
-from smb3server.net.tcp import PATIENCE, TcpTransport
+from smb3server.net.tcp import PEER_TIMEOUT, TcpTransport
 from smb3server.service.listeners import make_provider
 from smb3server.service.service import Service
 from smb3server.state.break_notifications import BreakNotifications, live_connection
-from smb3server.state.connection import Connection
-from smb3server.state.objects import CHANNEL_SILENCE
+from smb3server.state.objects import CHANNEL_SILENCE, Connection
+from smb3server.state.opens import OpenTable
 from smbdirect.core.constants import KEEPALIVE_INTERVAL, KEEPALIVE_RESPONSE_TIMEOUT
 from smbdirect.transport.smb_direct import SmbDirectTransport
 from tools.support import own_user
@@ -66,7 +66,7 @@ def test_lone_connections_have_patience_and_channels_do_not(tmp_path: Path) -> N
 
         first = await Client.connect(await open_tcp("127.0.0.1", service.listeners[0].address[1]))
         session = await first.log_on("u", "pw")
-        assert silences() == {False: PATIENCE}
+        assert silences() == {False: PEER_TIMEOUT}
         rdma = await open_rdma(make_provider("iwarp"), "127.0.0.1", service.fabrics.listeners[0][1].address[1])
         second = await Client.connect(rdma, client_guid=first.client_guid)
         await BoundSession.bind(session, second, "u", "pw")
@@ -102,7 +102,7 @@ class _Connection:
 
 class _Session:
     def __init__(self, *connections: _Connection) -> None:
-        self.connection = connections[0]
+        self.connections = connections
         self.channel_list = dict.fromkeys(connections)
         for connection in connections:
             connection.session_table[1] = self
@@ -110,6 +110,7 @@ class _Session:
 
 class _Clock(BreakNotifications):
     def __init__(self) -> None:
+        super().__init__({}, (), OpenTable(lambda share: False))
         self.due: list[Any] = []
 
     def call_later(self, delay: float, callback: Any) -> Any:

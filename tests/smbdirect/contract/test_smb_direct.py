@@ -11,10 +11,10 @@ import pytest
 from smbdirect.core.settings import Settings
 from smbdirect.errors import ConnectionLost
 from smbdirect.message_transport import RemoteBuffer
-from smbdirect.transport.buffers import BufferPool
 from smbdirect.transport.listen import connect, listen
+from smbdirect.transport.pool import BufferPool
 from smbdirect.transport.smb_direct import SmbDirectTransport
-from tests.smbdirect.contract.conftest import PATIENCE, Entry
+from tests.lab.providers import PATIENCE, Entry
 
 
 class Upper:
@@ -59,7 +59,7 @@ def run(entry: Entry, scenario: Callable[[Upper, Upper], Awaitable[None]], setti
         accepted: asyncio.Future[Upper] = asyncio.get_running_loop().create_future()
 
         def on_transport(transport: SmbDirectTransport) -> None:
-            transport.max_message_size = 1 << 20
+            transport.trust(1 << 20)
             accepted.set_result(Upper(transport))
 
         listener = await listen(provider, entry.host, 0, on_transport, settings, pool=pool)

@@ -11,7 +11,8 @@ import pytest
 from smbdirect.errors import ProviderError
 from smbdirect.providers.base import Access
 from smbdirect.providers.local_domain import LocalDomain
-from smbdirect.transport.buffers import BufferPool, RegistrationCache
+from smbdirect.transport.pool import BufferPool
+from smbdirect.transport.registrations import RegistrationCache
 
 
 class Needs:

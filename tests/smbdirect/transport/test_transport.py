@@ -11,11 +11,12 @@ import pytest
 
 from smbdirect.core.settings import Settings
 from smbdirect.errors import ConnectionLost, ProtocolError, ProviderError
+from smbdirect.life import Life
 from smbdirect.message_transport import RemoteBuffer
 from smbdirect.providers.base import Access, Send
 from smbdirect.providers.loopback import CAPABILITIES, Faults, LoopbackProvider
-from smbdirect.transport.buffers import BufferPool
 from smbdirect.transport.listen import connect, listen
+from smbdirect.transport.pool import BufferPool
 from smbdirect.transport.smb_direct import SmbDirectTransport
 
 PATIENCE = 10.0
@@ -82,7 +83,7 @@ def run(
 
         def on_transport(transport: SmbDirectTransport) -> None:
             if trusted:
-                transport.max_message_size = 1 << 20
+                transport.trust(1 << 20)
             accepted.set_result(End(transport, hold))
 
         listener = await listen(fabric, "127.0.0.1", 0, on_transport, server, pool=pool)
@@ -396,7 +397,7 @@ def test_stranger_is_kept_small() -> None:
 def test_trust_raises_credits() -> None:
     async def scenario(near: End, far: End) -> None:
         assert near.transport.connection.credits.send_credits <= 8
-        far.transport.max_message_size = 1 << 20
+        far.transport.trust(1 << 20)
         near.transport.send([b"x"])
         while near.transport.connection.credits.send_credits < 200:
             await asyncio.sleep(0)
@@ -661,7 +662,7 @@ def test_messages_wait_for_start() -> None:
         near.transport.abort()
         await near.end()
         async with asyncio.timeout(PATIENCE):
-            while fabric.endpoints or not far.transport._ended:
+            while fabric.endpoints or far.transport.life is not Life.ENDED:
                 await asyncio.sleep(0)
         late = End(far.transport)
         assert await late.end() is None

@@ -37,9 +37,9 @@ def is_stalled(sock: socket.socket) -> bool:
     return unacknowledged > 0 and last_acknowledgment >= _STALL_MILLISECONDS
 
 
-def limit_silence(sock: socket.socket, seconds: float) -> None:
-    """Have the kernel end the connection when the other end acknowledges nothing for ``seconds``, of data or of the
-    probes that it sends when there is none."""
+def set_peer_timeout(sock: socket.socket, seconds: float) -> None:
+    """Have the kernel close the connection when the peer acknowledges nothing for ``seconds``, of data or of the probes
+    that it sends when there is none."""
     idle = max(1, round(seconds / 2))
     interval = max(1, round((seconds - idle) / _PROBES))
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

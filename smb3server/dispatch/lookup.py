@@ -1,0 +1,82 @@
+"""Which open a command works on, and its place in the sequence of the client's channels (MS-SMB2 3.3.5.2.10)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smb3server.wire.file_id import RELATED_FILE_ID, FileId
+from smb3server.wire.header import Command, HeaderFlags
+from smb3server.wire.negotiate import Dialect
+from smb3server.wire.status import NtStatus, StatusError
+
+if TYPE_CHECKING:
+    from smb3server.dispatch.request import Request, TreeRequest
+    from smb3server.state.objects import Open
+
+_REPLAY = int(HeaderFlags.REPLAY_OPERATION)
+_ORDERED = frozenset([int(Command.WRITE), int(Command.SET_INFO), int(Command.IOCTL)])
+_HALF = 0x7FFF
+"""A channel sequence that is ahead by no more is newer (16-bit arithmetic)."""
+
+
+def find_open(request: TreeRequest, file_id: FileId) -> Open:
+    """Return the open that a command names, or its compound's (MS-SMB2 3.3.5.2.7.2). Raises ``StatusError``:
+    FILE_CLOSED if there is none, FILE_NOT_AVAILABLE if the request is an old one of a channel that failed."""
+    if file_id == RELATED_FILE_ID and request.chain.file_id is not None:
+        file_id = request.chain.file_id
+    session = request.session
+    found = session.open_table.get(file_id[1])
+    if found is None or found.file_id != file_id or found.tree is not request.tree:
+        raise StatusError(NtStatus.FILE_CLOSED)
+    request.open = found
+    if found.replayable is not None:
+        request.server.opens.replays.forget(found)
+    header = request.header
+    if header.status != found.channel_sequence or header.flags & _REPLAY:
+        _check_sequence(request, found)
+    return found
+
+
+def _check_sequence(request: Request, opened: Open) -> None:
+    """Take a newer channel sequence over into the open. Called when the request's is not the open's, or when it is a
+    replay. WRITE, SET_INFO and IOCTL with an older one come from a channel that the client has given up:
+    FILE_NOT_AVAILABLE. [MS-SMB2 3.3.5.2.10]"""
+    header = request.header
+    if request.connection.dialect < Dialect.SMB_3_0:
+        return
+    sequence = header.status & 0xFFFF
+    ahead = sequence - opened.channel_sequence & 0xFFFF
+    if ahead > _HALF:
+        if header.command in _ORDERED:
+            raise StatusError(NtStatus.FILE_NOT_AVAILABLE)
+        return
+    if ahead:
+        opened.outstanding_pre_requests += opened.outstanding_requests
+        opened.outstanding_requests = 0
+        opened.channel_sequence = sequence
+    if header.flags & _REPLAY and opened.outstanding_pre_requests and header.command in _ORDERED:
+        raise StatusError(NtStatus.FILE_NOT_AVAILABLE)
+
+
+def begin(request: Request) -> None:
+    """Count a request that pends in Open.OutstandingRequestCount: no other is outstanding when the next one comes.
+
+    A request with an old sequence is served if it changes nothing, but not counted (3.3.5.2.10). It remembers whether
+    it was counted, so that ``end`` takes off exactly what was added."""
+    opened = request.open
+    if opened is not None and request.header.status & 0xFFFF == opened.channel_sequence:
+        opened.outstanding_requests += 1
+        request.counted = opened.sequence_epoch
+
+
+def end(request: Request) -> None:
+    """Take a request that is answered off the count it is in by now (3.3.4.1): that of the open's sequence, or, after a
+    newer one came, that of older ones."""
+    opened = request.open
+    if opened is None or request.counted != opened.sequence_epoch:
+        return
+    request.counted = 0
+    if request.header.status & 0xFFFF == opened.channel_sequence:
+        opened.outstanding_requests -= 1
+    else:
+        opened.outstanding_pre_requests -= 1

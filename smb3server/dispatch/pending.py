@@ -1,0 +1,123 @@
+"""A connection's requests that are not answered yet: their interim replies and their cancellation."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from smb3server.dispatch.request import Interim, Pending, Request
+from smb3server.process.turns import call_apart
+from smb3server.wire.header import Command, Header, HeaderFlags
+from smb3server.wire.status import NtStatus
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from smb3server.settings.server import Settings
+    from smb3server.state.objects import Session
+
+_CHANGE_NOTIFY = int(Command.CHANGE_NOTIFY)
+
+
+class PendingRequests:
+    """Connection.RequestList and Connection.AsyncCommandList (MS-SMB2 3.3.1.7), of what pends."""
+
+    def __init__(
+        self, settings: Settings, loop: asyncio.AbstractEventLoop, send_interim: Callable[[Request], None]
+    ) -> None:
+        """``send_interim``: sends STATUS_PENDING with the request's AsyncId."""
+        self._settings = settings
+        self._loop = loop
+        self._send_interim = send_interim
+        self._by_message_id: dict[int, Request] = {}
+        self._by_async_id: dict[int, Request] = {}
+        """Those whose client was sent STATUS_PENDING."""
+        self._delayed: deque[tuple[float, Request]] = deque()
+        """Those that get an interim reply at that time, if still pending; all delays are alike, so it is sorted."""
+        self._timer_running = False
+        self._next_async_id = 0
+
+    def __len__(self) -> int:
+        return len(self._by_message_id)
+
+    def add(self, request: Request, pending: Pending) -> None:
+        """Make a request that pends known to CANCEL and, in time, to the client; or cancel it, with a status of its
+        own, if it is not allowed to wait."""
+        may_wait = len(self._by_message_id) < self._settings.max_async_requests
+        self._by_message_id[request.header.message_id] = request
+        more_follow = request.chain.offset >= 0
+        if not may_wait:
+            self._refuse(pending, NtStatus.INSUFFICIENT_RESOURCES)
+        elif request.header.command == _CHANGE_NOTIFY and more_follow:
+            # What follows would wait for it forever. Windows, too, answers so what must not wait within a compound.
+            self._refuse(pending, NtStatus.INTERNAL_ERROR)
+        elif pending.interim is Interim.AT_ONCE and not more_follow:
+            self._tell(request)
+        elif pending.interim is not Interim.NEVER:
+            delay = self._settings.interim_delay
+            self._delayed.append((self._loop.time() + delay, request))
+            if not self._timer_running:
+                self._timer_running = True
+                self._loop.call_later(delay, self._on_timer)
+
+    def remove(self, request: Request) -> None:
+        """Forget a request that is about to be answered."""
+        self._by_message_id.pop(request.header.message_id, None)
+        if request.async_id:
+            self._by_async_id.pop(request.async_id, None)
+
+    def find(self, header: Header) -> Request | None:
+        """Return the request that a CANCEL names. [MS-SMB2 3.3.5.16]"""
+        if header.flags & HeaderFlags.ASYNC_COMMAND:
+            return self._by_async_id.get(header.async_id)
+        return self._by_message_id.get(header.message_id)
+
+    def cancel_waiting(self) -> None:
+        """Cancel every request whose client was sent STATUS_PENDING. The others may finish."""
+        for request in list(self._by_async_id.values()):
+            if request.pending is not None:
+                call_apart(request.pending.cancel)
+
+    def cancel_of(self, session: Session, tree_id: int | None = None) -> None:
+        """Cancel those of a session, or of one of its tree connects, that goes away."""
+        for request in list(self._by_message_id.values()):
+            if request.session is not session or request.pending is None:
+                continue
+            if tree_id is None or (request.tree is not None and request.tree.tree_id == tree_id):
+                call_apart(request.pending.cancel, closing=True)
+
+    def close(self, outlives: Callable[[Request, Pending], bool]) -> None:
+        """Cancel all except those that ``outlives`` is true for: the connection is gone."""
+        for request in list(self._by_message_id.values()):
+            if request.pending is not None and not outlives(request, request.pending):
+                call_apart(request.pending.cancel)
+        self._delayed.clear()
+
+    def _refuse(self, pending: Pending, status: NtStatus) -> None:
+        """End what a handler left pending."""
+        pending.refused_with = status
+        pending.cancel()
+
+    def _on_timer(self) -> None:
+        """Send the interim replies that are due."""
+        delayed = self._delayed
+        now = self._loop.time()
+        while delayed:
+            deadline, request = delayed[0]
+            if request.pending is None or request.pending.done:
+                delayed.popleft()
+            elif deadline <= now:
+                delayed.popleft()
+                self._tell(request)
+            else:
+                self._loop.call_at(deadline, self._on_timer)
+                return
+        self._timer_running = False
+
+    def _tell(self, request: Request) -> None:
+        """Give the request an AsyncId, and send it to the client. [MS-SMB2 3.3.4.2]"""
+        self._next_async_id += 1
+        request.async_id = self._next_async_id
+        self._by_async_id[request.async_id] = request
+        self._send_interim(request)

@@ -1,0 +1,84 @@
+"""Registrations of local memory that one connection uses, where its fabric wants it registered before it is posted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from smbdirect.codec import Buffer
+from smbdirect.providers.base import Access, Endpoint, MemoryRegion
+from smbdirect.transport.pool import BufferPool, PoolBuffer
+
+Counters = dict[str, int]
+
+
+class RegistrationCache:
+    """Local registrations that a connection uses: those of pooled buffers, which it shares, and its own (receives,
+    targets of Reads that are in no pool), made once per piece of memory and kept until the connection ends or the pool
+    drops the memory.
+
+    Only for providers whose local buffers need registration; elsewhere ``endpoint`` is left alone.
+    """
+
+    def __init__(self, endpoint: Endpoint, counters: Counters, pool: BufferPool) -> None:
+        self.needed = endpoint.capabilities.requires_registration
+        domain = endpoint.domain if self.needed else None
+        self.home = pool.home(domain) if domain is not None else None
+        """Where pooled buffers are registered."""
+        self._pool = pool
+        self._endpoint = endpoint
+        self._counters = counters
+        self._regions: dict[int, tuple[MemoryRegion, object]] = {}
+
+    def acquire(self, size: int) -> PoolBuffer:
+        """Lend a pooled buffer of ``size`` bytes, registered where the fabric needs it. Raises ``ProviderError``."""
+        pool = self._pool
+        before = pool.allocations
+        buffer = pool.acquire(size, self.home)
+        if pool.allocations != before:
+            self._counters["allocations"] += 1
+            if self.home is not None:
+                self._counters["registrations"] += 1
+        return buffer
+
+    def gathered(self, segments: Sequence[Buffer], length: int) -> PoolBuffer:
+        """Copy ``segments``, ``length`` bytes in all, to a buffer that ``acquire`` lends. Raises ``ProviderError``."""
+        buffer = self.acquire(length)
+        position = 0
+        for segment in segments:
+            buffer.view[position : position + len(segment)] = segment
+            position += len(segment)
+        self._counters["bounced_bytes"] += length
+        return buffer
+
+    def add(self, memory: memoryview) -> None:
+        """Make sure that the object behind ``memory`` is registered. Raises ``ProviderError``."""
+        if not self.needed:
+            return
+        owner = memory.obj
+        if not self._has(owner):
+            region = self._endpoint.register(memoryview(owner), Access.LOCAL_WRITE)
+            self._regions[id(owner)] = (region, owner)
+            self._counters["registrations"] += 1
+
+    def covers(self, segment: Buffer) -> bool:
+        """Return whether ``segment`` may be posted as it is."""
+        return not self.needed or self._has(memoryview(segment).obj)
+
+    def _has(self, owner: object) -> bool:
+        return id(owner) in self._regions or (self.home is not None and self.home.covers(owner))
+
+    def forget(self, memory: memoryview) -> None:
+        """End the registration of the object behind ``memory``, which nothing uses any more, if it has one."""
+        found = self._regions.pop(id(memory.obj), None)
+        if found is not None:
+            found[0].deregister()
+
+    def leave_domain(self) -> None:
+        """Register no more buffers: nothing is posted any more."""
+        self.home = None
+
+    def clear(self) -> None:
+        """End the connection's own registrations."""
+        for region, _ in self._regions.values():
+            region.deregister()
+        self._regions.clear()

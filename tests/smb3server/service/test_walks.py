@@ -1,0 +1,153 @@
+"""How many functions one READ passes through, and how often it changes the file, from bytes in to bytes out.
+
+A reader follows a request the same way. The bounds keep its walk short; the walk is printed where it is longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+import pytest
+
+from smb3server.client import Client, open_rdma, open_tcp
+from smb3server.client.files import READ_WRITE
+from smbdirect.message_transport import MessageTransport
+from smbdirect.providers.iwarp import IwarpProvider
+from tests.lab.services import configured, port_of, running
+
+ROOT = Path(__file__).resolve().parents[3]
+SIZE = 65536
+WARM_UP = 50
+"""READs before the first one that counts: buffers are made and registered, credits have reached their level."""
+MEASURED = 20
+"""READs of which the shortest walk counts: now and then one also has to grant credits or to serve a timer."""
+
+
+class Step(NamedTuple):
+    file: str
+    function: str
+    depth: int
+
+
+class Walk:
+    """The calls that a thread makes of this project's functions, in order."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self._depth = 0
+
+    def start(self) -> None:
+        sys.setprofile(self._event)
+
+    def stop(self) -> None:
+        sys.setprofile(None)
+
+    def _event(self, frame: FrameType, event: str, _argument: object) -> None:
+        code = frame.f_code
+        path = Path(code.co_filename)
+        if not path.is_relative_to(ROOT) or path.is_relative_to(ROOT / "tests") or ".venv" in path.parts:
+            return
+        if event == "call":
+            self.steps.append(Step(str(path.relative_to(ROOT)), code.co_qualname, self._depth))
+            self._depth += 1
+        elif event == "return":
+            self._depth -= 1
+
+    @property
+    def changes(self) -> int:
+        """How often a call goes to another file than the call before it."""
+        return sum(before.file != after.file for before, after in zip(self.steps, self.steps[1:], strict=False))
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.steps)} calls, {self.changes} changes of file"]
+        lines += [f"{'  ' * step.depth}{step.file}: {step.function}" for step in self.steps]
+        return "\n".join(lines)
+
+
+def read_in_thread(
+    connect: Callable[[], Awaitable[MessageTransport]], turn: Callable[[], None], failures: list[BaseException]
+) -> None:
+    """Be a client in a thread and a loop of its own, so that only the server's walk is seen. ``turn`` is called before
+    each READ that counts and after the last."""
+
+    async def client_main() -> None:
+        client = await Client.connect(await connect())
+        session = await client.log_on("u", "pw", sign=False)
+        tree = await session.tree_connect("share")
+        file = await tree.create("file", READ_WRITE)
+        rdma = client.transport.rdma
+        region = None if rdma is None else rdma.register(memoryview(bytearray(SIZE)), writable=True)
+        for number in range(WARM_UP + MEASURED + 1):
+            if number >= WARM_UP:
+                # The server has finished with the READ before: acknowledgments and completions have come.
+                await asyncio.sleep(0.01)
+                turn()
+            if region is None:
+                assert len(await tree.read(file, 0, SIZE)) == SIZE
+            else:
+                assert await tree.read_into(file, 0, region.descriptors, SIZE, invalidate=False) == SIZE
+        await client.close()
+
+    try:
+        asyncio.run(client_main())
+    except BaseException as error:
+        failures.append(error)
+    finally:
+        turn()
+
+
+async def shortest_walk(tmp_path: Path, fabric: str) -> Walk:
+    """Serve a client's READs and return the shortest walk of one."""
+    async with running(configured(tmp_path, "--listen", "127.0.0.1", "--rdma=iwarp")) as service:
+        (tmp_path / "share" / "file").write_bytes(os.urandom(SIZE))
+        port = port_of(service, fabric, "127.0.0.1")
+        loop = asyncio.get_running_loop()
+        walks: list[Walk] = []
+        waiting: asyncio.Queue[threading.Event] = asyncio.Queue()
+        failures: list[BaseException] = []
+
+        async def connect() -> MessageTransport:
+            if fabric == "tcp":
+                return await open_tcp("127.0.0.1", port)
+            return await open_rdma(IwarpProvider(), "127.0.0.1", port)
+
+        def turn() -> None:
+            begun = threading.Event()
+            loop.call_soon_threadsafe(waiting.put_nowait, begun)
+            begun.wait()
+
+        thread = threading.Thread(target=read_in_thread, args=(connect, turn, failures))
+        thread.start()
+        try:
+            for _ in range(MEASURED + 2):
+                begun = await waiting.get()
+                if walks:
+                    walks[-1].stop()
+                walks.append(Walk())
+                walks[-1].start()
+                begun.set()
+                if failures:
+                    break
+        finally:
+            sys.setprofile(None)
+            while thread.is_alive():
+                while not waiting.empty():
+                    waiting.get_nowait().set()
+                await asyncio.sleep(0.01)
+        assert not failures, failures
+        return min(walks[:MEASURED], key=lambda walk: len(walk.steps))
+
+
+@pytest.mark.parametrize(("fabric", "calls", "changes"), [("tcp", 49, 28), ("iwarp", 130, 70)])
+def test_a_read_takes_a_short_walk(tmp_path: Path, fabric: str, calls: int, changes: int) -> None:
+    walk = asyncio.run(shortest_walk(tmp_path, fabric))
+    assert any(step.function == "read" for step in walk.steps), str(walk)
+    assert len(walk.steps) <= calls, str(walk)
+    assert walk.changes <= changes, str(walk)
