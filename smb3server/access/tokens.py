@@ -19,11 +19,13 @@ from smb3server.access.descriptor import (
 )
 from smb3server.access.identity import Identity
 from smb3server.access.inheritance import create_descriptor
+from smb3server.access.known_descriptors import KnownDescriptors
 from smb3server.access.masks import FILE_ALL_ACCESS
 from smb3server.access.posix import OWNERS_ALONE, IdMap, default_descriptor
 from smb3server.backends.base import Described, FileInfo, Kind, User
 
 _IDS = IdMap()
+_KNOWN = KnownDescriptors()
 _SACL_CONTROL = int(
     Control.SACL_PRESENT
     | Control.SACL_DEFAULTED
@@ -60,20 +62,6 @@ def token_for(identity: Identity, account: Sid, user: User | None) -> Token:
     return _token(account, identity.user, acting, identity.guest, identity.anonymous)
 
 
-@functools.lru_cache(maxsize=4096)
-def _parsed(data: bytes) -> SecurityDescriptor | None:
-    try:
-        return unpack(data)
-    except ValueError:
-        # Damaged, or written by another program: the file's mode is what is left to go by.
-        return None
-
-
-@functools.lru_cache(maxsize=4096)
-def _granted(data: bytes, token: Token) -> int:
-    return granted_access(unpack(data), token)
-
-
 @functools.lru_cache(maxsize=1024)
 def _by_mode(mode: int, uid: int, gid: int, directory: bool, owner: Sid | None, token: Token) -> int:
     return granted_access(default_descriptor(mode, uid, gid, directory, _IDS, owner), token)
@@ -87,8 +75,9 @@ def has_dacl(data: bytes | memoryview) -> bool:
 def effective_descriptor(stored: bytes | memoryview | None, info: FileInfo) -> SecurityDescriptor:
     """The descriptor of a file. What is stored may say nothing but the owner; the rest then comes from the mode, as all
     does where nothing is stored, or nothing that can be read."""
-    found = _parsed(bytes(stored)) if stored is not None else None
-    if found is not None and found.control & Control.DACL_PRESENT:
+    known = _KNOWN.find(bytes(stored)) if stored is not None else None
+    found = known.parsed if known is not None else None
+    if found is not None and known is not None and known.has_dacl:
         return found
     owner = found.owner if found is not None else None
     made = default_descriptor(info.mode, info.uid, info.gid, info.kind == Kind.DIRECTORY, _IDS, owner)
@@ -103,10 +92,11 @@ def maximal_access(found: Described, token: Token, user: User | None) -> int:
     info, stored = found
     owner: Sid | None = None
     if stored is not None:
-        parsed = _parsed(stored)
-        if parsed is not None and has_dacl(stored):
-            return _granted(stored, token)
-        owner = parsed.owner if parsed is not None else None
+        known = _KNOWN.find(stored)
+        if known.has_dacl:
+            return _KNOWN.granted(known, token)
+        # A damaged one leaves the mode to go by.
+        owner = known.parsed.owner if known.parsed is not None else None
     root = (user.uid if user is not None else os.geteuid()) == 0
     if root and owner is None:
         return FILE_ALL_ACCESS
