@@ -21,10 +21,9 @@ from smb3server.access.identity import Identity
 from smb3server.access.inheritance import create_descriptor
 from smb3server.access.known_descriptors import KnownDescriptors
 from smb3server.access.masks import FILE_ALL_ACCESS
-from smb3server.access.posix import OWNERS_ALONE, IdMap, default_descriptor
+from smb3server.access.posix import OWNERS_ALONE, default_descriptor, group_sid, user_sid
 from smb3server.backends.base import Described, FileInfo, Kind, User
 
-_IDS = IdMap()
 _KNOWN = KnownDescriptors()
 _SACL_CONTROL = int(
     Control.SACL_PRESENT
@@ -36,20 +35,20 @@ _SACL_CONTROL = int(
 
 
 def _sids_on_host(user: User) -> set[Sid]:
-    return {_IDS.user_sid(user.uid), _IDS.group_sid(user.gid), *(_IDS.group_sid(gid) for gid in user.groups)}
+    return {user_sid(user.uid), group_sid(user.gid), *(group_sid(gid) for gid in user.groups)}
 
 
 @functools.lru_cache(maxsize=1024)
 def _token(account: Sid, own: User | None, acting: User, guest: bool, anonymous: bool) -> Token:
     # Who shares a user of the host is told apart by account.
-    user = account if acting.shared else _IDS.user_sid(acting.uid)
+    user = account if acting.shared else user_sid(acting.uid)
     sids = {account, EVERYONE, NETWORK} | _sids_on_host(acting) | (_sids_on_host(own) if own is not None else set())
     if guest:
         # No Authenticated Users: they have proved nothing (MS-DTYP 2.4.2.4).
         sids.add(BUILTIN_GUESTS)
     elif not anonymous:
         sids |= {AUTHENTICATED_USERS, BUILTIN_USERS}
-    return Token(user, frozenset(sids), _IDS.group_sid(acting.gid))
+    return Token(user, frozenset(sids), group_sid(acting.gid))
 
 
 def token_for(identity: Identity, account: Sid, user: User | None) -> Token:
@@ -64,7 +63,7 @@ def token_for(identity: Identity, account: Sid, user: User | None) -> Token:
 
 @functools.lru_cache(maxsize=1024)
 def _by_mode(mode: int, uid: int, gid: int, directory: bool, owner: Sid | None, token: Token) -> int:
-    return granted_access(default_descriptor(mode, uid, gid, directory, _IDS, owner), token)
+    return granted_access(default_descriptor(mode, uid, gid, directory, owner), token)
 
 
 def has_dacl(data: bytes | memoryview) -> bool:
@@ -80,7 +79,7 @@ def effective_descriptor(stored: bytes | memoryview | None, info: FileInfo) -> S
     if found is not None and known is not None and known.has_dacl:
         return found
     owner = found.owner if found is not None else None
-    made = default_descriptor(info.mode, info.uid, info.gid, info.kind == Kind.DIRECTORY, _IDS, owner)
+    made = default_descriptor(info.mode, info.uid, info.gid, info.kind == Kind.DIRECTORY, owner)
     if found is None or found.sacl is None:
         return made
     return made._replace(sacl=found.sacl, control=made.control | found.control & _SACL_CONTROL)
@@ -122,7 +121,7 @@ def new_descriptor(
     default = None
     if given is not None:
         acting = user or User(os.geteuid(), os.getegid())
-        default = default_descriptor(0o755 if directory else 0o744, acting.uid, acting.gid, directory, _IDS).dacl
+        default = default_descriptor(0o755 if directory else 0o744, acting.uid, acting.gid, directory).dacl
     made = create_descriptor(
         above,
         given,

@@ -18,7 +18,7 @@ from smb3server.access.descriptor import (
     allow,
 )
 from smb3server.access.masks import FILE_ALL_ACCESS
-from smb3server.access.posix import IdMap
+from smb3server.access.posix import user_sid
 from smb3server.backends.base import User
 from smb3server.backends.local.reparse import symlink_buffer
 from smb3server.wire import create, file_info, fsctl, lock, query_directory, read_write
@@ -36,9 +36,8 @@ from tests.lab import rights_table
 from tests.lab.rights_table import OBJECTS, TABLE, Right
 from tests.lab.wire_client import Client, ioctl_body
 
-IDS = IdMap()
 ME = User(54321, 54321, (54323,))
-STRANGER = IDS.user_sid(60000)
+STRANGER = user_sid(60000)
 MAXIMUM = int(Access.MAXIMUM_ALLOWED)
 READ_ATTRIBUTES = int(Access.READ_ATTRIBUTES)
 ON_CLOSE = int(CreateOptions.DELETE_ON_CLOSE)

@@ -278,23 +278,24 @@ def test_inheritance_of_anything(
 # -- POSIX
 
 
+@pytest.mark.parametrize("account", [None, ALICE, posix.user_sid(0)])
 @pytest.mark.parametrize("directory", [False, True])
-def test_modes_there_and_back(directory: bool) -> None:
-    ids = posix.IdMap({0: ALICE})
+def test_modes_there_and_back(directory: bool, account: Sid | None) -> None:
     for mode in range(0o1000):
-        descriptor = posix.default_descriptor(mode, 0, 7, directory, ids)
-        assert posix.to_mode(sd.unpack(descriptor.pack())) == mode, oct(mode)
+        descriptor = posix.default_descriptor(mode, 0, 7, directory, account)
+        seen = sd.unpack(descriptor.pack())
+        shared = account == ALICE
+        assert seen.owner == (account or posix.user_sid(0))
+        assert posix.to_mode(seen._replace(owner=posix.user_sid(0))) == mode | (mode >> 2 & 0o100 if shared else 0)
 
 
 def test_ids() -> None:
-    ids = posix.IdMap({1000: ALICE}, {100: STAFF})
-    assert ids.user_sid(1000) == ALICE
-    assert str(ids.user_sid(5)) == "S-1-22-1-5"
-    assert str(ids.group_sid(5)) == "S-1-22-2-5"
-    assert (ids.uid(ALICE), ids.gid(STAFF)) == (1000, 100)
-    assert ids.uid(Sid.parse("S-1-22-1-77")) == 77
-    assert ids.gid(Sid.parse("S-1-22-1-77")) is None
-    assert ids.uid(BOB) is None
+    assert str(posix.user_sid(5)) == "S-1-22-1-5"
+    assert str(posix.group_sid(5)) == "S-1-22-2-5"
+    assert (posix.uid_of(posix.user_sid(1000)), posix.gid_of(posix.group_sid(100))) == (1000, 100)
+    assert posix.uid_of(Sid.parse("S-1-22-1-77")) == 77
+    assert posix.gid_of(Sid.parse("S-1-22-1-77")) is None
+    assert posix.uid_of(BOB) is None
 
 
 @pytest.mark.parametrize(("sent", "kept"), [(2, 2), (3, 2), (4, 4)])
