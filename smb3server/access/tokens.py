@@ -18,7 +18,7 @@ from smb3server.access.descriptor import (
     unpack,
 )
 from smb3server.access.identity import Identity
-from smb3server.access.inheritance import create_descriptor
+from smb3server.access.inheritance import create_descriptor, passes_on
 from smb3server.access.known_descriptors import KnownDescriptors
 from smb3server.access.masks import FILE_ALL_ACCESS
 from smb3server.access.posix import OWNERS_ALONE, default_descriptor, group_sid, user_sid
@@ -116,7 +116,7 @@ def new_descriptor(
         except ValueError:
             above = None
     given: SecurityDescriptor | None = unpack(creator) if creator is not None else None
-    if given is None and (above is None or not _passes_on(above)):
+    if given is None and (above is None or not passes_on(above)):
         return _owner_alone(token.user) if user is None or user.shared else None
     default = None
     if given is not None:
@@ -140,10 +140,3 @@ def new_descriptor(
 def _owner_alone(owner: Sid) -> bytes:
     """All there is to store of a file whose mode says the rest."""
     return SecurityDescriptor(owner).pack()
-
-
-def _passes_on(descriptor: SecurityDescriptor) -> bool:
-    inheritance = 0x03
-    return any(
-        ace.flags & inheritance for acl in (descriptor.dacl, descriptor.sacl) if acl is not None for ace in acl.aces
-    )
