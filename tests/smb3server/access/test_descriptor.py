@@ -229,9 +229,8 @@ def child(parent: Acl, *, container: bool, creator: SecurityDescriptor | None = 
 )
 def test_inheritance_flags(flags: int, on_file: int | None, on_directory: int | None) -> None:
     for container, expected in ((False, on_file), (True, on_directory)):
-        found = inheritance.inherit_aces(
-            Acl((allow(BOB, 0x3, flags),)), inheritance.Child(container, ALICE, STAFF, True)
-        )
+        acl, child = Acl((allow(BOB, 0x3, flags),)), inheritance.Child(container, ALICE, STAFF, True)
+        found = inheritance.inherit_aces(acl, child)
         assert [ace.flags for ace in found] == ([] if expected is None else [expected])
 
 
