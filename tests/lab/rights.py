@@ -308,8 +308,9 @@ def _copy(operation_name: str, code: int, target_offset: int) -> None:
     async def act(actor: Actor) -> None:
         async with actor.opened("there\\target") as source, actor.opened("folder\\file") as file:
             key = (await actor.control(source, Fsctl.SRV_REQUEST_RESUME_KEY))[:24]
-            chunks = [fsctl.CopyChunk(0, target_offset, 5)]
-            await actor.control(file, code, fsctl.encode_copy_chunks(key, chunks))
+            header = fsctl.COPY_CHUNK_HEADER.pack(fsctl.CopyChunkHeader(key, 1))
+            body = header + fsctl.COPY_CHUNK.pack(fsctl.CopyChunk(0, target_offset, 5))
+            await actor.control(file, code, body)
 
     ACTS[operation_name] = act
 
