@@ -30,6 +30,8 @@ from tests.lab.rights import (
     Refused,
 )
 
+LONGEST_TURN = 0.1
+
 READ = 0x00120089
 DELETE = int(Access.DELETE)
 ALICE_SID, BOB_SID = user_sid(ALICE.uid), user_sid(BOB.uid)

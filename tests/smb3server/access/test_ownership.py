@@ -27,6 +27,8 @@ from smb3server.wire.status import NtStatus
 from tests.lab.disk import ALICE, BOB, needs_root, run
 from tests.lab.rights import AUDIT, CREATE, LABEL, MAXIMUM, STRANGER, Actor, Refused, self_relative
 
+LONGEST_TURN = 0.1
+
 pytestmark = needs_root
 ALICE_SID, BOB_SID = user_sid(ALICE.uid), user_sid(BOB.uid)
 OWNER, GROUP, DACL = (
