@@ -208,7 +208,7 @@ def _check_rights(backend: Backend, handle: Handle, entry: Open, record: OpenRec
     held = caller_of(entry.session, entry.tree).rights_on(backend, handle.path, handle.describe())
     missing = record.granted_access & ~held
     if missing & (_DATA if record.create_action == CreateAction.CREATED else ~0):
-        raise PermissionError(errno.EACCES, f"its user does not have access {missing:#x} to the file any more")
+        raise PermissionError(errno.EACCES, f"its user no longer has access {missing:#x} to the file")
     entry.granted_access = record.granted_access & ~missing
 
 

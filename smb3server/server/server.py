@@ -217,7 +217,7 @@ class Server:
         if connection.closed or connection.is_authenticated:
             return
         if authenticated or not connection.negotiated:
-            connection.disconnect("nothing sensible said in time")
+            connection.disconnect("nothing sensible came in time")
 
     def has_room(self, connection: Connection) -> bool:
         """Tell whether a user may log on to the connection: not if too many are logged on to others."""

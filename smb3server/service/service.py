@@ -214,7 +214,9 @@ class Service:
     def _shares(self) -> None:
         for account in self.server.users:
             if account.user is not None and account.user.uid == 0:
-                self.notes.append(f"user {account.name}: unix_user is root: may do everything, in every share")
+                self.notes.append(
+                    f"user {account.name}: unix_user is root, so this user may do everything in every share"
+                )
         for share in self.config.shares:
             sidecar: Path | None = None
             if self.config.state is not None and not share.service:
@@ -271,7 +273,9 @@ class Service:
             return None
         if share.force_user is not None:
             if share.force_user.uid == 0:
-                self.notes.append(f"share {share.name}: force_user is root: whoever gets in may do everything there")
+                self.notes.append(
+                    f"share {share.name}: force_user is root, so every user of the share may do everything in it"
+                )
             return None
         try:
             user = stand_in.find(share.path)
@@ -330,7 +334,10 @@ class Service:
 
         self._cannot_tickle = tickle.why_not()
         if self._cannot_tickle and any(service.addresses for service in config.services):
-            log.warning("clients of a node that dies silently will not be told by this one: %s", self._cannot_tickle)
+            log.warning(
+                "this node cannot notify clients that only wait when it takes over from a silent node: %s",
+                self._cannot_tickle,
+            )
         for warning in store_access.warnings(config.url, config.access):
             self.notes.append(warning)
             log.warning("%s", warning)
@@ -369,7 +376,9 @@ class Service:
                         f"{UNPRIVILEGED_PORT}"
                     ) from None
                 port = UNPRIVILEGED_PORT
-                self.notes.append(f"ports below 1024 need root: using {port} instead of {DEFAULT_PORT}")
+                self.notes.append(
+                    f"ports below 1024 need root or CAP_NET_BIND_SERVICE: using {port} instead of {DEFAULT_PORT}"
+                )
                 self._listen_on(host, port)
             except OSError as error:
                 # Machines without IPv6 serve IPv4 only, unless IPv6 was asked for.
@@ -443,7 +452,7 @@ def _why_not(error: OSError, host: str, port: int) -> str:
         if owner is None:
             return f"{where} is in use; remedy: find the owner with `ss -lntp 'sport = :{port}'` (as root)"
         if owner.pid == os.getpid():
-            return f"{where} is this server's own already: --listen and --rdma-port must not overlap with it"
+            return f"{where} is already this server's own: --listen and --rdma-port must not overlap with it"
         return f"{where} belongs to {owner}; remedy: stop it or choose another one with --port"
     if error.errno == errno.EADDRNOTAVAIL:
         return f"{where}: this machine does not have the address (`ip address` shows those it has)"

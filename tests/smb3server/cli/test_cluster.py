@@ -72,7 +72,7 @@ def test_status(cluster: tuple[Etcd, dict[str, Node]]) -> None:
         assert 0 <= one["seconds"] < 60
         assert (spare["name"], spare["node"], spare["clients"]) == ("spare", None, None)
         text = await asyncio.to_thread(said, etcd, "status")
-        for word in ("lease left", "served for", "clients", "served", "nobody has it"):
+        for word in ("lease left", "served for", "clients", "served", "on no node"):
             assert word in text, text
         nodes["b"].send(signal.SIGSTOP)
         try:
