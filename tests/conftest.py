@@ -5,7 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from smb3server.commands import load
 from tests.lab.etcd import Etcd, SecuredEtcd
+
+load()
+"""Servers that tests make have handlers of all commands, as the service's have."""
 
 
 @pytest.fixture(scope="module")

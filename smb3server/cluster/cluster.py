@@ -38,7 +38,7 @@ from smb3server.settings.cluster import ClusterConfig, ServiceConfig
 
 if TYPE_CHECKING:
     from smb3server.server.server import Server
-    from smb3server.state.connection import Connection
+    from smb3server.state.objects import Connection
 
 log = logging.getLogger(__name__)
 
@@ -64,13 +64,14 @@ class Cluster:
     def __init__(
         self,
         server: Server,
+        persistence: Persistence,
         store: Store,
         config: ClusterConfig,
         info: Callable[[], dict[str, Any]],
         refused: Collection[str] = (),
     ) -> None:
-        """``info``: what other nodes are told of this one; ``refused``: keys of the store that are not acted upon,
-        for reports."""
+        """``persistence``: stores the opens of ``server``. ``info``: what other nodes are told of this one.
+        ``refused``: keys of the store that are not acted upon, for reports."""
         self._refused = refused
         self.config = config
         self.node = config.node
@@ -78,7 +79,9 @@ class Cluster:
         self.view = View(self.prefix)
         self.membership = Membership(store, self.prefix, config.node, info, config.ttl, config.max_stall)
         self.services = {
-            entry.name: ServiceOwner(server, store, self.prefix, f"{config.name}/state/", self.membership, entry)
+            entry.name: ServiceOwner(
+                server, persistence, store, self.prefix, f"{config.name}/state/", self.membership, entry
+            )
             for entry in config.services
         }
         self._server = server
@@ -99,8 +102,6 @@ class Cluster:
                 owner.shares.append(share)
                 share.placement = owner
         server.fence = self.membership.fence
-        if server.persistence is None:
-            server.persistence = Persistence()
         self.membership.on_lost = self._lost
         self.membership.on_joined = self._wake.set
         self.membership.on_renewed = self.membership.refresh

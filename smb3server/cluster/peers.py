@@ -28,7 +28,7 @@ from smb3server.persistence.store import (
 )
 
 if TYPE_CHECKING:
-    from smb3server.state.connection import Connection
+    from smb3server.state.objects import Connection
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ from smb3server.cluster.membership import Membership
 from smb3server.cluster.peers import PeerRecord, peer_of
 from smb3server.cluster.tickle import end_connections
 from smb3server.cluster.view import decode
-from smb3server.persistence.journal import Domain
+from smb3server.persistence.journal import Domain, Persistence
 from smb3server.persistence.restore import restore
 from smb3server.persistence.store import ABSENT, Condition, ConditionFailed, Delete, Put, Store, StoreError
 from smb3server.settings.cluster import ServiceConfig
@@ -30,9 +30,8 @@ from smb3server.wire.share_redirect import share_redirect
 from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
-    from smb3server.dispatch.request import Request
-    from smb3server.server.server import Server
-    from smb3server.state.connection import Connection
+    from smb3server.state.objects import Connection
+    from smb3server.state.server_state import ServerState
     from smb3server.state.share import Share
 
 log = logging.getLogger(__name__)
@@ -48,7 +47,8 @@ _ANNOUNCEMENTS = (0.0, 0.5, 2.0)
 class ServiceOwner:
     def __init__(
         self,
-        server: Server,
+        server: ServerState,
+        persistence: Persistence,
         store: Store,
         prefix: str,
         state_prefix: str,
@@ -67,8 +67,8 @@ class ServiceOwner:
         """While taking over: clients who are here already had better wait than be sent away and come again."""
         self.restored = 0
         """Opens that came back with the last takeover."""
-        self.on_changed: Callable[[], None] = lambda: None
         self._server = server
+        self._persistence = persistence
         self._store = store
         self._membership = membership
         self._state_prefix = f"{state_prefix}{config.name}/"
@@ -124,11 +124,9 @@ class ServiceOwner:
         conditions = (Condition(self.owner_key, self._version),)
         domain = Domain(self._store, self._state_prefix, conditions, self.lose)
         wanted = [share for share in self.shares if share.continuous_availability]
-        for share in wanted:
-            share.domain = domain
         self._domain = domain
-        if self._server.persistence is not None:
-            self._server.persistence.reclaim(domain)
+        self._persistence.serve(domain, wanted)
+        self._persistence.reclaim(domain)
         self.restored = await restore(self._server, domain, wanted) if wanted else 0
         if self._membership.lease != lease or self._membership.fence.expired():
             raise StoreError("the membership ended meanwhile")
@@ -153,7 +151,6 @@ class ServiceOwner:
             # Neighbours know by now where the address is, and clients who come at once are served.
             addresses_here = [entry.address for entry in self.config.addresses]
             self._telling = asyncio.ensure_future(end_connections(self.name, self._peers, addresses_here))
-        self.on_changed()
 
     def connection_changed(self, connection: Connection, there: bool) -> None:
         """Somebody has logged on to a connection, or it has ended."""
@@ -199,20 +196,17 @@ class ServiceOwner:
         self.busy = True
         try:
             self.owned = False
-            persistence = self._server.persistence
-            if persistence is not None:
-                try:
-                    async with asyncio.timeout(_DRAIN_TIMEOUT):
-                        await persistence.drain()
-                except TimeoutError:
-                    log.warning("service %s: state not stored in %.0f s", self.name, _DRAIN_TIMEOUT)
+            try:
+                async with asyncio.timeout(_DRAIN_TIMEOUT):
+                    await self._persistence.drain()
+            except TimeoutError:
+                log.warning("service %s: state not stored in %.0f s", self.name, _DRAIN_TIMEOUT)
             self._stop()
             await asyncio.to_thread(self._remove_addresses)
             await self._give_up_ownership()
         finally:
             self.busy = False
         log.info("service %s is released", self.name)
-        self.on_changed()
 
     async def give_up(self) -> None:
         """The store says that this node has the service, which does not serve it: it was lost here although the node
@@ -256,7 +250,6 @@ class ServiceOwner:
         self._stop()
         if self.config.addresses:
             asyncio.get_running_loop().run_in_executor(None, self._remove_addresses)
-        self.on_changed()
 
     def _stop(self) -> None:
         self.owned = False
@@ -273,14 +266,12 @@ class ServiceOwner:
         for connection in [entry for entry in server.connection_list if self._concerns(entry)]:
             connection.disconnect(f"service {self.name} moves")
         mine = set(map(id, self.shares))
-        for entry in list(server.global_open_table.values()):
+        for entry in list(server.opens.by_id.values()):
             if id(entry.tree.share) in mine:
-                entry.abandon()
-        for share in self.shares:
-            share.domain = None
+                server.opens.abandon(entry)
         domain, self._domain = self._domain, None
-        if domain is not None and server.persistence is not None:
-            server.persistence.end(domain)
+        if domain is not None:
+            self._persistence.end(domain)
 
     def _remove_addresses(self) -> None:
         """On a worker thread."""
@@ -306,7 +297,7 @@ class ServiceOwner:
     def report(self) -> dict[str, int]:
         """For people: clients, and their opens."""
         clients = [entry for entry in self._server.connection_list if self._has_tree(entry)]
-        opens = sum(entry.tree.share in self.shares for entry in self._server.global_open_table.values())
+        opens = sum(entry.tree.share in self.shares for entry in self._server.opens.by_id.values())
         return {"clients": len({entry.client_guid or id(entry) for entry in clients}), "opens": opens}
 
     def _address_texts(self) -> Sequence[str]:
@@ -314,15 +305,14 @@ class ServiceOwner:
 
     # Tree connects
 
-    def check(self, request: Request, share: Share, flags: int) -> None:
-        """3.3.5.7: is this where the share is served? BAD_NETWORK_NAME if not, with a hint for clients that want one
-        (2.2.2.2.2)."""
-        connection = request.connection
+    def check(self, share: Share, address: str, dialect: int, flags: int) -> None:
+        """Raise BAD_NETWORK_NAME for a tree connect to a share that is not served here, at this address, with a hint
+        for clients that want one. [MS-SMB2 3.3.5.7, 2.2.2.2.2]"""
         texts = self._address_texts()
-        here = connection.transport.local_address[0].removeprefix("::ffff:")
+        here = address.removeprefix("::ffff:")
         # The deadline may have passed since this message was let in, and what follows in it was never asked about.
         if self.owned and not self._membership.fence.expired() and (not texts or here in texts):
             return
-        if not texts or connection.dialect < _DIALECT_3_1_1 or not flags & _REDIRECT_TO_OWNER:
+        if not texts or dialect < _DIALECT_3_1_1 or not flags & _REDIRECT_TO_OWNER:
             raise StatusError(NtStatus.BAD_NETWORK_NAME)
         raise share_redirect([entry.address for entry in self.config.addresses], share.name)

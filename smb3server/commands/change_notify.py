@@ -42,15 +42,12 @@ def change_notify(request: TreeRequest) -> Pending:
     watcher: Watcher | None = opened.watcher
     if watcher is None:
         recursive = bool(wanted.flags & WATCH_TREE)
-        watcher = _start(opened, wanted.completion_filter, recursive, wanted.output_buffer_length)
+        watcher = _start(request, opened, wanted.completion_filter, recursive, wanted.output_buffer_length)
     pending = request.pend(Interim.AT_ONCE)
 
     def cancelled() -> None:
         session, tree = opened.session, opened.tree
-        if (
-            session.session_id not in session.server.global_session_table
-            or tree.tree_id not in session.tree_connect_table
-        ):
+        if session.session_id not in request.server.sessions.by_id or tree.tree_id not in session.tree_connect_table:
             # The session or tree connect ends, and with it the open.
             watcher.end(NtStatus.NOTIFY_CLEANUP)
             return
@@ -71,17 +68,17 @@ def _answer(pending: Pending, status: int, output: bytes) -> None:
         pending.complete(Response([build_output_response(len(output)), output], status))
 
 
-def _start(opened: Open, completion_filter: int, recursive: bool, limit: int) -> Watcher:
+def _start(request: TreeRequest, opened: Open, completion_filter: int, recursive: bool, limit: int) -> Watcher:
     share = opened.tree.share
     handle = opened.handle
     if handle is None or share.backend is None:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     session = opened.session
-    if session.watchers >= session.server.settings.max_watchers:
+    if session.watchers >= request.server.settings.max_watchers:
         raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
     usage = session.usage
     if usage is not None:
-        session.server.ceilings.check_watchers(usage)
+        request.server.ceilings.check_watchers(usage)
     watcher = share.notify.watch(handle.path, completion_filter, recursive, limit)
     opened.watcher = watcher
     session.watchers += 1

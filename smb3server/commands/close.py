@@ -5,6 +5,7 @@ from __future__ import annotations
 from smb3server.commands.info import presentation
 from smb3server.dispatch.lookup import find_open
 from smb3server.dispatch.request import Response, TreeRequest, handles
+from smb3server.state.opens import settle_write_time
 from smb3server.wire.close import CLOSE_RESPONSE, POSTQUERY_ATTRIB, CloseResponse, parse_request
 from smb3server.wire.header import Command
 
@@ -16,7 +17,7 @@ def close(request: TreeRequest) -> Response:
     found = find_open(request, (record.persistent, record.volatile))
     response = CloseResponse()
     if record.flags & POSTQUERY_ATTRIB and found.handle is not None:
-        found.settle_write_time()
+        settle_write_time(found)
         info = presentation.shown(found, found.handle.info())
         response = CloseResponse(
             flags=POSTQUERY_ATTRIB,
@@ -28,5 +29,5 @@ def close(request: TreeRequest) -> Response:
             end_of_file=info.end_of_file,
             file_attributes=info.attributes,
         )
-    found.close()
+    request.server.opens.close(found)
     return Response([CLOSE_RESPONSE.pack(response)])

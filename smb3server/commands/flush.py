@@ -41,5 +41,5 @@ def flush(request: TreeRequest) -> Response | Pending:
             pending.fail(error)
 
     # The open may be closed meanwhile: its file stays open until it is flushed.
-    start_flush(found, landed)
+    start_flush(request, found, landed)
     return pending

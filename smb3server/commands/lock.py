@@ -64,7 +64,7 @@ def _store(
     request: TreeRequest, found: Open, record: LockRequest, taken: list[LockElement], released: list[Lock[Open]]
 ) -> None:
     """Locks of a persistent open are stored before the client hears of them. Where that fails they are as before."""
-    persistence = request.server.persistence
+    persistence = request.server.opens.persistence
     if persistence is None or found.durable is None or not found.durable.persistent:
         return
 

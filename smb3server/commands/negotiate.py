@@ -37,7 +37,7 @@ from smbdirect.errors import DecodeError
 
 if TYPE_CHECKING:
     from smb3server.settings.server import Settings
-    from smb3server.state.connection import Connection
+    from smb3server.state.objects import Connection
 
 _SALT_SIZE = 32
 _CONTEXT_TYPES = frozenset(ContextType)

@@ -101,7 +101,7 @@ def _visible(request: TreeRequest, opened: Open) -> Callable[[str], bool] | None
     if not share.flags & ShareFlags.ACCESS_BASED_DIRECTORY_ENUM or folder is None or backend is None:
         return None
     user = opened.tree.user
-    token = token_of(session, user)
+    token = token_of(session, user, request.server.accounts)
     path = folder.path
 
     def visible(name: str) -> bool:

@@ -14,8 +14,7 @@ from smb3server.crypto.encryption import SessionCipher
 from smb3server.crypto.kdf import derive_session_keys, derive_signing_key
 from smb3server.crypto.signing import make_signer
 from smb3server.dispatch.request import Interim, Pending, Request, Response, SessionRequest, handles
-from smb3server.state.connection import Connection
-from smb3server.state.objects import Channel, Session, SessionState
+from smb3server.state.objects import Channel, Connection, Session, SessionState
 from smb3server.wire.header import HEADER_SIZE, Command, HeaderFlags
 from smb3server.wire.negotiate import Dialect, SecurityMode
 from smb3server.wire.session import (
@@ -51,7 +50,7 @@ def session_setup(request: Request) -> Response | Pending:
     session_id = request.header.session_id
     binding = bool(setup.flags & BINDING)
     if not session_id:
-        session = server.new_session(connection)
+        session = server.sessions.begin(connection)
         request.session = session
     elif binding and session_id not in connection.session_table:
         session = _check_binding(request)
@@ -87,7 +86,7 @@ def _check_binding(request: Request) -> Session:
     good, refusals are signed with the session's key, too: clients believe no other."""
     connection = request.connection
     server = request.server
-    session = server.global_session_table.get(request.header.session_id)
+    session = server.sessions.by_id.get(request.header.session_id)
     if session is None:
         raise StatusError(NtStatus.USER_SESSION_DELETED)
     if not request.header.flags & HeaderFlags.SIGNED:
@@ -234,7 +233,7 @@ def _forget_failed(request: Request, session: Session, acceptor: Acceptor, error
     connection.preauth_session_table.pop(session.session_id, None)
     log.warning("%s: logon of %s failed: %s", connection.client_name, acceptor.claimed or "nobody", error)
     if session.state is SessionState.IN_PROGRESS or connection in session.channel_list:
-        request.server.remove_session(session)
+        request.server.sessions.remove(session)
 
 
 def _response(token: bytes, flags: int, status: int) -> Response:
@@ -256,7 +255,7 @@ def _complete(request: Request, session: Session, setup: SessionSetupRequest) ->
         if connection not in session.channel_list:
             if session.identity is None or not session.identity.same_user(identity):
                 raise StatusError(NtStatus.ACCESS_DENIED)
-            server.count_channel(session, connection)
+            server.sessions.count_channel(session, connection)
             _add_channel(request, session, acceptor.session_key)
             request.signer = None
         else:
@@ -271,8 +270,8 @@ def _complete(request: Request, session: Session, setup: SessionSetupRequest) ->
     if unproven and (server.settings.require_signing or server.settings.require_encryption):
         raise StatusError(NtStatus.ACCESS_DENIED)
     if setup.previous_session_id and setup.previous_session_id != session.session_id:
-        server.close_previous_session(setup.previous_session_id, identity)
-    server.count_session(session, connection, identity)
+        server.sessions.close_previous(setup.previous_session_id, identity)
+    server.sessions.count(session, connection, identity)
     session.identity = identity
     session.expiration_time = acceptor.expiration_time
     if unproven:
@@ -341,5 +340,5 @@ def _add_channel(request: Request, session: Session, full_key: bytes) -> None:
 @handles(Command.LOGOFF, SessionRequest)
 def logoff(request: SessionRequest) -> Response:
     """3.3.5.6."""
-    request.server.remove_session(request.session)
+    request.server.sessions.remove(request.session)
     return Response((EMPTY.pack(Empty()),))

@@ -57,7 +57,7 @@ def _connect(request: SessionRequest, wanted: TreeConnectRequest, share: Share) 
     if session.state is not SessionState.VALID:
         raise StatusError(NtStatus.USER_SESSION_DELETED)
     if share.placement is not None:
-        share.placement.check(request, share, wanted.flags)
+        share.placement.check(share, connection.transport.local_address[0], connection.dialect, wanted.flags)
     proven = not (session.is_guest or session.is_anonymous)
     if connection.dialect == Dialect.SMB_3_1_1 and proven and not (request.signed or request.encrypted):
         # Tampering with the negotiation must show before a share is used.
@@ -124,5 +124,5 @@ def tree_disconnect(request: TreeRequest) -> Response:
         connection.host.cancel_requests(session, tree.tree_id)
     for entry in list(session.open_table.values()):
         if entry.tree is tree:
-            entry.close()
+            request.server.opens.close(entry)
     return Response((EMPTY.pack(Empty()),))

@@ -109,7 +109,9 @@ def _store(
     if not (record.flags & _THROUGH or found.create_options & _OPTION_THROUGH or found.write_through):
         return response
     pending = request.pending or request.pend(Interim.DELAYED)
-    start_flush(found, lambda error: pending.complete(response) if error is None else _fail(pending, error, remote))
+    start_flush(
+        request, found, lambda error: pending.complete(response) if error is None else _fail(pending, error, remote)
+    )
     return pending
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from smb3server.crypto.encryption import ENCRYPTED, TRANSFORM, TRANSFORM_PROTOCOL_ID, TRANSFORM_SIZE
@@ -20,14 +20,16 @@ from smb3server.dispatch.pending import PendingRequests
 from smb3server.dispatch.reply import ReplyWriter
 from smb3server.dispatch.request import HANDLERS, KINDS, SMB1_NEGOTIATE, Handler, Interim, Pending, Request, Response
 from smb3server.dispatch.waiting import failure
-from smb3server.state.connection import Connection
+from smb3server.state.objects import Connection
 from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, Command, Header, HeaderFlags
 from smb3server.wire.status import Disconnect, NtStatus, StatusError
 from smbdirect.codec import Buffer
 
 if TYPE_CHECKING:
-    from smb3server.server.server import Server
+    from smb3server.dispatch.watchdog import Watchdog
     from smb3server.state.objects import Session
+    from smb3server.state.ports import NotStored, Persistence
+    from smb3server.state.server_state import ServerState
     from smbdirect.message_transport import InboundMessage, MessageTransport
 
 log = logging.getLogger(__name__)
@@ -43,31 +45,7 @@ _MESSAGE_OVERHEAD = 128
 """Transform header and tag."""
 
 
-class _NotStored(Protocol):
-    """Why changes of persistent opens could not be stored."""
-
-    @property
-    def status(self) -> int: ...
-
-
-class _Journal(Protocol):
-    """Where changes of persistent opens are stored, as far as replies wait for it."""
-
-    @property
-    def touches(self) -> int:
-        """Changes so far."""
-        ...
-
-    def flush(self) -> None:
-        """Begin to store what was changed."""
-        ...
-
-    def when_stored(self, since: int, callback: Callable[[_NotStored | None], None]) -> None:
-        """Call once all changes later than the ``since``-th are stored, or could not be."""
-        ...
-
-
-def _unless_failed(result: Response | StatusError, error: _NotStored | None) -> Response | StatusError:
+def _unless_failed(result: Response | StatusError, error: NotStored | None) -> Response | StatusError:
     """Return the result, or what becomes of it because it could not be stored."""
     if error is None or isinstance(result, StatusError):
         return result
@@ -85,11 +63,28 @@ def _is_secret(request: Request) -> bool:
     return session.encrypt_data or (tree is not None and tree.encrypt_data and command != _TREE_CONNECT)
 
 
+class Owner(Protocol):
+    """Keeps account of the connections that there are."""
+
+    def connection_authenticated(self, connection: Connection) -> None:
+        """A session is valid on the connection, for the first time."""
+        ...
+
+    def connection_closed(self, connection: Connection) -> None:
+        """The connection has ended, and so have its sessions that have no other."""
+        ...
+
+
 class Dispatcher:
     """Runs one connection: its messages, its requests and its end."""
 
-    def __init__(self, server: Server, transport: MessageTransport) -> None:
+    def __init__(
+        self, server: ServerState, transport: MessageTransport, owner: Owner, watchdog: Watchdog | None = None
+    ) -> None:
+        """``owner``: who keeps account of connections. ``watchdog``: watches how long commands take."""
         self.server = server
+        self._owner = owner
+        self._watchdog = watchdog
         self.connection = Connection(transport, server.settings, self)
         self.writer = ReplyWriter(self.connection, server)
         self.handlers: Mapping[int, Handler] = HANDLERS
@@ -198,7 +193,7 @@ class Dispatcher:
             if request.header.command == _CANCEL:
                 self._cancel(request)
                 continue
-            watchdog = self.server.watchdog
+            watchdog = self._watchdog
             if watchdog is None:
                 result = self._run(request, chain)
             else:
@@ -249,7 +244,7 @@ class Dispatcher:
 
     def _run(self, request: Request, chain: Chain) -> Response | StatusError | Pending:
         """Check a command and call its handler; whatever it raises becomes its status."""
-        persistence = self.server.persistence
+        persistence = self.server.opens.persistence
         touches = persistence.touches if persistence is not None else 0
         result: Response | StatusError | Pending
         try:
@@ -271,12 +266,12 @@ class Dispatcher:
             return self._hold(request, result, persistence, touches)
         return result
 
-    def _hold(self, request: Request, result: Response | StatusError, journal: _Journal, touches: int) -> Pending:
+    def _hold(self, request: Request, result: Response | StatusError, journal: Persistence, touches: int) -> Pending:
         """Store what the command changed of persistent opens before its reply leaves. It cannot be cancelled."""
         pending = request.pend(Interim.DELAYED, lambda: None)
         pending.handler_returned()
 
-        def stored(error: _NotStored | None) -> None:
+        def stored(error: NotStored | None) -> None:
             outcome = _unless_failed(result, error)
             if isinstance(outcome, Response):
                 pending.complete(outcome)
@@ -334,7 +329,7 @@ class Dispatcher:
 
     def finish(self, request: Request, result: Response | StatusError) -> None:
         """Answer a pending request, then go on with its chain. [MS-SMB2 3.3.4.4]"""
-        persistence = self.server.persistence
+        persistence = self.server.opens.persistence
         if persistence is None or not persistence.dirty:
             self._finish(request, result)
             return
@@ -394,7 +389,7 @@ class Dispatcher:
         if not connection.is_authenticated:
             connection.is_authenticated = True
             connection.drop_deadlines()
-            self.server.connection_authenticated(connection)
+            self._owner.connection_authenticated(connection)
         connection.transport.trust(self.server.settings.max_message_size)
         connection.limit_credits()
 
@@ -414,7 +409,7 @@ class Dispatcher:
     def _comes_again(self, request: Request, pending: Pending) -> bool:
         """Return whether the client sends the request again on another channel. [MS-SMB2 3.2.7.1]"""
         session = request.session
-        return session is not None and len(session.channel_list) > 1 and self.server.replays.owns(pending)
+        return session is not None and len(session.channel_list) > 1 and self.server.opens.replays.owns(pending)
 
     def _closed(self, error: BaseException | None) -> None:
         """Cancel what waits, leave every session and forget those that have no other channel. [MS-SMB2 3.3.7.1]"""
@@ -431,7 +426,7 @@ class Dispatcher:
         self.requests.close(self._comes_again)
         self.parking.clear()
         for session in list(connection.session_table.values()):
-            self.server.leave_session(session, connection)
+            self.server.sessions.leave(session, connection)
         connection.session_table.clear()
         connection.preauth_session_table.clear()
-        self.server.connection_closed(connection)
+        self._owner.connection_closed(connection)

@@ -30,7 +30,7 @@ def find_open(request: TreeRequest, file_id: FileId) -> Open:
         raise StatusError(NtStatus.FILE_CLOSED)
     request.open = found
     if found.replayable is not None:
-        session.server.replays.forget(found)
+        request.server.opens.replays.forget(found)
     header = request.header
     if header.status != found.channel_sequence or header.flags & _REPLAY:
         _check_sequence(request, found)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from smb3server.dispatch.chain import Chain
     from smb3server.process.turns import Turns
-    from smb3server.state.connection import Connection
+    from smb3server.state.objects import Connection
 
 CHAIN_MARK = 4 << 20
 """Bytes of unsent answers above which a chain does not go on."""

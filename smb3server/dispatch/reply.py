@@ -16,8 +16,7 @@ from smbdirect.codec import Buffer
 
 if TYPE_CHECKING:
     from smb3server.crypto.signing import Signer
-    from smb3server.state.connection import Connection
-    from smb3server.state.objects import Session
+    from smb3server.state.objects import Connection, Session
 
 _HEADER = struct.Struct("<4sHHIHHIIQQQ16x")
 """The AsyncId and the pair of Reserved and TreeId are one 64-bit field here."""

@@ -19,9 +19,8 @@ from smbdirect.codec import Buffer
 if TYPE_CHECKING:
     from smb3server.crypto.signing import Signer
     from smb3server.dispatch.chain import Chain
-    from smb3server.server.server import Server
-    from smb3server.state.connection import Connection
-    from smb3server.state.objects import Open, Session, TreeConnect
+    from smb3server.state.objects import Connection, Open, Session, TreeConnect
+    from smb3server.state.server_state import ServerState
     from smb3server.wire.file_id import FileId
 
 
@@ -120,7 +119,7 @@ class Pending:
 class Host(Protocol):
     """The dispatcher that a request came through: what requests and their handlers need of it."""
 
-    server: Server
+    server: ServerState
     handlers: Mapping[int, Handler]
     """What serves the connection's commands, by command."""
 
@@ -162,7 +161,7 @@ class Request:
     """Gets the segments of the reply as they are sent (preauthentication integrity)."""
 
     @property
-    def server(self) -> Server:
+    def server(self) -> ServerState:
         return self.host.server
 
     @property

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smb3server.dispatch.long_work import Steps
+from smb3server.dispatch.request import Request
+from smb3server.process.long_work import Steps
 from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
     from smb3server.state.objects import Open
 
 
-def reserve(opened: Open, size: int) -> Steps | None:
+def reserve(request: Request, opened: Open, size: int) -> Steps | None:
     """Reserve ``size`` bytes for the file of ``opened``, which has less: at once (None), or by the steps returned, on a
     worker.
 
@@ -28,7 +29,7 @@ def reserve(opened: Open, size: int) -> Steps | None:
         usage.reserved -= opened.reserved
         opened.reserved = 0
         more = size - info.end_of_file
-        if more > opened.session.server.ceilings.room_to_reserve(usage):
+        if more > request.server.ceilings.room_to_reserve(usage):
             if size - info.allocation_size > backend.volume().available_bytes:
                 raise StatusError(NtStatus.DISK_FULL)
             return None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def start_flush(opened: Open, landed: Callable[[StatusError | None], None]) -> None:
+def start_flush(request: Request, opened: Open, landed: Callable[[StatusError | None], None]) -> None:
     """Flush what was written on a worker thread, then call with the error, if there is one. The open may be closed
     meanwhile. It has a handle."""
     handle = opened.handle
@@ -35,7 +35,7 @@ def start_flush(opened: Open, landed: Callable[[StatusError | None], None]) -> N
             log.error("flush of what was written failed", exc_info=error)
             landed(StatusError(NtStatus.INTERNAL_ERROR))
 
-    opened.session.server.flushes.add(handle.flush, done)
+    request.server.flushes.add(handle.flush, done)
 
 
 def after_flush(request: Request, opened: Open, response: Response) -> Response | Pending:
@@ -44,17 +44,17 @@ def after_flush(request: Request, opened: Open, response: Response) -> Response 
     if not opened.write_through or opened.handle is None:
         return response
     pending = request.pend(Interim.DELAYED)
-    start_flush(opened, lambda error: pending.complete(response) if error is None else pending.fail(error))
+    start_flush(request, opened, lambda error: pending.complete(response) if error is None else pending.fail(error))
     return pending
 
 
-async def flushed(opened: Open) -> None:
+async def flushed(request: Request, opened: Open) -> None:
     """The same for a request that runs as a coroutine. Raises ``StatusError``."""
     if not opened.write_through or opened.handle is None:
         return
     future: asyncio.Future[StatusError | None] = asyncio.get_running_loop().create_future()
     # If the request is cancelled meanwhile, nobody waits for the outcome; the descriptor stays open for the flush.
-    start_flush(opened, lambda error: None if future.done() else future.set_result(error))
+    start_flush(request, opened, lambda error: None if future.done() else future.set_result(error))
     error = await future
     if error is not None:
         raise error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,7 @@ from smb3server.process.turns import call_apart
 
 if TYPE_CHECKING:
     from smb3server.state.objects import Open
+    from smb3server.state.share import Share
 
 log = logging.getLogger(__name__)
 
@@ -88,9 +89,17 @@ class Persistence:
         self._unstored: dict[int, Open] = {}
         """Opens whose last change could not be stored, and (below) closed ones that could not be removed."""
         self._unremoved: dict[int, Domain] = {}
+        self._domains: dict[Share, Domain] = {}
+        """Of the shares whose opens are stored now."""
         self._owed: dict[str, set[int]] = {}
         """Closed opens whose records are still there, by the prefix of a domain that has ended."""
         self._retry: asyncio.TimerHandle | None = None
+
+    def serve(self, domain: Domain, shares: Iterable[Share]) -> None:
+        """Store the persistent opens of ``shares`` in ``domain`` from now on."""
+        for share in shares:
+            self._domains[share] = domain
+            share.stores_opens = True
 
     @property
     def dirty(self) -> bool:
@@ -106,7 +115,7 @@ class Persistence:
         durable = entry.durable
         if durable is None or not durable.persistent or durable.abandoned:
             return
-        if entry.tree.share.domain is None or entry.handle is None:
+        if entry.tree.share not in self._domains or entry.handle is None:
             return
         self.touches += 1
         self._changes.entries[entry.file_id[0]] = entry
@@ -119,7 +128,7 @@ class Persistence:
     def closed(self, entry: Open) -> None:
         """Forget a persistent open. If the store fails the request does not: a forgotten record costs others no more
         than its time-out after a restart."""
-        domain = entry.tree.share.domain
+        domain = self._domains.get(entry.tree.share)
         if domain is None:
             return
         self.touches += 1
@@ -136,9 +145,12 @@ class Persistence:
         self._unstored.pop(number, None)
 
     def end(self, domain: Domain) -> None:
-        """This node does not own the domain's opens any more. They have been abandoned; of closed ones whose records
-        could not be removed it remembers the numbers (``reclaim``)."""
+        """Store nothing more in ``domain``: this node does not own its opens any more. They have been abandoned; of
+        closed ones whose records could not be removed the numbers are remembered (``reclaim``)."""
         domain.ended = True
+        for share in [share for share, other in self._domains.items() if other is domain]:
+            del self._domains[share]
+            share.stores_opens = False
         for waiting in (self._changes.closed, self._unremoved):
             for number in [number for number, owner in waiting.items() if owner is domain]:
                 self._owe(domain, number)
@@ -173,7 +185,7 @@ class Persistence:
         flight.closed, flight.undos, flight.required = changes.closed, changes.undos, bool(changes.undos)
         batches: dict[int, tuple[Domain, list[Operation]]] = {}
         for entry in changes.entries.values():
-            domain = entry.tree.share.domain
+            domain = self._domains.get(entry.tree.share)
             if domain is None or entry.handle is None:
                 continue
             flight.entries.append(entry)

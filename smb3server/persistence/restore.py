@@ -15,7 +15,7 @@ import logging
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from smb3server.access import masks
 from smb3server.access.identity import Identity
@@ -28,16 +28,16 @@ from smb3server.persistence.records import CachingRecord, OpenRecord, opens_pref
 from smb3server.persistence.store import Delete, Entry, StoreError
 from smb3server.process import garbage as collector
 from smb3server.state.caller import caller_of
-from smb3server.state.durable import Durability
+from smb3server.state.durable import Durability, owner_of
 from smb3server.state.objects import Open, Session, SessionState, TreeConnect
 from smb3server.wire.create import Access, CreateAction, CreateOptions
 
 if TYPE_CHECKING:
+    from smb3server.auth.accounts import Accounts
     from smb3server.backends.base import Backend
     from smb3server.files.file import File
     from smb3server.persistence.journal import Domain
-    from smb3server.server.server import Server
-    from smb3server.state.connection import Connection
+    from smb3server.state.server_state import ServerState
     from smb3server.state.share import Share
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ _TURN = 0.05
 are already at the door; so there are not too many."""
 
 
-async def restore(server: Server, domain: Domain, shares: Iterable[Share]) -> int:
+async def restore(server: ServerState, domain: Domain, shares: Iterable[Share]) -> int:
     """Restore all opens of a domain, on these shares; how many came back. Records of what cannot come back (the file is
     gone: it was closed for good as the server died) are removed; those not understood stay. Raises ``StoreError``, also
     when there is no room for all of them."""
@@ -58,7 +58,7 @@ async def restore(server: Server, domain: Domain, shares: Iterable[Share]) -> in
         return await _restore_all(server, domain, shares, records)
 
 
-async def _restore_all(server: Server, domain: Domain, shares: Iterable[Share], records: Sequence[Entry]) -> int:
+async def _restore_all(server: ServerState, domain: Domain, shares: Iterable[Share], records: Sequence[Entry]) -> int:
     by_name = {share.name.casefold(): share for share in shares}
     restored = 0
     turn_ends = time.monotonic() + _TURN
@@ -98,38 +98,33 @@ async def _remove(domain: Domain, key: str) -> None:
         log.warning("%s: %s", key, error)
 
 
-def restore_open(server: Server, share: Share, backend: Backend, record: OpenRecord) -> bool:
+def restore_open(server: ServerState, share: Share, backend: Backend, record: OpenRecord) -> bool:
     """False if it is there already. Raises ``OSError``, ``FileNotFoundError`` also where another file has the name,
     ``PermissionError`` where its user has no right to it any more."""
-    if record.persistent_id in server.global_open_table:
+    if record.persistent_id in server.opens.by_id:
         return False
-    # A session that is no more: it only says whose the open is.
-    session = Session(server, 0, cast("Connection", None))
-    session.identity = identity_here(server, share, record.identity)
-    session.state = SessionState.EXPIRED
-    entry = Open((record.persistent_id, 0), session, TreeConnect(0, session, share))
-    entry.granted_access = record.granted_access
-    handle = _handle_of(backend, entry, record)
+    entry = Open(
+        (record.persistent_id, 0),
+        *_owner(server, share, record.identity),
+        record.path,
+        granted_access=record.granted_access,
+        maximal_access=record.maximal_access,
+        share_access=record.share_access,
+        create_options=record.create_options,
+        create_action=record.create_action,
+        is_directory=record.is_directory,
+        delete_on_close=record.delete_on_close,
+    )
+    handle = _handle_of(server.accounts, backend, entry, record)
     if handle.key.inode != record.inode:
         handle.close()
         raise FileNotFoundError("another file has the name now")
     file = server.file_table.get(handle.key, record.stream)
-    entry.maximal_access = record.maximal_access
-    entry.share_access = record.share_access
-    entry.create_options = record.create_options
-    entry.create_action = record.create_action
-    entry.path = record.path
-    entry.is_directory = record.is_directory
-    entry.handle = handle
-    if isinstance(handle, DeferredHandle):
-        server.dormant_opens += 1
-    else:
-        entry.descriptor = None if entry.is_directory else handle.fileno()
+    entry.use_handle(handle)
     entry.file = file
-    entry.delete_on_close = record.delete_on_close
     entry.lock_sequences = dict(record.lock_sequences)
     if record.app_instance_id is not None:
-        entry.join_app_instance(record.app_instance_id)
+        server.opens.join_application(entry, record.app_instance_id)
     entry.app_instance_version = record.app_instance_version
     file.opens.append(entry)
     file.delete_pending = file.delete_pending or record.delete_pending
@@ -139,15 +134,20 @@ def restore_open(server: Server, share: Share, backend: Backend, record: OpenRec
             log.warning("%s: a program of the host has a lock that a client holds", "/".join(record.path))
     if record.caching is not None:
         _restore_caching(file, entry, record.caching)
-    server.global_open_table[record.persistent_id] = entry
-    durable = entry.durable = Durability(entry, record.client_guid, record.create_guid, record.timeout)
-    durable.persist()
-    durable.disconnect()
-    server.handles.restored += 1
+    entry.durable = Durability(owner_of(entry.session), record.client_guid, record.create_guid, record.timeout)
+    server.opens.restore(entry)
     return True
 
 
-def identity_here(server: Server, share: Share, given: Identity) -> Identity:
+def _owner(server: ServerState, share: Share, given: Identity) -> tuple[Session, TreeConnect]:
+    """Return a session that is over and its tree connect: they only say whose the open is."""
+    session = Session(0, None)
+    session.identity = identity_here(server, share, given)
+    session.state = SessionState.EXPIRED
+    return session, TreeConnect(0, session, share)
+
+
+def identity_here(server: ServerState, share: Share, given: Identity) -> Identity:
     """Who a stored identity is on this server, with the credentials of its account here. Raises ``PermissionError`` for
     somebody who could not log on, or connect to the share, now."""
     if not share.admits_user(given):
@@ -167,7 +167,7 @@ def identity_here(server: Server, share: Share, given: Identity) -> Identity:
     return replace(given, user=account.user)
 
 
-def _handle_of(backend: Backend, entry: Open, record: OpenRecord) -> Handle:
+def _handle_of(accounts: Accounts, backend: Backend, entry: Open, record: OpenRecord) -> Handle:
     """Opened as the user. Not opened before somebody needs it, which may be never; but locks that programs of the host
     shall see need a descriptor. Raises ``PermissionError``, in that case later, when it is opened."""
     data = record.granted_access
@@ -187,7 +187,7 @@ def _handle_of(backend: Backend, entry: Open, record: OpenRecord) -> Handle:
     def checked(handle: Handle) -> Handle:
         try:
             _check_kind(handle.kind, record)
-            _check_rights(backend, handle, entry, record)
+            _check_rights(accounts, backend, handle, entry, record)
         except BaseException:
             handle.close()
             raise
@@ -201,11 +201,11 @@ def _handle_of(backend: Backend, entry: Open, record: OpenRecord) -> Handle:
     return checked(backend.open(wanted))
 
 
-def _check_rights(backend: Backend, handle: Handle, entry: Open, record: OpenRecord) -> None:
+def _check_rights(accounts: Accounts, backend: Backend, handle: Handle, entry: Open, record: OpenRecord) -> None:
     """Whether the user would be granted now what was granted then (MS-FSA 2.1.5.1.2.1). Who created a file was granted
     what they asked for, whatever its descriptor gives: of that they keep what it gives, if access to the data is in it.
     Raises ``PermissionError``."""
-    held = caller_of(entry.session, entry.tree).rights_on(backend, handle.path, handle.describe())
+    held = caller_of(entry.session, entry.tree, accounts).rights_on(backend, handle.path, handle.describe())
     missing = record.granted_access & ~held
     if missing & (_DATA if record.create_action == CreateAction.CREATED else ~0):
         raise PermissionError(errno.EACCES, f"its user no longer has access {missing:#x} to the file")

@@ -12,7 +12,6 @@ from smb3server.auth.accounts import Accounts, Known, Use
 from smb3server.rpc.dcerpc import Interface
 from smb3server.rpc.handles import NULL_HANDLE, Handles
 from smb3server.rpc.ndr import operation, wire_uuid
-from smb3server.server.server import Server
 from smb3server.state.objects import Session
 from smb3server.wire.status import NtStatus
 
@@ -92,10 +91,9 @@ def _outcome(found: list[Known | None]) -> int:
 
 
 class _Service:
-    def __init__(self, server: Server, session: Session) -> None:
-        self.server = server
+    def __init__(self, accounts: Accounts, session: Session) -> None:
         self.session = session
-        self.accounts = server.accounts
+        self.accounts = accounts
         self.handles = Handles()
 
     def _open(self, answer: Any) -> Any:
@@ -258,9 +256,9 @@ class _Service:
         return answer
 
 
-def interface(server: Server, session: Session) -> Interface:
+def interface(accounts: Accounts, session: Session) -> Interface:
     """The operations that are served; all others fault with the opnum out of range."""
-    service = _Service(server, session)
+    service = _Service(accounts, session)
     return Interface(
         UUID,
         VERSION,

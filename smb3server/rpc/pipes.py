@@ -8,29 +8,29 @@ from collections.abc import Callable
 from smb3server.dispatch.request import Request
 from smb3server.rpc.association import Association, AssociationGroups
 from smb3server.rpc.dcerpc import Interface, RpcEndpoint
-from smb3server.server.server import Server
 from smb3server.state.objects import Session
+from smb3server.state.server_state import ServerState
 from smb3server.wire.status import NtStatus, StatusError
 
-InterfaceFactory = Callable[[Server, Session], list[Interface]]
+InterfaceFactory = Callable[[ServerState, Session], list[Interface]]
 
 
-def _srvsvc(server: Server, session: Session) -> list[Interface]:
+def _srvsvc(server: ServerState, session: Session) -> list[Interface]:
     from smb3server.rpc import srvsvc
 
     return [srvsvc.interface(server, session)]
 
 
-def _wkssvc(server: Server, session: Session) -> list[Interface]:
+def _wkssvc(server: ServerState, session: Session) -> list[Interface]:
     from smb3server.rpc import wkssvc
 
     return [wkssvc.interface(server, session)]
 
 
-def _lsarpc(server: Server, session: Session) -> list[Interface]:
+def _lsarpc(server: ServerState, session: Session) -> list[Interface]:
     from smb3server.rpc import lsarpc, samr
 
-    return [lsarpc.interface(server, session), samr.interface(server, session)]
+    return [lsarpc.interface(server.accounts, session), samr.interface(server.accounts, session)]
 
 
 PIPES: dict[str, InterfaceFactory] = {

@@ -9,12 +9,11 @@ from impacket.dcerpc.v5.dtypes import NULL, RPC_UNICODE_STRING
 from impacket.dcerpc.v5.ndr import NDRCALL
 
 from smb3server.access.descriptor import Sid
-from smb3server.auth.accounts import BUILTIN, WELL_KNOWN, Use
+from smb3server.auth.accounts import BUILTIN, WELL_KNOWN, Accounts, Use
 from smb3server.rpc.dcerpc import Interface
 from smb3server.rpc.handles import NULL_HANDLE, Handles
 from smb3server.rpc.lsarpc import rpc_sid, sid_of, string_of
 from smb3server.rpc.ndr import operation, wire_uuid
-from smb3server.server.server import Server
 from smb3server.state.objects import Session
 from smb3server.wire.status import NtStatus
 
@@ -49,10 +48,9 @@ class _User(NamedTuple):
 
 
 class _Service:
-    def __init__(self, server: Server, session: Session) -> None:
-        self.server = server
+    def __init__(self, accounts: Accounts, session: Session) -> None:
         self.session = session
-        self.accounts = server.accounts
+        self.accounts = accounts
         self.handles = Handles()
 
     def connect(self, request: Any, answer: Any) -> Any:
@@ -255,9 +253,9 @@ def _outcome(found: list[Any]) -> int:
     return _SOME_NOT_MAPPED if mapped else _NONE_MAPPED
 
 
-def interface(server: Server, session: Session) -> Interface:
+def interface(accounts: Accounts, session: Session) -> Interface:
     """The operations that are served; all others fault with the opnum out of range."""
-    service = _Service(server, session)
+    service = _Service(accounts, session)
     return Interface(
         UUID,
         VERSION,

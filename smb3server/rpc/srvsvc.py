@@ -17,8 +17,8 @@ from smb3server.rpc.ndr import (
     wire_uuid,
 )
 from smb3server.rpc.srvsvc_lists import Lists
-from smb3server.server.server import Server
 from smb3server.state.objects import Session
+from smb3server.state.server_state import ServerState
 from smb3server.state.share import Share, ShareType
 
 UUID = wire_uuid("4B324FC8-1670-01D3-1278-5A47BF6EE188")
@@ -49,7 +49,7 @@ def share_type(share: Share) -> int:
 
 
 class _Service:
-    def __init__(self, server: Server, session: Session) -> None:
+    def __init__(self, server: ServerState, session: Session) -> None:
         self.server = server
         self.session = session
 
@@ -74,7 +74,7 @@ class _Service:
                 info[prefix + "security_descriptor"] = NULL
 
     def _uses(self, share: Share) -> int:
-        sessions = self.server.global_session_table.values()
+        sessions = self.server.sessions.by_id.values()
         return sum(tree.share is share for session in sessions for tree in session.tree_connect_table.values())
 
     def _admitted(self, share: Share) -> bool:
@@ -181,7 +181,7 @@ class _Service:
         return answer
 
 
-def interface(server: Server, session: Session) -> Interface:
+def interface(server: ServerState, session: Session) -> Interface:
     """The operations that are served; all others fault with the opnum out of range."""
     service, lists = _Service(server, session), Lists(server, session)
     return Interface(

@@ -13,8 +13,8 @@ from smb3server.rpc.ndr import ERROR_ACCESS_DENIED, ERROR_INVALID_LEVEL, text
 from smb3server.wire.create import Access
 
 if TYPE_CHECKING:
-    from smb3server.server.server import Server
     from smb3server.state.objects import Open, Session
+    from smb3server.state.server_state import ServerState
 
 _SESSION_INFO = {
     0: srvs.SESSION_INFO_0,
@@ -43,7 +43,7 @@ def _asked(value: Any) -> str:
 
 
 class Lists:
-    def __init__(self, server: Server, session: Session) -> None:
+    def __init__(self, server: ServerState, session: Session) -> None:
         self._server = server
         self._session = session
 
@@ -52,7 +52,7 @@ class Lists:
 
     def _own_sessions(self) -> Iterator[Session]:
         own = self._session.identity.owner if self._session.identity is not None else None
-        for session in self._server.global_session_table.values():
+        for session in self._server.sessions.by_id.values():
             if session.identity is not None and session.identity.owner == own:
                 yield session
 

@@ -10,8 +10,8 @@ from impacket.dcerpc.v5.dtypes import NULL
 from smb3server.rpc.dcerpc import Interface
 from smb3server.rpc.ndr import ERROR_INVALID_LEVEL, operation, text, wire_uuid
 from smb3server.rpc.srvsvc import PLATFORM_ID_NT, VERSION_MAJOR, VERSION_MINOR
-from smb3server.server.server import Server
 from smb3server.state.objects import Session
+from smb3server.state.server_state import ServerState
 
 UUID = wire_uuid("6BFFD098-A112-3610-9833-46C3F87E345A")
 VERSION = 1
@@ -19,7 +19,7 @@ LEVELS = (100, 101, 102)
 
 
 class _Service:
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: ServerState) -> None:
         self.server = server
 
     def get_info(self, request: Any) -> Any:
@@ -47,6 +47,6 @@ class _Service:
         return answer
 
 
-def interface(server: Server, session: Session) -> Interface:
+def interface(server: ServerState, session: Session) -> Interface:
     """The operations that are served; all others fault with the opnum out of range."""
     return Interface(UUID, VERSION, {0: operation(wkst.NetrWkstaGetInfo, _Service(server).get_info)})

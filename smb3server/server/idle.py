@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Protocol
 
-from smb3server.state.connection import Connection
-from smb3server.state.objects import Session, SessionState
+from smb3server.state.objects import Connection, SessionState
+from smb3server.state.sessions import Sessions
 
 log = logging.getLogger(__name__)
 
@@ -28,9 +28,7 @@ class IdleOwner(Protocol):
     def connection_list(self) -> Collection[Connection]: ...
 
     @property
-    def global_session_table(self) -> Mapping[int, Session]: ...
-
-    def remove_session(self, session: Session) -> None: ...
+    def sessions(self) -> Sessions: ...
 
 
 class IdleSweep:
@@ -66,7 +64,7 @@ class IdleSweep:
     def sweep(self, now: float) -> None:
         """End what is idle at ``now``, seconds of any clock that runs on."""
         before, self._since = self._since, {}
-        for session in list(self._owner.global_session_table.values()):
+        for session in list(self._owner.sessions.by_id.values()):
             if session.state is not SessionState.VALID or session.open_table:
                 continue
             # Without a tree connect there is nothing that messages could be good for.
@@ -74,7 +72,7 @@ class IdleSweep:
             if self._unused(("session", session.session_id), messages, before, now):
                 log.info("%s: session of %s is idle", session.connection.client_name, session.identity)
                 connections = list(session.channel_list)
-                self._owner.remove_session(session)
+                self._owner.sessions.remove(session)
                 for connection in connections:
                     # What clients expect of an idle server: they connect and log on again when they have need to.
                     if not connection.session_table:

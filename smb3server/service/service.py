@@ -16,6 +16,7 @@ from smb3server.auth.acceptor import kerberos_available, keytab_realms
 from smb3server.auth.users import UserDatabase
 from smb3server.backends.base import User
 from smb3server.backends.local.backend import LocalBackend, LocalOptions
+from smb3server.commands import load
 from smb3server.commands.info.presentation import hider
 from smb3server.config.checks import check_address
 from smb3server.config.error import ConfigError
@@ -61,7 +62,10 @@ class Service:
         users = UserDatabase()
         for account in config.accounts:
             users.add(account)
+        load()
         self.server = Server(config.settings, users)
+        self.persistence: Persistence | None = None
+        """Stores persistent opens; None where there are none."""
         self.listeners: list[TcpListener] = []
         self.fabrics = Fabrics(self.server)
         self.admin: AdminSocket | None = None
@@ -142,7 +146,7 @@ class Service:
             # Strangers must not take the descriptors that users' connections need.
             for table in (self.server.silent_peers, self.server.unauthenticated):
                 table.limit = min(table.limit, max(spare // 4, 16))
-            self.server.max_opens = (soft - spare) // DESCRIPTORS_PER_OPEN
+            self.server.opens.limit = (soft - spare) // DESCRIPTORS_PER_OPEN
 
     def _check_kerberos(self) -> None:
         """A keytab that cannot be used is an error now, not at every logon."""
@@ -306,17 +310,21 @@ class Service:
             self.store = await SqliteStore.open(self.config.state / _STORE_FILE)
         except StoreError as error:
             raise ConfigError(f"state directory {self.config.state}: {error}") from error
-        self.server.persistence = Persistence()
         domain = Domain(self.store, "")
         shares = [share for name, share in self.server.share_list.items() if name in wanted]
-        for share in shares:
-            share.domain = domain
+        self._keep_opens().serve(domain, shares)
         try:
             count = await restore(self.server, domain, shares)
         except StoreError as error:
             raise ConfigError(f"state directory {self.config.state}: {error}") from error
         if count:
             log.info("%d persistent opens restored", count)
+
+    def _keep_opens(self) -> Persistence:
+        """Return what stores persistent opens, which the server uses from now on."""
+        if self.persistence is None:
+            self.persistence = self.server.opens.persistence = Persistence()
+        return self.persistence
 
     async def _join_cluster(self) -> None:
         """What a cluster needs is imported where there is one."""
@@ -342,7 +350,7 @@ class Service:
             self.notes.append(warning)
             log.warning("%s", warning)
         store = self._cluster_store = open_store(config.url, config.name, config.access)
-        self.cluster = Cluster(self.server, store, config, self._node_info, store.refused)
+        self.cluster = Cluster(self.server, self._keep_opens(), store, config, self._node_info, store.refused)
         self.cluster_events = WitnessSource(self.cluster, self.server)
 
     def _node_info(self) -> dict[str, Any]:
@@ -427,9 +435,9 @@ class Service:
         # Not a node any more: what is left to say is said.
         self.server.fence = None
         await self.server.shutdown()
-        if self.server.persistence is not None:
-            await self.server.persistence.drain()
-            self.server.persistence.close()
+        if self.persistence is not None:
+            await self.persistence.drain()
+            self.persistence.close()
         for store in (self.store, self._cluster_store):
             if store is not None:
                 await store.close()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
 from smb3server.files.caching import Holder, Lease, Oplock, Timer
 from smb3server.process.turns import call_in_own_turn
-from smb3server.state.durable import close_if_disconnected, may_come_back
+from smb3server.state.durable import may_come_back
+from smb3server.state.opens import OpenTable
 from smb3server.wire.oplock_break import (
     ACK_REQUIRED,
     LEASE_BREAK_NOTIFICATION,
@@ -19,8 +20,7 @@ from smb3server.wire.oplock_break import (
 )
 
 if TYPE_CHECKING:
-    from smb3server.state.connection import Connection
-    from smb3server.state.objects import Open, Session
+    from smb3server.state.objects import Connection, Open, Session
 
 
 RETRY_DELAY = 1.0
@@ -30,8 +30,7 @@ for another channel (3.3.4.6: the server tries the session's other connections).
 
 def live_connection(session: Session) -> Connection | None:
     """A connection of the session that still works: the one it was made on, or another channel."""
-    candidates = [session.connection, *session.channel_list]
-    return _best(connection for connection in candidates if connection is not None and not connection.closed)
+    return _best(connection for connection in session.connections if not connection.closed)
 
 
 def _best(candidates: Iterable[Connection]) -> Connection | None:
@@ -44,20 +43,26 @@ def _best(candidates: Iterable[Connection]) -> Connection | None:
     return stalled
 
 
-def oldest_connection(session: Session, client_guid: bytes) -> Connection | None:
-    """The client's oldest connection with a session."""
-    connections = [
+def oldest_connection(session: Session, client_guid: bytes, connections: Iterable[Connection]) -> Connection | None:
+    """Return the client's oldest one of ``connections`` that has a session."""
+    own = [
         connection
-        for connection in session.server.connection_list
+        for connection in connections
         if connection.client_guid == client_guid and connection.session_table and not connection.closed
     ]
-    if client_guid == bytes(16) or not connections:
+    if client_guid == bytes(16) or not own:
         return live_connection(session)
-    return _best(sorted(connections, key=lambda connection: connection.creation_time))
+    return _best(sorted(own, key=lambda connection: connection.creation_time))
 
 
 class BreakNotifications:
-    """``leases.Breaks`` of a server."""
+    """Notifies the clients of a server: its ``caching.Breaks``."""
+
+    def __init__(self, sessions: Mapping[int, Session], connections: Collection[Connection], opens: OpenTable) -> None:
+        """``sessions``, by SessionId, and ``connections``: all of the server's, as they are at any time."""
+        self._sessions = sessions
+        self._connections = connections
+        self._opens = opens
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> Timer:
         return asyncio.get_running_loop().call_later(delay, callback)
@@ -78,9 +83,9 @@ class BreakNotifications:
         )
         for entry in lease.opens:
             session = entry.session
-            if session.session_id not in session.server.global_session_table:
+            if session.session_id not in self._sessions:
                 continue
-            choose = partial(oldest_connection, session, lease.client_guid)
+            choose = partial(oldest_connection, session, lease.client_guid, self._connections)
             connection = choose()
             if connection is not None:
                 own = connection.session_table.get(session.session_id) or next(iter(connection.session_table.values()))
@@ -90,7 +95,7 @@ class BreakNotifications:
                 return True
         opens = tuple(lease.opens)
         for opened in opens:
-            close_if_disconnected(opened)
+            self._opens.close_if_disconnected(opened)
         return None if any(may_come_back(opened) for opened in opens) else False
 
     def notify_oplock(self, oplock: Oplock[Open], level: int) -> bool | None:
@@ -104,16 +109,15 @@ class BreakNotifications:
             connection.host.notify(entry.session, [body])
             self._watch(connection, choose, partial(self.notify_oplock, oplock, level), oplock, oplock.requested)
             return True
-        close_if_disconnected(entry)
+        self._opens.close_if_disconnected(entry)
         return None if may_come_back(entry) else False
 
     def changed(self, holder: Holder[Open]) -> None:
         """Persistent opens are stored with their caching rights."""
         opens = holder.opens if isinstance(holder, Lease) else [holder.open] if isinstance(holder, Oplock) else []
-        for entry in opens:
-            persistence = entry.session.server.persistence
-            if persistence is not None:
-                persistence.changed(entry)
+        for opened in opens:
+            if self._opens.persistence is not None:
+                self._opens.persistence.changed(opened)
 
     def _watch(
         self,

@@ -10,24 +10,25 @@ from smb3server.access.check import Token
 from smb3server.access.identity import Identity
 
 if TYPE_CHECKING:
+    from smb3server.auth.accounts import Accounts
     from smb3server.backends.base import User
     from smb3server.state.objects import Session, TreeConnect
 
 _NOBODY = Identity("", anonymous=True)
 
 
-def token_of(session: Session, user: User | None) -> Token:
+def token_of(session: Session, user: User | None, accounts: Accounts) -> Token:
     """Return the token of a session's user who acts on files with the POSIX credentials ``user`` (None: the server's
     own). The session keeps the latest one."""
     identity = session.identity or _NOBODY
     known = session.token
     if known is not None and known[0] is identity and known[1] is user:
         return known[2]
-    token = tokens.token_for(identity, session.server.accounts.identity_sid(identity), user)
+    token = tokens.token_for(identity, accounts.identity_sid(identity), user)
     session.token = (identity, user, token)
     return token
 
 
-def caller_of(session: Session, tree: TreeConnect) -> Caller:
+def caller_of(session: Session, tree: TreeConnect, accounts: Accounts) -> Caller:
     """Name the user of a session, as a tree connect lets the user act."""
-    return Caller(token_of(session, tree.user), tree.user, tree.maximal_access)
+    return Caller(token_of(session, tree.user, accounts), tree.user, tree.maximal_access)

@@ -35,12 +35,6 @@ class Who(Protocol):
     def name(self) -> str: ...
 
 
-class Away(Protocol):
-    """A durable open whose client is away."""
-
-    def close(self) -> None: ...
-
-
 class Usage:
     """What one user has."""
 
@@ -71,7 +65,7 @@ class Usage:
         """Bytes of large buffers that requests and unsent answers have."""
         self.waiting: deque[Callable[[], None]] = deque()
         """To be called, one after the other, when buffers come back."""
-        self.away: dict[Away, None] = {}
+        self.away: dict[object, Callable[[], None]] = {}
         """Opens that wait for their client and may be given up for others, the longest away first."""
 
     @property
@@ -146,8 +140,8 @@ class Ceilings:
                 raise StatusError(NtStatus.INSUFFICIENT_RESOURCES)
             before = usage.opens
             longest = next(iter(usage.away))
-            del usage.away[longest]
-            longest.close()
+            close = usage.away.pop(longest)
+            close()
             opens -= before - usage.opens
 
     def check_locks(self, usage: Usage, more: int) -> None:

@@ -7,12 +7,10 @@ resilient and persistent ones do not; persistent ones also outlive the server (`
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from smb3server.backends.deferred import DeferredHandle
 from smb3server.files.caching import HANDLE, Lease, Oplock, Timer
 from smb3server.state import replay
 from smb3server.wire import create_contexts as contexts
@@ -24,7 +22,6 @@ from smb3server.wire.status import NtStatus, StatusError
 if TYPE_CHECKING:
     from smb3server.commands.create.opening import Opening
     from smb3server.dispatch.request import Request
-    from smb3server.files.file import File
     from smb3server.state.objects import Open, Session, TreeConnect
 
 log = logging.getLogger(__name__)
@@ -62,7 +59,6 @@ class Durability:
         "client_guid",
         "create_guid",
         "disconnected",
-        "open",
         "owner",
         "persistent",
         "resilient",
@@ -70,13 +66,13 @@ class Durability:
         "timer",
     )
 
-    def __init__(self, entry: Open, client_guid: bytes, create_guid: bytes | None, timeout: float) -> None:
-        self.open = entry
+    def __init__(self, owner: str, client_guid: bytes, create_guid: bytes | None, timeout: float) -> None:
+        """``owner``: ``Identity.owner`` of the user. ``timeout``: seconds that it waits for its client."""
         self.client_guid = client_guid
         self.create_guid = create_guid
         """None for version 1."""
         self.timeout = timeout
-        self.owner = owner_of(entry)
+        self.owner = owner
         self.disconnected = False
         self.persistent = False
         self.abandoned = False
@@ -84,67 +80,19 @@ class Durability:
         self.resilient = False
         self.timer: Timer | None = None
 
-    def persist(self) -> None:
-        """Open.IsPersistent: it also outlives the server, and so does what is written through it."""
-        self.persistent = self.open.write_through = True
-        if self.create_guid is not None:
-            self.open.session.server.persistent_opens[self.client_guid, self.create_guid] = self.open
-
-    def disconnect(self) -> bool:
-        """The connection is lost (3.3.7.1): keep a durable open if its caching rights still cover it, others in any
-        case; and start the clock. Delete-on-close happens when it ends."""
-        entry = self.open
-        if not (self.persistent or self.resilient) and not covers(entry.caching):
-            return False
-        self.disconnected = True
-        if entry.usage is not None and not (self.persistent or self.resilient):
-            entry.usage.away[entry] = None
-        self._stop_timer()
-        self.timer = asyncio.get_running_loop().call_later(self.timeout, self._expire)
-        return True
-
-    def _expire(self) -> None:
-        self.open.session.server.handles.expired += 1
-        self.open.close()
-
     @property
     def kind(self) -> str:
         """For reports."""
         return "persistent" if self.persistent else "resilient" if self.resilient else "durable"
 
-    def reconnect(self) -> None:
-        self.disconnected = False
-        if self.open.usage is not None:
-            self.open.usage.away.pop(self.open, None)
-        self._stop_timer()
-        holder = self.open.caching
-        if holder is not None and holder.breaking:
-            # Behind the response: only that tells the client the open's new FileId.
-            asyncio.get_running_loop().call_soon(holder.resend)
-
-    def forget(self) -> None:
-        """The open is closed."""
-        self._stop_timer()
-        if not self.persistent:
-            return
-        server = self.open.session.server
-        if self.create_guid is not None:
-            server.persistent_opens.pop((self.client_guid, self.create_guid), None)
-        if server.persistence is not None and not self.abandoned:
-            server.persistence.closed(self.open)
-
-    def _stop_timer(self) -> None:
+    def stop_timer(self) -> None:
+        """Stop the clock that runs while the client is away."""
         timer, self.timer = self.timer, None
         if timer is not None:
             timer.cancel()
 
 
-def owner_of(entry: Open) -> str:
-    identity = entry.session.identity
-    return identity.owner if identity is not None else ""
-
-
-def _owned_by(session: Session) -> str:
+def owner_of(session: Session) -> str:
     return session.identity.owner if session.identity is not None else ""
 
 
@@ -165,14 +113,6 @@ def held_for_owner(entry: Open) -> bool:
     if durable is None or not durable.persistent or not durable.disconnected:
         return False
     return entry.caching is None or not entry.caching.state & HANDLE
-
-
-def forget_ghosts(file: File[Open] | None) -> None:
-    """Restored opens of a file that is gone, whose inode number another has by now: they are nobody's any more."""
-    for entry in list(file.opens) if file is not None else ():
-        handle = entry.handle
-        if isinstance(handle, DeferredHandle) and handle.gone:
-            entry.close()
 
 
 def check_contexts(found: dict[bytes, Any], dialect: int) -> None:
@@ -200,15 +140,15 @@ def grant(opening: Opening, entry: Open) -> contexts.RawContext | None:
         return None
     client_guid = opening.request.connection.client_guid
     if contexts.DURABLE_REQUEST in found:
-        entry.durable = Durability(entry, client_guid, None, VERSION_1_TIMEOUT)
+        entry.durable = Durability(owner_of(entry.session), client_guid, None, VERSION_1_TIMEOUT)
         data = contexts.DURABLE_RESPONSE_CODEC.pack(contexts.DurableResponse())
         return contexts.RawContext(contexts.DURABLE_REQUEST, data)
     if wanted is None:
         return None
     timeout = min(wanted.timeout / 1000, MAX_TIMEOUT) if wanted.timeout else DEFAULT_TIMEOUT
-    entry.durable = Durability(entry, client_guid, wanted.create_guid, timeout)
+    entry.durable = Durability(owner_of(entry.session), client_guid, wanted.create_guid, timeout)
     if persistent:
-        entry.durable.persist()
+        opening.request.server.opens.persist(entry)
     return response_v2(entry.durable)
 
 
@@ -224,7 +164,7 @@ def may_be_persistent(request: Request, flags: int) -> bool:
     return bool(
         flags & contexts.PERSISTENT
         and request.tree is not None
-        and request.tree.share.domain is not None
+        and request.tree.share.stores_opens
         and request.connection.server_capabilities & Capability.PERSISTENT_HANDLES
     )
 
@@ -234,7 +174,7 @@ def make_resilient(entry: Open, client_guid: bytes, timeout: float) -> None:
     durable = entry.durable
     if durable is None:
         create_guid = entry.replayable.key[1] if entry.replayable is not None else None
-        durable = entry.durable = Durability(entry, client_guid, create_guid, timeout)
+        durable = entry.durable = Durability(owner_of(entry.session), client_guid, create_guid, timeout)
     durable.resilient = True
     if not durable.persistent:
         durable.timeout = timeout or RESILIENCY_TIMEOUT
@@ -254,10 +194,10 @@ def reconnect(request: Request, found: dict[bytes, Any], path: tuple[str, ...], 
     wanted = found.get(contexts.DURABLE_RECONNECT) or found[contexts.DURABLE_RECONNECT_V2]
     server = request.server
     flags = wanted.flags if isinstance(wanted, contexts.DurableReconnectV2) else 0
-    entry = server.global_open_table.get(wanted.persistent)
+    entry = server.opens.by_id.get(wanted.persistent)
     if entry is None and isinstance(wanted, contexts.DurableReconnectV2) and may_be_persistent(request, flags):
         # A client that never saw the response to its CREATE knows the open by its CreateGuid only.
-        entry = server.persistent_opens.get((request.connection.client_guid, wanted.create_guid))
+        entry = server.opens.persistent.get((request.connection.client_guid, wanted.create_guid))
     durable = entry.durable if entry is not None else None
     if entry is None or durable is None or not durable.disconnected:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
@@ -269,42 +209,39 @@ def reconnect(request: Request, found: dict[bytes, Any], path: tuple[str, ...], 
     _check_lease(request, found, entry, leased)
     if flags & contexts.PERSISTENT and not durable.persistent:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    if durable.owner != _owned_by(session):
+    if durable.owner != owner_of(session):
         raise StatusError(NtStatus.ACCESS_DENIED)
     if tree.share is not entry.tree.share:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
-    _wake(entry)
+    _wake(request, entry)
     if isinstance(entry.caching, Lease) and [part.upper() for part in path] != [
         part.upper() for part in _current_path(entry)
     ]:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    _attach(entry, durable, request, session, tree)
-    server.handles.reconnected += 1
+    _attach(entry, request, session, tree)
+    server.opens.counts.reconnected += 1
     return entry
 
 
-def _wake(entry: Open) -> None:
+def _wake(request: Request, entry: Open) -> None:
     """The file was there when the server began; if it is not any more, neither is the open. Nor is it if its user may
     not open the file any more."""
+    opens = request.server.opens
     try:
-        entry.wake()
+        opens.wake(entry)
     except FileNotFoundError:
-        entry.close()
+        opens.close(entry)
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND) from None
     except PermissionError as error:
         log.warning("open of %r by %r is not restored: %s", "/".join(entry.path), str(entry.session.identity), error)
-        entry.close()
+        opens.close(entry)
         raise StatusError(NtStatus.ACCESS_DENIED) from None
 
 
-def _attach(entry: Open, durable: Durability, request: Request, session: Session, tree: TreeConnect) -> None:
+def _attach(entry: Open, request: Request, session: Session, tree: TreeConnect) -> None:
     replay.restart(entry, request)
     entry.session, entry.tree = session, tree
-    entry.file_id = (entry.file_id[0], session.server.new_file_id()[1])
-    session.open_table[entry.file_id[1]] = entry
-    if entry.usage is None:
-        session.server.count_open(entry)
-    durable.reconnect()
+    request.server.opens.reattach(entry)
 
 
 def _current_path(entry: Open) -> tuple[str, ...]:
@@ -332,17 +269,11 @@ def _check_lease(request: Request, found: dict[bytes, Any], entry: Open, leased:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
 
 
-def close_if_disconnected(entry: Open) -> None:
-    """3.3.4.6, 3.3.4.7: an oplock break that nobody can be told of ends what it covered."""
-    if entry.durable is not None and entry.durable.disconnected and not may_come_back(entry):
-        entry.close()
-
-
 def revived(request: Request, found: dict[bytes, Any]) -> Open | None:
     """3.3.5.9.10: a CREATE comes again whose response got lost, with its connection or with the server; the persistent
     open that it made, now of this session."""
     key = replay.key_of(request, found)
-    entry = request.server.persistent_opens.get(key) if key is not None else None
+    entry = request.server.opens.persistent.get(key) if key is not None else None
     if entry is None or entry.durable is None or not entry.durable.disconnected:
         return None
     if not request.header.flags & HeaderFlags.REPLAY_OPERATION:
@@ -354,13 +285,13 @@ def revived(request: Request, found: dict[bytes, Any]) -> Open | None:
         session is None
         or tree is None
         or tree.share is not entry.tree.share
-        or entry.durable.owner != _owned_by(session)
+        or entry.durable.owner != owner_of(session)
         or (asked.lease_key if asked is not None else None) != (lease.key if lease is not None else None)
     ):
         raise StatusError(NtStatus.ACCESS_DENIED)
-    _wake(entry)
-    _attach(entry, entry.durable, request, session, tree)
-    session.server.handles.replayed += 1
+    _wake(request, entry)
+    _attach(entry, request, session, tree)
+    request.server.opens.counts.replayed += 1
     return entry
 
 

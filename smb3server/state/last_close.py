@@ -40,7 +40,6 @@ def _closed(file: File[Open], closing: Open, holder: Holder[Open] | None) -> Non
         file.mark(closing)
         # Whoever keeps it open only for its cache stands in the way of the deletion.
         file.caching.break_handles(holder)
-        _store_deletion(file, closing)
         if file.opens and closing.is_directory and closing.handle is not None:
             closing.tree.share.notify.directory_deleted(closing.handle.path)
     if file.opens:
@@ -56,14 +55,6 @@ def _closed(file: File[Open], closing: Open, holder: Holder[Open] | None) -> Non
     base = file.table.find(file.key) if file.stream else None
     if base is not None:
         _stream_closed(base)
-
-
-def _store_deletion(file: File[Open], closing: Open) -> None:
-    """Note with the persistent opens that are left, over a restart, that the file ends with the last of them."""
-    persistence = closing.session.server.persistence
-    if persistence is not None:
-        for opened in file.opens:
-            persistence.changed(opened)
 
 
 def _stream_closed(file: File[Open]) -> None:

@@ -1,4 +1,4 @@
-"""Sessions (MS-SMB2 3.3.1.8), tree connects (3.3.1.9), opens (3.3.1.10) and channels (3.3.1.14).
+"""Connections (MS-SMB2 3.3.1.7), sessions (3.3.1.8), tree connects (3.3.1.9), opens (3.3.1.10) and channels (3.3.1.14).
 
 Each knows the others, as the specification has it. Here are their fields and what follows from these alone.
 """
@@ -9,32 +9,154 @@ import asyncio
 import enum
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from smb3server.backends.deferred import DeferredHandle
-from smb3server.files import write_times
 from smb3server.files.caching import Lease, Oplock
-from smb3server.state import last_close
+from smb3server.settings.server import Settings
+from smb3server.state.message_window import CommandSequenceWindow
 from smb3server.state.replay import Replayable
+from smb3server.wire.file_id import FileId
+from smb3server.wire.header import Command
+from smbdirect.codec import Buffer
 
 if TYPE_CHECKING:
     from smb3server.access.check import Token
     from smb3server.access.identity import Identity
+    from smb3server.auth.acceptor import Acceptor
     from smb3server.backends.base import Handle, Path, User
     from smb3server.crypto.encryption import SessionCipher
     from smb3server.crypto.signing import Signer
     from smb3server.files.enumeration import Enumeration
     from smb3server.files.file import File
     from smb3server.files.notify import Watcher
-    from smb3server.server.server import Server
     from smb3server.state.ceilings import Usage
-    from smb3server.state.connection import Connection
     from smb3server.state.durable import Durability
     from smb3server.state.share import Share
     from smb3server.wire.file_id import FileId
+    from smbdirect.message_transport import MessageTransport
+    from smbdirect.unauthenticated import UnauthenticatedPeer
 
 log = logging.getLogger(__name__)
+
+
+class ConnectionHost(Protocol):
+    """Runs a connection's requests: what the server's state needs of it."""
+
+    @property
+    def pending_requests(self) -> int:
+        """Asynchronous requests that are not answered yet (Connection.RequestList)."""
+        ...
+
+    def notify(self, session: Session, segments: Sequence[Buffer], command: int = Command.OPLOCK_BREAK) -> None:
+        """Send a message that no request asked for, encrypted if the session's traffic is. [MS-SMB2 3.3.4.6]"""
+        ...
+
+    def cancel_requests(self, session: Session, tree_id: int | None = None) -> None:
+        """Cancel the asynchronous requests of a session, or of one of its tree connects, that goes away."""
+        ...
+
+    def cancel_waiting(self) -> None:
+        """Cancel every request whose client was sent STATUS_PENDING. The others may finish."""
+        ...
+
+
+class Connection:
+    """One connection of a client. Before the negotiation its fields have the values given here. [MS-SMB2 3.3.1.7]"""
+
+    def __init__(self, transport: MessageTransport, settings: Settings, host: ConnectionHost) -> None:
+        """``settings``: for the limits on credits. ``host``: who runs the connection's requests."""
+        self.transport = transport
+        self.host = host
+        self.loop = asyncio.get_running_loop()
+        self.client_name = transport.peer_address[0]
+        self.creation_time = time.time()
+        self.negotiated = False
+        self.dialect = 0
+        """0: not negotiated; 0x02FF: multi-protocol negotiate answered; else 0x0202 ... 0x0311."""
+        self.client_guid = bytes(16)
+        self.client_capabilities = 0
+        self.client_security_mode = 0
+        self.client_dialects: tuple[int, ...] = ()
+        self.client_knows_posix = False
+        """It offered the POSIX extensions: a Linux client."""
+        self.server_capabilities = 0
+        self.server_security_mode = 0
+        self.supports_multi_credit = False
+        self.max_transact_size = 65536
+        self.max_read_size = 65536
+        self.max_write_size = 65536
+        self.command_sequence_window = CommandSequenceWindow()
+        self.credit_limit = settings.credits_before_authentication
+        self._max_credits = settings.max_credits
+        self.sealed_credits: int | None = None
+        """Credits that keep READs of a client that encrypts as short as its messages (``read_size``); None: nothing
+        does that, or needs to."""
+        self.session_table: dict[int, Session] = {}
+        self.preauth_integrity_hash = b""
+        """3.1.1 only: hash of the negotiation."""
+        self.preauth_session_table: dict[int, bytes] = {}
+        """3.1.1 only: hash per session being authenticated."""
+        self.acceptors: dict[int, Acceptor] = {}
+        """Authentications under way, by SessionId."""
+        self.cipher_id = 0
+        self.signing_algorithm_id = 0
+        self.usage: Usage | None = None
+        """Of the user that it counts for: the first who logged on."""
+        self.is_authenticated = False
+        """A session was valid on it once."""
+        self.deadlines: list[asyncio.TimerHandle] = []
+        """By which it must have negotiated and authenticated; they would keep a closed connection in memory."""
+        self.place: UnauthenticatedPeer | None = None
+        """Among those without a session, until it has one."""
+        self.closed = False
+        self.forced_stall = False
+        """For tests: the peer counts as one that acknowledges nothing."""
+        self.ended_by = ""
+        """Why this side ended it."""
+        self.interfaces_asked = False
+        """The client asked for the list of interfaces (FSCTL_QUERY_NETWORK_INTERFACE_INFO)."""
+        self.rdma_interfaces_told = 0
+        """Interfaces flagged RDMA_CAPABLE in the answer."""
+        self.largest_inline = 0
+        """Bytes of the largest READ or WRITE of a file whose data was to travel in the message."""
+
+    def is_stalled(self) -> bool:
+        """Whether the network has lost the peer, as far as the transport can tell."""
+        return self.forced_stall or self.transport.is_stalled()
+
+    def hold_credits(self, sealed: int) -> None:
+        """Let the client hold at most ``sealed`` credits while it may encrypt (3.3.1.2); ``limit_credits`` ends it."""
+        self.sealed_credits = sealed
+        self.credit_limit = min(self.credit_limit, sealed)
+
+    def limit_credits(self) -> None:
+        """Settle how many credits the client, which is authenticated, may hold. Call it when its sessions and tree
+        connects have changed: they show whether it encrypts."""
+        limit = self._max_credits
+        if self.sealed_credits is not None and not self._sends_clear_data():
+            limit = min(limit, self.sealed_credits)
+        self.credit_limit = limit
+
+    def _sends_clear_data(self) -> bool:
+        """Whether some session here has a disk share, and none has ever encrypted: a client that encrypts does so from
+        TREE_CONNECT on. A channel of a session counts with what the session did on others."""
+        sessions = self.session_table.values()
+        return any(session.uses_disks for session in sessions) and not any(session.encrypts for session in sessions)
+
+    def drop_deadlines(self) -> None:
+        """Cancel the timers of ``deadlines``."""
+        for timer in self.deadlines:
+            timer.cancel()
+        self.deadlines.clear()
+
+    def disconnect(self, reason: str) -> None:
+        """Abort the transport: the peer broke the protocol, or the connection is not wanted any more."""
+        if not self.closed:
+            self.ended_by = reason
+            log.info("%s: disconnecting: %s", self.client_name, reason)
+        self.transport.abort(reason)
 
 
 class SessionState(enum.Enum):
@@ -63,12 +185,11 @@ class Channel:
 class Session:
     """3.3.1.8. ``open_table`` is keyed by the volatile half of the FileId, ``tree_connect_table`` by TreeId."""
 
-    def __init__(self, server: Server, session_id: int, connection: Connection) -> None:
-        self.server = server
+    def __init__(self, session_id: int, connection: Connection | None) -> None:
         self.session_id = session_id
         self.state = SessionState.IN_PROGRESS
-        self.connection = connection
-        """The connection it was made on; commands come on any of ``channel_list``."""
+        self._connection = connection
+        """None only for a session of an earlier run of the server, which says whose the restored opens are."""
         self.identity: Identity | None = None
         self.token: tuple[Identity, User | None, Token] | None = None
         """The latest of ``tokens.token_of``, with what it was made of."""
@@ -98,6 +219,26 @@ class Session:
         self.creation_time = time.time()
         self.idle_time = time.time()
         self._next_tree_id = 0
+
+    @property
+    def connection(self) -> Connection:
+        """The connection it was made on; commands come on any of ``channel_list``."""
+        if self._connection is None:
+            raise ValueError("a session of an earlier run has no connection")
+        return self._connection
+
+    @connection.setter
+    def connection(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @property
+    def connections(self) -> Iterator[Connection]:
+        """All its connections, the one it was made on first."""
+        if self._connection is not None:
+            yield self._connection
+        for connection in self.channel_list:
+            if connection is not self._connection:
+                yield connection
 
     @property
     def is_guest(self) -> bool:
@@ -237,18 +378,32 @@ class Open:
         "wrote",
     )
 
-    def __init__(self, file_id: FileId, session: Session, tree: TreeConnect) -> None:
+    def __init__(
+        self,
+        file_id: FileId,
+        session: Session,
+        tree: TreeConnect,
+        path: Path,
+        *,
+        granted_access: int,
+        maximal_access: int,
+        share_access: int,
+        create_options: int = 0,
+        create_action: int = 0,
+        is_directory: bool = False,
+        delete_on_close: bool = False,
+    ) -> None:
         self.file_id = file_id
         self.session = session
         self.tree = tree
-        self.granted_access = 0
-        self.maximal_access = 0
-        self.share_access = 0
-        self.create_options = 0
-        self.create_action = 0
-        self.path: Path = ()
+        self.granted_access = granted_access
+        self.maximal_access = maximal_access
+        self.share_access = share_access
+        self.create_options = create_options
+        self.create_action = create_action
+        self.path = path
         """As it was opened; ``handle.path`` knows about renames."""
-        self.is_directory = False
+        self.is_directory = is_directory
         self.handle: Handle | None = None
         self.descriptor: int | None = None
         """``handle.fileno()``, for the data path."""
@@ -272,8 +427,9 @@ class Open:
         self.caching: Oplock[Open] | Lease[Open] | None = None
         self.parent_lease: tuple[bytes, bytes] | None = None
         """(ClientGuid, ParentLeaseKey): the directory lease whose holder knows what this open does."""
-        self.delete_on_close = False
+        self.delete_on_close = delete_on_close
         self._closing: Handle | None = None
+        """Closed as soon as nothing is in flight."""
         self.lock_sequences: dict[int, int] = {}
         """LockSequenceArray: index to number, valid entries only."""
         self.durable: Durability | None = None
@@ -305,95 +461,21 @@ class Open:
         self.resume_key: bytes | None = None
         """Open.ResumeKey, once asked for."""
 
-    def close(self) -> None:
-        """Free everything (MS-FSA 2.1.5.4) and delete the file if this was to be its last close. Idempotent; never
-        fails: what the store refuses now is logged."""
-        self.session.open_table.pop(self.file_id[1], None)
-        server = self.session.server
-        if server.global_open_table.pop(self.file_id[0], None) is None:
-            return
-        if self.app_instance_id is not None:
-            self.leave_app_instance()
-        if self.usage is not None:
-            self.usage.opens -= 1
-            self.usage.reserved -= self.reserved
-            self.usage.away.pop(self, None)
-        lost = server.has_lost(self.tree.share)
-        if lost:
-            self._leave_it_to_others()
-        if self.durable is not None:
-            self.durable.forget()
-        if self.replayable is not None:
-            server.replays.forget(self)
-        on_close, self.on_close = self.on_close, []
-        for callback in on_close:
-            callback()
-        if self.pipe is not None:
-            self.pipe.close()
-        file, handle = self.file, self.handle
-        if file is not None and handle is not None:
-            if not lost:
-                self.settle_write_time()
-            last_close.leave(file, self)
-            self.handle = self.descriptor = None
-            deferred: object = handle
-            if isinstance(deferred, DeferredHandle):
-                server.dormant_opens -= 1
-            self._closing = handle
-            self._close_handle()
+    @property
+    def is_dormant(self) -> bool:
+        """Whether it takes no descriptor, because its client is not back since it was restored."""
+        handle: object = self.handle
+        return isinstance(handle, DeferredHandle)
 
-    def join_app_instance(self, app_instance_id: bytes) -> None:
-        """Open.AppInstanceId, and the server's index by it."""
-        self.leave_app_instance()
-        self.app_instance_id = app_instance_id
-        self.session.server.app_instances.setdefault(app_instance_id, {})[self] = None
+    def use_handle(self, handle: Handle) -> None:
+        """Set what the open does its work with."""
+        self.handle = handle
+        self.descriptor = None if self.is_directory or self.is_dormant else handle.fileno()
 
-    def leave_app_instance(self) -> None:
-        known = self.app_instance_id
-        others = self.session.server.app_instances.get(known) if known is not None else None
-        if known is None or others is None:
-            return
-        others.pop(self, None)
-        if not others:
-            del self.session.server.app_instances[known]
-
-    def settle_write_time(self) -> None:
-        """The last write time as this open leaves it."""
-        try:
-            write_times.closing(self)
-        except OSError as error:
-            log.warning("last write time of %s: %s", "/".join(self.path), error)
-
-    def disconnect(self) -> None:
-        """The connection is lost (3.3.7.1): a durable open stays for its client to come back to, others are closed."""
-        if self.durable is not None and self.durable.disconnect():
-            self.session.open_table.pop(self.file_id[1], None)
-        else:
-            self.close()
-
-    def abandon(self) -> None:
-        """The open lives on, elsewhere or in the next run of the server: let go of the file without closing it in the
-        sense of the protocol. Nothing is deleted, neither the file nor what is stored of the open."""
-        self._leave_it_to_others()
-        self.close()
-
-    def _leave_it_to_others(self) -> None:
-        durable, persistence = self.durable, self.session.server.persistence
-        if durable is not None and persistence is not None:
-            persistence.abandon(self)
-            durable.abandoned = True
-        self.delete_on_close = False
-        if self.file is not None:
-            self.file.keep()
-
-    def wake(self) -> None:
-        """Its client comes back: open what so far was only remembered of the file. ``OSError``, ``FileNotFoundError``
-        if that is gone."""
-        deferred: object = self.handle
-        if isinstance(deferred, DeferredHandle):
-            self.handle = handle = deferred.open()
-            self.session.server.dormant_opens -= 1
-            self.descriptor = None if self.is_directory else handle.fileno()
+    def close_handle(self) -> None:
+        """Take the handle off the open and close it, as soon as nothing that is under way uses it any more."""
+        self._closing, self.handle, self.descriptor = self.handle, None, None
+        self._close_if_unused()
 
     def begin_io(self) -> None:
         """Keep the handle's descriptor from being closed (and its number reused) until ``end_io``."""
@@ -401,9 +483,9 @@ class Open:
 
     def end_io(self) -> None:
         self.in_flight -= 1
-        self._close_handle()
+        self._close_if_unused()
 
-    def _close_handle(self) -> None:
+    def _close_if_unused(self) -> None:
         if self._closing is None or self.in_flight:
             return
         handle, self._closing = self._closing, None

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from smb3server.access.identity import Identity
     from smb3server.backends.base import Backend, User
-    from smb3server.dispatch.request import Request
-    from smb3server.persistence.journal import Domain
 
 IPC_SHARE_NAME = "IPC$"
 
@@ -96,8 +94,8 @@ class Share:
     notify: NotifyHub = field(default_factory=NotifyHub)
     continuous_availability: bool = False
     """Share.IsCA (3.3.1.6)."""
-    domain: Domain | None = None
-    """Where persistent opens are stored; None: nowhere, now."""
+    stores_opens: bool = False
+    """Persistent opens are stored now. ``persistence`` sets it."""
     service: str = ""
     """The cluster's service it belongs to; empty: it is this node's own."""
     placement: Placement | None = None
@@ -135,6 +133,7 @@ class Placement(Protocol):
         """Done when it is decided whether this node, which is about to, will serve them; None: it is decided."""
         ...
 
-    def check(self, request: Request, share: Share, flags: int) -> None:
-        """May this TREE_CONNECT go on here? Raises ``StatusError``."""
+    def check(self, share: Share, address: str, dialect: int, flags: int) -> None:
+        """Raise ``StatusError`` for a TREE_CONNECT, with ``flags``, that is not to be answered here: on a connection to
+        the local ``address`` with ``dialect``."""
         ...

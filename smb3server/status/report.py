@@ -18,8 +18,7 @@ from smb3server.wire.negotiate import Capability
 
 if TYPE_CHECKING:
     from smb3server.server.server import Server
-    from smb3server.state.connection import Connection
-    from smb3server.state.objects import Session
+    from smb3server.state.objects import Connection, Session
 
 Json = dict[str, Any]
 
@@ -174,12 +173,12 @@ def _session(session: Session, numbers: Mapping[Connection, int]) -> Json:
 
 def _handles(server: Server) -> Json:
     """Opens that outlive their connection: how many there are, how many of them wait, and what became of others."""
-    kept = [entry.durable for entry in server.global_open_table.values() if entry.durable is not None]
+    kept = [entry.durable for entry in server.opens.by_id.values() if entry.durable is not None]
     counts = Counter(durable.kind for durable in kept)
     return {
         **{kind: counts[kind] for kind in ("durable", "resilient", "persistent")},
         "waiting": sum(durable.disconnected for durable in kept),
-        **asdict(server.handles),
+        **asdict(server.opens.counts),
     }
 
 
@@ -228,6 +227,6 @@ def collect(server: Server, addresses: Iterable[str] = ()) -> Json:
             "path_lookups": sum(backend.path_lookups for backend in backends),
             "handles": _handles(server),
         },
-        "sessions": [_session(session, numbers) for session in server.global_session_table.values()],
+        "sessions": [_session(session, numbers) for session in server.sessions.by_id.values()],
         "channels": channels,
     }

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from smb3server.tools.pcap.session import CaptureFile, read_capture
+from tests.lab.captures import CAPTURES, FOLDER
 from tools.kernel_lab.judge import for_tshark, tshark_complaints
 
-FOLDER = Path(__file__).resolve().parents[2] / "pcaps"
-CAPTURES = sorted(path.stem for path in FOLDER.glob("*.pcap"))
 COUNTERS = ("rdma_read_bytes", "rdma_write_bytes", "inline_read_bytes", "inline_write_bytes", "invalidations")
 
 

@@ -11,7 +11,7 @@ from smb3server.tools.pcap.replay import replay_iwarp, replay_machines, replay_s
 from smb3server.tools.pcap.session import Session, read_capture
 from smb3server.tools.pcap.smbdirect import SmbDirectReader
 from smb3server.tools.pcap.tcp import Direction
-from tests.conformance.test_pcaps import CAPTURES, FOLDER
+from tests.lab.captures import CAPTURES, FOLDER
 
 
 @cache

@@ -15,8 +15,8 @@ from smb3server.auth.users import Account, nt_hash
 from smb3server.backends.base import User
 from smb3server.backends.local.backend import LocalBackend
 from smb3server.state.share import Share
+from tests.lab.rights import Actor
 from tests.lab.wire_client import running
-from tests.smb3server.access.test_rights import Actor
 
 IDS = IdMap()
 ALICE, BOB = User(54321, 54321, (54323,)), User(54322, 54322)
@@ -45,8 +45,8 @@ def run(folder: Path, test: Callable[[Actor, Actor, LocalBackend], Awaitable[Non
             try:
                 await test(actors[0], actors[1], backend)
             finally:
-                for entry in list(harness.server.global_open_table.values()):
-                    entry.close()
+                for entry in list(harness.server.opens.by_id.values()):
+                    harness.server.opens.close(entry)
                 backend.close()
 
     asyncio.run(body())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from smb3server.client.persistent import PersistentShare
@@ -76,3 +78,18 @@ class ServerProcess:
 
     def client(self, share: str = "ca", patience: float = 30.0) -> PersistentShare:
         return PersistentShare(self.connect, share, USER, PASSWORD, patience)
+
+
+Body = Callable[[ServerProcess, PersistentShare], Awaitable[None]]
+
+
+def run(server: ServerProcess, body: Body) -> None:
+    async def main() -> None:
+        client = server.client()
+        async with asyncio.timeout(60):
+            try:
+                await body(server, client)
+            finally:
+                await client.close()
+
+    asyncio.run(main())

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import os
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -302,3 +302,40 @@ async def running(settings: Settings | None = None, **share: Any) -> AsyncIterat
 
 
 __all__ = ["TRANSFORM", "Client", "Harness", "Reply", "TransformHeader", "running"]
+
+
+RELATED = int(HeaderFlags.RELATED_OPERATIONS)
+
+
+def drive(test: Callable[[Harness], Awaitable[None]], settings: Settings | None = None) -> None:
+    async def body() -> None:
+        async with running(settings) as harness:
+            await test(harness)
+            for client in harness.clients:
+                client.writer.close()
+            await harness.settled()
+            server = harness.server
+            assert not server.sessions.by_id
+            assert not server.opens.by_id
+            assert len(server.file_table) == 0
+            assert server.buffers.lent == 0
+
+    asyncio.run(body())
+
+
+def compound(client: Client, *parts: bytes) -> bytes:
+    message = b""
+    for index, part in enumerate(parts):
+        if index < len(parts) - 1:
+            part = part + bytes(-len(part) & 7)
+            part = part[:20] + struct.pack("<I", len(part)) + part[24:]
+        message += client.signed(part) if client.sign else part
+    return message
+
+
+def related(client: Client, command: int, body: bytes) -> bytes:
+    return client.build(command, body, flags=RELATED, session_id=(1 << 64) - 1, tree_id=(1 << 32) - 1)
+
+
+def setup_body(token: bytes, flags: int = 0) -> bytes:
+    return struct.pack("<HBBIIHHQ", 25, flags, 1, 1, 0, 88, len(token), 0) + (token or b"\0")

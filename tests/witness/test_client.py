@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.witness.conftest import ADDRESS_A, ADDRESS_B, ADDRESS_B6, NET_NAME, USER, Running
+from tests.lab.witness import ADDRESS_A, ADDRESS_B, ADDRESS_B6, NET_NAME, USER, Running
 from witness import ndr
 from witness.client import Notice, Registered, WitnessClient, WitnessClientError, find_port
 

@@ -18,7 +18,7 @@ from smb3server.auth.acceptor import Acceptor, kerberos_available
 from smb3server.auth.principals import Principals
 from smb3server.auth.users import UserDatabase
 from smb3server.backends.base import User
-from tests.witness.conftest import PASSWORD, USER, Running, settings
+from tests.lab.witness import PASSWORD, USER, Running, settings
 
 REALM = "WITNESS.TEST"
 SYSTEM_PYTHON = "/usr/bin/python3"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.witness.conftest import ADDRESS_A, ADDRESS_B, NET_NAME, manual_cluster
+from tests.lab.witness import ADDRESS_A, ADDRESS_B, NET_NAME, manual_cluster
 from witness.cluster import ClientMove, IpChange, ResourceChanged, ShareMove, online
 from witness.ndr import V1, V2, MessageType, RegisterFlags, Win32
 from witness.registrations import Limits, Notification, Registrations, Request, WitnessError

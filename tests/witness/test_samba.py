@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.witness.conftest import ADDRESS_A, ADDRESS_B, ADDRESS_B6, NET_NAME, PASSWORD, USER, Running
+from tests.lab.witness import ADDRESS_A, ADDRESS_B, ADDRESS_B6, NET_NAME, PASSWORD, USER, Running
 from witness import ndr
 
 SYSTEM_PYTHON = "/usr/bin/python3"

@@ -30,7 +30,7 @@ from smb3server.rpc import tcp
 from smb3server.service.service import Service
 from smb3server.settings.witness import WitnessConfig
 from smb3server.state.share import ShareCapabilities
-from tests.witness.conftest import ADDRESS_A, ADDRESS_B, NET_NAME, PASSWORD, USER, Running, settings
+from tests.lab.witness import ADDRESS_A, ADDRESS_B, NET_NAME, PASSWORD, USER, Running, settings
 from witness import ndr
 from witness.client import WitnessClient, WitnessClientError
 from witness.registrations import Limits
@@ -313,7 +313,7 @@ def test_privacy_can_be_required() -> None:
 
 STANDARD_PORT = """
 import sys
-from tests.witness.conftest import Running, PASSWORD
+from tests.lab.witness import Running, PASSWORD
 from witness.client import WitnessClient
 from witness.service import WitnessSettings
 import subprocess

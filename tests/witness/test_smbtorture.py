@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.clusapi import Resource
-from tests.witness.conftest import NET_NAME, PASSWORD, USER, Running, settings
+from tests.lab.witness import NET_NAME, PASSWORD, USER, Running, settings
 from tools.support import own_user
 from witness.registrations import Limits
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.witness.conftest import ADDRESS_A, ADDRESS_B, NET_NAME, PASSWORD, Running
+from tests.lab.witness import ADDRESS_A, ADDRESS_B, NET_NAME, PASSWORD, Running
 from witness.client import WitnessClientError, find_port
 from witness.ndr import MessageType
 

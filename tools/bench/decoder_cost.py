@@ -21,6 +21,7 @@ from typing import NamedTuple
 from smb3server.auth.acceptor import Acceptor
 from smb3server.auth.principals import Principals
 from smb3server.auth.users import Account, UserDatabase, nt_hash
+from smb3server.commands import load
 from smb3server.process import output
 from smb3server.rpc import endpoint_mapper
 from smb3server.rpc.association import Association, AssociationGroups
@@ -425,6 +426,7 @@ async def _table() -> None:
 def main() -> int:
     """Print the table."""
     logging.disable(logging.CRITICAL)
+    load()
     asyncio.run(_table())
     return 0
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from smb3server.auth.users import Account, UserDatabase, nt_hash
 from smb3server.backends.local.backend import LocalBackend
 from smb3server.client import Client, open_rdma, open_tcp
+from smb3server.commands import load as load_commands
 from smb3server.net.listener import TcpListener
 from smb3server.process import output
 from smb3server.server.server import Server
@@ -34,6 +35,7 @@ async def load(folder: Path, clients: int, operations: int, seconds: float, seed
     """Run it; raises ``Mismatch``. Returns what was done."""
     users = UserDatabase()
     users.add(Account("load", nt_hash("load")))
+    load_commands()
     server = Server(Settings(), users)
     server.add_share(Share("share", backend=LocalBackend(folder)))
     limit = server.settings.max_message_before_authentication

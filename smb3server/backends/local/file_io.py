@@ -141,8 +141,10 @@ def truncate(descriptor: int, size: int) -> None:
 
 
 def allocate(descriptor: int, size: int) -> Iterator[None]:
-    """In steps. Reserve space for ``size`` bytes, or give back what is reserved beyond; below the end of file that is
-    cut. What cannot be reserved, or not to the end, is given back."""
+    """Reserve space for ``size`` bytes in steps, or give back what is reserved beyond. A smaller size cuts the file.
+
+    What cannot be reserved, or not to the end, is given back. Raises OSError (ENOSPC) before the first step if the file
+    system has less space than that."""
     check_range(size)
     stat = os.fstat(descriptor)
     current = stat.st_size
@@ -156,6 +158,11 @@ def allocate(descriptor: int, size: int) -> Iterator[None]:
         os.ftruncate(descriptor, current)
     if size == current:
         return
+    volume = os.fstatvfs(descriptor)
+    # Refused at once: reserving until nothing is left would take everybody's space for a moment. Some file systems name
+    # no number of blocks.
+    if volume.f_blocks and size - stat.st_blocks * 512 > volume.f_bavail * volume.f_frsize:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     done = False
     try:
         for start in range(0, size, STEP):

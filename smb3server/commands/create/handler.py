@@ -15,14 +15,15 @@ from smb3server.commands.create import granting
 from smb3server.commands.create.opening import Opening
 from smb3server.commands.info import presentation
 from smb3server.commands.info.truncate import one_step
-from smb3server.dispatch.long_work import Steps, on_worker
+from smb3server.dispatch.long_work import on_worker
 from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
 from smb3server.dispatch.waiting import retry
 from smb3server.files.caching import Lease
 from smb3server.files.notify import fold
+from smb3server.process.long_work import Steps
 from smb3server.state import durable, replay
 from smb3server.state.objects import Open
-from smb3server.state.open import client_guid_of
+from smb3server.state.opens import client_guid_of
 from smb3server.state.share import ShareType
 from smb3server.wire import attributes as attr
 from smb3server.wire import create_contexts as contexts
@@ -67,12 +68,11 @@ def create(request: TreeRequest) -> Response | Pending:
             # To an open that is counted already.
             return _reconnect(request, record, name, found)
     if session.usage is not None:
-        opens = len(server.global_open_table) - server.dormant_opens
-        server.ceilings.check_open(session.usage, opens, server.max_opens)
+        server.ceilings.check_open(session.usage, server.opens.with_descriptor, server.opens.limit)
     if pipe:
         return _open_pipe(request, record, name)
     revived = durable.revived(request, found)
-    earlier = request.server.replays.find(request, found) if revived is None else None
+    earlier = request.server.opens.replays.find(request, found) if revived is None else None
     if earlier is not None:
         return _respond_to_replay(earlier, record)
     _check_fields(record)
@@ -105,7 +105,7 @@ def _close_same_application(request: TreeRequest, found: dict[bytes, Any], openi
     if asked is None or connection.dialect < Dialect.SMB_3_0:
         return
     version = _app_instance_version(request, found)
-    for entry in list(request.server.app_instances.get(asked.app_instance_id, ())):
+    for entry in list(request.server.opens.by_application.get(asked.app_instance_id, ())):
         if (
             client_guid_of(entry) == connection.client_guid
             or entry.tree.share is not request.tree.share
@@ -116,7 +116,7 @@ def _close_same_application(request: TreeRequest, found: dict[bytes, Any], openi
         if entry.app_instance_version is not None and (version is None or entry.app_instance_version >= version):
             raise StatusError(NtStatus.FILE_FORCED_CLOSED)
         if entry.handle is not None and opening.may_read(entry.handle):
-            entry.close()
+            request.server.opens.close(entry)
 
 
 def _app_instance_version(request: TreeRequest, found: dict[bytes, Any]) -> tuple[int, int] | None:
@@ -232,7 +232,7 @@ def _attempt(opening: Opening) -> Response | Pending:
 
 def _may_come_again(opening: Opening, pending: Pending) -> Callable[[], None]:
     """From now on a replay of this CREATE is told to wait for it. Returns what ends that."""
-    replays = opening.request.server.replays
+    replays = opening.request.server.opens.replays
     key = replay.key_of(opening.request, opening.asked)
     if key is None:
         return lambda: None
@@ -261,11 +261,11 @@ async def _finish_slowly(opening: Opening, opened: Open, steps: Steps | None) ->
     """Until it is over the open is in the tables, and its client does not know of it."""
     try:
         if opening.free is not None:
-            await on_worker(opened, one_step(opening.free))
+            await on_worker(opening.request, opened, one_step(opening.free))
             opening.finish_overwriting(opened)
             steps = opening.reservation(opened)
         if steps is not None:
-            await on_worker(opened, steps)
+            await on_worker(opening.request, opened, steps)
         if opened.handle is None:
             raise StatusError(NtStatus.FILE_CLOSED)
         opening.info = opened.handle.info()
@@ -280,28 +280,28 @@ def _take_back(opening: Opening, opened: Open) -> None:
     if opening.action == CreateAction.CREATED and opened.handle is not None:
         with contextlib.suppress(OSError):
             opening.undo_creation(opened.handle)
-    opened.close()
+    opening.request.server.opens.close(opened)
 
 
 def _respond(opening: Opening, opened: Open) -> Response:
     level, lease_context = granting.grant(opening, opened)
     asked = opening.asked.get(contexts.APP_INSTANCE_ID)
     if asked is not None:
-        opened.join_app_instance(asked.app_instance_id)
+        opening.request.server.opens.join_application(opened, asked.app_instance_id)
         opened.app_instance_version = _app_instance_version(opening.request, opening.asked)
     more = [context for context in (lease_context, durable.grant(opening, opened)) if context is not None]
     _store(opening, opened)
     fields, answers = _answers(opening, opened, level)
     key = replay.key_of(opening.request, opening.asked)
     if key is not None:
-        opening.request.server.replays.remember(opened, replay.Replayable(key, fields, answers))
+        opening.request.server.opens.replays.remember(opened, replay.Replayable(key, fields, answers))
     return Response([pack_response(fields, [*answers, *more])], file_id=opened.file_id)
 
 
 def _store(opening: Opening, opened: Open) -> None:
     """A persistent open is on stable storage, and so is the name of a new file, before the client hears of it."""
     handle = opened.handle
-    persistence = opening.request.server.persistence
+    persistence = opening.request.server.opens.persistence
     if persistence is None or handle is None:
         return
     created = opening.action == CreateAction.CREATED
@@ -310,7 +310,7 @@ def _store(opening: Opening, opened: Open) -> None:
         if created and opened.handle is not None:
             with contextlib.suppress(OSError):
                 opening.undo_creation(handle)
-        opened.close()
+        opening.request.server.opens.close(opened)
 
     persistence.changed(opened, undo, handle.flush if created else None)
 
@@ -392,17 +392,20 @@ def _open_pipe(request: TreeRequest, record: CreateRequest, name: str) -> Respon
     pipes = importlib.import_module("smb3server.rpc.pipes")
     server = request.server
     pipe = pipes.open_pipe(request, name)
-    opened = Open(server.new_file_id(), session, tree)
-    opened.pipe = pipe
-    opened.granted_access = masks.map_generic(record.desired_access) & ~int(Access.MAXIMUM_ALLOWED)
+    granted = masks.map_generic(record.desired_access) & ~int(Access.MAXIMUM_ALLOWED)
     if record.desired_access & Access.MAXIMUM_ALLOWED:
-        opened.granted_access = 0x0012019F
-    opened.maximal_access = tree.maximal_access
-    opened.share_access = record.share_access
-    opened.path = (name,)
-    session.open_table[opened.file_id[1]] = opened
-    server.global_open_table[opened.file_id[0]] = opened
-    server.count_open(opened)
+        granted = 0x0012019F
+    opened = Open(
+        server.opens.new_file_id(),
+        session,
+        tree,
+        (name,),
+        granted_access=granted,
+        maximal_access=tree.maximal_access,
+        share_access=record.share_access,
+    )
+    opened.pipe = pipe
+    server.opens.add(opened)
     body = pack_response(
         CreateResponse(
             oplock_level=OplockLevel.NONE,

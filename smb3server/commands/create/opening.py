@@ -28,15 +28,15 @@ from smb3server.backends.base import (
     PathNotFound,
     User,
 )
-from smb3server.dispatch.long_work import Steps
 from smb3server.dispatch.reserving import reserve
 from smb3server.dispatch.waiting import MustWait
 from smb3server.files import symlinks
 from smb3server.files.caching import Lease
 from smb3server.files.file import LEASE_STAT_ACCESS, STAT_ACCESS, File, FileTable
+from smb3server.process.long_work import Steps
 from smb3server.state import change_reports
 from smb3server.state.caller import caller_of
-from smb3server.state.durable import forget_ghosts, held_for_owner
+from smb3server.state.durable import held_for_owner
 from smb3server.state.objects import Open
 from smb3server.wire import attributes as attr
 from smb3server.wire import create_contexts as contexts
@@ -315,7 +315,7 @@ class Opening:
     def caller(self) -> Caller:
         if self._caller is None:
             session, tree = self.request.session, self.request.tree
-            self._caller = caller_of(session, tree)
+            self._caller = caller_of(session, tree, self.request.server.accounts)
         return self._caller
 
     def _open_as_much_as_possible(self, disposition: Disposition) -> Handle:
@@ -360,8 +360,8 @@ class Opening:
         follow = not self.record.create_options & CreateOptions.OPEN_REPARSE_POINT
         if info.reparse_tag == attr.TAG_SYMLINK and follow and not handle.created:
             raise symlinks.stopped(handle, ())
-        if self.request.server.dormant_opens:
-            forget_ghosts(self._table.find(handle.key, self.stream))
+        if self.request.server.opens.dormant:
+            self.request.server.opens.close_gone(self._table.find(handle.key, self.stream))
         file = self._table.get(handle.key, self.stream)
         try:
             own = self.own_lease()
@@ -513,30 +513,31 @@ class Opening:
             return None
         if wanted.allocation_size <= handle.info().end_of_file:
             return None
-        return reserve(opened, wanted.allocation_size)
+        return reserve(self.request, opened, wanted.allocation_size)
 
     def _register(self, handle: Handle, file: File[Open], granted: int) -> Open:
         request, record = self.request, self.record
         session, tree = request.session, request.tree
         server = request.server
-        opened = Open(server.new_file_id(), session, tree)
-        opened.granted_access = granted
+        opened = Open(
+            server.opens.new_file_id(),
+            session,
+            tree,
+            self.path,
+            granted_access=granted,
+            maximal_access=self.maximal,
+            share_access=record.share_access,
+            create_options=record.create_options,
+            is_directory=handle.kind == Kind.DIRECTORY and not self.stream,
+            delete_on_close=bool(record.create_options & CreateOptions.DELETE_ON_CLOSE),
+        )
         opened.max_offset = self.backend.max_file_size
         opened.channel_sequence = request.header.status & 0xFFFF
-        opened.maximal_access = self.maximal
-        opened.share_access = record.share_access
-        opened.create_options = record.create_options
-        opened.path = self.path
-        opened.is_directory = handle.kind == Kind.DIRECTORY and not self.stream
-        opened.handle = handle
-        opened.descriptor = None if opened.is_directory else handle.fileno()
+        opened.use_handle(handle)
         opened.file = file
         opened.parent_lease = self._parent_lease()
-        opened.delete_on_close = bool(record.create_options & CreateOptions.DELETE_ON_CLOSE)
         file.opens.append(opened)
-        session.open_table[opened.file_id[1]] = opened
-        server.global_open_table[opened.file_id[0]] = opened
-        server.count_open(opened)
+        server.opens.add(opened)
         if self.free is None:
             self._report(opened)
         return opened

@@ -56,7 +56,7 @@ def request_resume_key(control: Control) -> bytes:
 
 
 def _find_source(request: TreeRequest, key: bytes) -> Open:
-    found = request.server.global_open_table.get(int.from_bytes(key[:8], "little"))
+    found = request.server.opens.by_id.get(int.from_bytes(key[:8], "little"))
     if found is None or found.session is not request.session or found.resume_key != key:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
     return found
@@ -112,7 +112,7 @@ class _Copy:
         self.offset = 0
         self.total = 0
         self.status = NtStatus.SUCCESS
-        self.opens = control.request.server.global_open_table
+        self.opens = control.request.server.opens.by_id
 
     async def run(self) -> Response:
         done = 0
@@ -121,7 +121,7 @@ class _Copy:
                 done = self.total
                 await asyncio.sleep(0)
         if self.total:
-            await flushed(self.target)
+            await flushed(self.control.request, self.target)
         return self.result()
 
     def result(self) -> Response:

@@ -12,9 +12,10 @@ from smb3server.commands.fsctl.ioctl import Control, fsctl
 from smb3server.commands.info.file_levels import handle_of
 from smb3server.commands.info.fs_levels import volume_object_id
 from smb3server.commands.info.set_info import report
-from smb3server.dispatch.long_work import Steps, run_steps
+from smb3server.dispatch.long_work import run_steps
 from smb3server.dispatch.request import Pending, Response
 from smb3server.dispatch.stable_storage import after_flush
+from smb3server.process.long_work import Steps
 from smb3server.state.objects import Open
 from smb3server.wire import attributes as attr
 from smb3server.wire import fsctl as wire

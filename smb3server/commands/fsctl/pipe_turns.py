@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from smb3server.dispatch import waiting
 from smb3server.dispatch.errno_status import as_status_error
-from smb3server.dispatch.long_work import Steps
-from smb3server.dispatch.request import Pending, Response, TreeRequest
+from smb3server.dispatch.request import Pending, Request, Response, TreeRequest
+from smb3server.process.long_work import Steps
 from smb3server.state.objects import Open, Pipe
 from smb3server.wire.status import NtStatus, StatusError
 
@@ -28,7 +28,7 @@ def write(request: TreeRequest, opened: Open, data: bytes, respond: Callable[[],
     if not pipe.turn.locked() and not pipe.is_slow(len(data)):
         pipe.write(data)
         return respond()
-    return waiting.run(request, _write(opened, pipe, data, respond))
+    return waiting.run(request, _write(request, opened, pipe, data, respond))
 
 
 def in_turn(request: TreeRequest, opened: Open, respond: Callable[[], Response]) -> Response | Pending:
@@ -42,7 +42,7 @@ async def _wait(pipe: Pipe, respond: Callable[[], Response]) -> Response:
         return respond()
 
 
-async def _write(opened: Open, pipe: Pipe, data: bytes, respond: Callable[[], Response]) -> Response:
+async def _write(request: Request, opened: Open, pipe: Pipe, data: bytes, respond: Callable[[], Response]) -> Response:
     async with pipe.turn:
         if not pipe.begin():
             raise StatusError(NtStatus.FILE_CLOSED)
@@ -56,7 +56,7 @@ async def _write(opened: Open, pipe: Pipe, data: bytes, respond: Callable[[], Re
 
         identity = opened.session.identity
         owner = identity.owner if identity is not None else ""
-        opened.session.server.long_work.add(owner, _steps(pipe, data), done)
+        request.server.long_work.add(owner, _steps(pipe, data), done)
         # Even if the request is cancelled nobody else may write before that is over.
         error = await _to_the_end(future)
         if isinstance(error, OSError):

@@ -51,17 +51,6 @@ def _info(opened: Open) -> FileInfo:
     return presentation.shown(opened, handle_of(opened).info())
 
 
-def store_all(opened: Open, undo: Callable[[], None] | None = None, sync: Callable[[], None] | None = None) -> None:
-    """What all opens of a file share changed: the persistent ones among them are stored anew, before the reply.
-    ``sync`` as for ``Persistence.changed``."""
-    persistence = opened.session.server.persistence
-    if persistence is None or opened.file is None:
-        return
-    for file in opened.file.table.streams(opened.file.key):
-        for entry in file.opens:
-            persistence.changed(entry, undo, sync)
-
-
 def delete_pending(opened: Open) -> bool:
     return opened.file is not None and bool(opened.file.delete_pending)
 

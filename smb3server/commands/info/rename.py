@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from smb3server.access import decide
 from smb3server.access.caller import Caller
 from smb3server.backends.names import split_path, upcase
-from smb3server.commands.info.file_levels import handle_of, store_all
+from smb3server.commands.info.file_levels import handle_of
 from smb3server.dispatch.waiting import MustWait, retry
 from smb3server.files import share_modes
 from smb3server.state import change_reports
@@ -48,7 +48,7 @@ class _NameChange:
         self.info = info
         self.replace = bool(info.flags & RenameFlags.REPLACE_IF_EXISTS)
         self.handle = handle_of(opened)
-        self.caller: Caller = caller_of(opened.session, opened.tree)
+        self.caller: Caller = caller_of(opened.session, opened.tree, request.server.accounts)
         self.elsewhere: set[Open] = set()
         """Opens that are known not to be below it."""
         if info.root_directory:
@@ -166,14 +166,14 @@ class Rename(_NameChange):
         if self._looked or not self.opened.is_directory:
             return None
         self._looked = True
-        if len(self.opened.session.server.global_open_table) <= OPENS_AT_ONCE:
+        if len(self.request.server.opens.by_id) <= OPENS_AT_ONCE:
             return None
         return self._look_around()
 
     async def _look_around(self) -> None:
         """Look for opens below the directory in several turns. Those that come meanwhile are looked at in the end."""
         prefix = self.handle.path
-        for index, other in enumerate(list(self.opened.session.server.global_open_table.values())):
+        for index, other in enumerate(list(self.request.server.opens.by_id.values())):
             if not self._is_below(other, prefix):
                 self.elsewhere.add(other)
             if index % OPENS_AT_ONCE == OPENS_AT_ONCE - 1:
@@ -205,14 +205,14 @@ class Rename(_NameChange):
             self.check_replaceable(target, info)
         self.check_parent(target)
         handle.rename(target, self.replace, self.caller.user)
-        store_all(opened, sync=handle.flush)
+        self.request.server.opens.store_all(opened, sync=handle.flush)
         if info is not None and self.replace and info.key != handle.key:
             change_reports.report(opened, target, Action.REMOVED, NotifyFilter.FILE_NAME)
         change_reports.report_rename(opened, old, target, opened.is_directory)
 
     def _check_below(self) -> None:
         """A directory with anything open below it keeps its name; handles only cached are asked for first."""
-        table = self.opened.session.server.global_open_table
+        table = self.request.server.opens.by_id
         prefix = self.handle.path
         for other in [entry for entry in table.values() if entry not in self.elsewhere]:
             if not self._is_below(other, prefix):
@@ -248,7 +248,7 @@ class Rename(_NameChange):
                 raise StatusError(NtStatus.ACCESS_DENIED if self.replace else NtStatus.OBJECT_NAME_COLLISION)
         old = handle.stream
         handle.rename_stream(stream, self.replace)
-        store_all(self.opened)
+        self.request.server.opens.store_all(self.opened)
         change_reports.report(self.opened, handle.path, Action.REMOVED_STREAM, NotifyFilter.STREAM_NAME, old)
         change_reports.report(self.opened, handle.path, Action.ADDED_STREAM, NotifyFilter.STREAM_NAME, stream)
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from smb3server.access import required
 from smb3server.access.of_handle import set_security
-from smb3server.commands.info.file_levels import MODE_BITS, handle_of, store_all
+from smb3server.commands.info.file_levels import MODE_BITS, handle_of
 from smb3server.commands.info.rename import Link, Rename
 from smb3server.commands.info.truncate import cut
 from smb3server.dispatch.long_work import run_steps
@@ -74,7 +74,7 @@ def set_info(request: TreeRequest) -> Response | Pending:
     if wanted.info_type == InfoType.FILE:
         return _set_file(request, opened, wanted, data)
     if wanted.info_type == InfoType.SECURITY:
-        return _set_security(opened, wanted, data)
+        return _set_security(request, opened, wanted, data)
     if wanted.info_type in (InfoType.FILESYSTEM, InfoType.QUOTA):
         # 3.3.5.21.2, 3.3.5.21.4: neither quotas nor volume properties can be set.
         raise StatusError(NtStatus.NOT_SUPPORTED)
@@ -151,7 +151,7 @@ def set_times(opened: Open, times: tuple[int, int, int, int]) -> None:
 
 
 def _disposition(request: TreeRequest, opened: Open, data: memoryview) -> None:
-    _set_disposition(opened, bool(wire.DISPOSITION.unpack(data).delete_pending), 0)
+    _set_disposition(request, opened, bool(wire.DISPOSITION.unpack(data).delete_pending), 0)
 
 
 def _disposition_ex(request: TreeRequest, opened: Open, data: memoryview) -> None:
@@ -162,12 +162,12 @@ def _disposition_ex(request: TreeRequest, opened: Open, data: memoryview) -> Non
             raise StatusError(NtStatus.NOT_SUPPORTED)
         before = opened.delete_on_close
         opened.delete_on_close = bool(flags & DispositionFlags.DELETE)
-        _store_deletion(opened, before, None)
+        _store_deletion(request, opened, before, None)
         return
-    _set_disposition(opened, bool(flags & DispositionFlags.DELETE), flags)
+    _set_disposition(request, opened, bool(flags & DispositionFlags.DELETE), flags)
 
 
-def _set_disposition(opened: Open, delete: bool, flags: int) -> None:
+def _set_disposition(request: TreeRequest, opened: Open, delete: bool, flags: int) -> None:
     """MS-FSA 2.1.5.15.3."""
     handle = handle_of(opened)
     file = opened.file
@@ -176,17 +176,17 @@ def _set_disposition(opened: Open, delete: bool, flags: int) -> None:
     before = file.delete_pending
     if not delete:
         file.keep()
-        _store_deletion(opened, None, before)
+        _store_deletion(request, opened, None, before)
         return
     check_deletable(opened, bool(flags & DispositionFlags.IGNORE_READONLY_ATTRIBUTE))
     file.caching.break_handles(opened.caching)
     file.mark(opened)
-    _store_deletion(opened, None, before)
+    _store_deletion(request, opened, None, before)
     if opened.is_directory:
         opened.tree.share.notify.directory_deleted(handle.path)
 
 
-def _store_deletion(opened: Open, on_close: bool | None, pending: bool | None) -> None:
+def _store_deletion(request: TreeRequest, opened: Open, on_close: bool | None, pending: bool | None) -> None:
     """Persistent opens keep their file's end in mind; ``on_close`` and ``pending`` are what was before, None: as is."""
     file = opened.file
 
@@ -199,7 +199,7 @@ def _store_deletion(opened: Open, on_close: bool | None, pending: bool | None) -
             else:
                 file.keep()
 
-    store_all(opened, undo)
+    request.server.opens.store_all(opened, undo)
 
 
 def check_deletable(opened: Open, ignore_readonly: bool = False) -> None:
@@ -254,7 +254,7 @@ def _allocation(request: TreeRequest, opened: Open, data: memoryview) -> Pending
     before = handle.info().end_of_file
     _data_changes(opened)
     if size > before:
-        steps = reserve(opened, size)
+        steps = reserve(request, opened, size)
         return None if steps is None else run_steps(request, opened, steps, done)
 
     def finish() -> None:
@@ -356,19 +356,19 @@ _LEVELS: dict[int, SetLevel] = {
 }
 
 
-def _set_security(opened: Open, wanted: SetInfoRequest, data: memoryview) -> Response:
+def _set_security(request: TreeRequest, opened: Open, wanted: SetInfoRequest, data: memoryview) -> Response:
     """3.3.5.21.3."""
     which = wanted.additional_information
     required.check_set_security(opened.granted_access, which)
     if opened.handle is None:
         raise StatusError(NtStatus.NOT_SUPPORTED)
-    session, tree = opened.session, opened.tree
+    session, tree, accounts = opened.session, opened.tree, request.server.accounts
     set_security(
         opened.handle,
         which,
         data,
-        caller_of(session, tree),
-        session.server.accounts,
+        caller_of(session, tree, accounts),
+        accounts,
         keep_inherited_flag=tree.share.keep_inherited_flag,
     )
     report(opened, NotifyFilter.SECURITY)

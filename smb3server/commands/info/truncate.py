@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from smb3server.dispatch.long_work import Steps, run_steps
+from smb3server.dispatch.long_work import run_steps
 from smb3server.dispatch.request import Pending, Response, TreeRequest
+from smb3server.process.long_work import Steps
 from smb3server.state.objects import Open
 
 

@@ -22,6 +22,8 @@ READ_QUEUE = 1
 TERMINATE_QUEUE = 2
 
 FIRST_MSN = 1
+MSN_MASK = 0xFFFFFFFF
+"""Message sequence numbers have 32 bits and wrap (RFC 5041 section 4.3)."""
 TAGGED_HEADER_SIZE = 14
 """Bytes, without ULPDU_Length."""
 UNTAGGED_HEADER_SIZE = 18
@@ -48,8 +50,3 @@ class UntaggedHeader(NamedTuple):
 
 TAGGED_HEADER = Codec(TaggedHeader)
 UNTAGGED_HEADER = Codec(UntaggedHeader)
-
-
-def next_msn(msn: int) -> int:
-    """The message sequence number after ``msn``: 32 bits, wrapping (RFC 5041 section 4.3)."""
-    return (msn + 1) & 0xFFFFFFFF

@@ -6,13 +6,16 @@ import asyncio
 import errno
 import ipaddress
 import logging
+import operator
 import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from smbdirect.codec import Buffer
 from smbdirect.errors import ProviderError
+from smbdirect.life import Life, change
 from smbdirect.providers.base import (
     Access,
     Capabilities,
@@ -43,6 +46,9 @@ DRAIN_TIMEOUT = 5.0
 """Seconds that ``disconnect`` waits for posted work to go out."""
 LARGE_ULPDU = 65520
 """Bytes per FPDU towards a peer that is known to take more than a segment's worth."""
+_VIEW: Callable[[Buffer], memoryview] = memoryview
+_SIZE_OF = operator.attrgetter("nbytes")
+_CONTIGUOUS = operator.attrgetter("c_contiguous")
 _TURNS = 16
 """System calls per readiness event, so that one busy connection does not starve the others."""
 _FPDUS_PER_EVENT = 256
@@ -112,15 +118,20 @@ class IwarpEndpoint:
             on_read_done=self._read_done,
             on_terminate=self._peer_terminated,
         )
-        self._sender = Sender(LARGE_ULPDU, False, DEFAULT_READ_DEPTH, self._receiver.reads, self._work_sent)
+        self._sender = Sender(LARGE_ULPDU, False, DEFAULT_READ_DEPTH, self._receiver.reads)
         self._ird = DEFAULT_READ_DEPTH
         self._queue: deque[Work] = deque()
-        self._established = False
-        self._dead = False
-        self._closing = False
+        """Posted and not completed, in their order."""
+        self.life = Life.OPENING
+        """Open once MPA has agreed."""
         self._writing = False
+        """The loop watches for room in the socket. Invariant: the sender has something to send then."""
         self._receiving = False
+        """``_readable`` is on the stack: a fault found meanwhile waits in ``_deferred`` for it."""
+        self._send_wanted = False
+        """What was received lets more be sent: a Read Request to answer, or the data that another Read waited for."""
         self._delivery_scheduled = False
+        """Invariant: ``_deliver_scheduled`` is among the loop's next calls exactly then."""
         self._deferred: TerminateError | None = None
         self._drain_timer: asyncio.TimerHandle | None = None
         self._terminates_sent = 0
@@ -138,9 +149,9 @@ class IwarpEndpoint:
     def establish(self, parameters: Parameters, initiator: bool) -> None:
         """MPA is done: data may flow. An acceptor stays silent until the first FPDU has arrived, since Linux siw (and
         RFC 5044 section 7.1.2) treats an earlier one as an error."""
-        if self._dead:
+        if self.life >= Life.DEAD:
             return
-        self._established = True
+        self.life = change(self.life, Life.OPEN)
         receiver, sender = self._receiver, self._sender
         receiver.crc = sender.crc = parameters.crc
         receiver.rtr = None if initiator else parameters.rtr
@@ -158,8 +169,6 @@ class IwarpEndpoint:
             self._die(CloseReason(CloseCause.PROTOCOL, "the peer answers no RDMA Reads"))
             return
         self._pump_out()
-        if self._closing:
-            self._finish_if_drained()
 
     # -- contract -----------------------------------------------------------------------------------------------
 
@@ -193,7 +202,7 @@ class IwarpEndpoint:
 
     def register(self, memory: memoryview, access: Access) -> MemoryRegion:
         """See ``base.Endpoint.register``."""
-        if self._dead:
+        if self.life >= Life.DEAD:
             raise ProviderError("the connection is gone")
         region = self._regions.register(memory, access)
         self._registrations += 1
@@ -204,10 +213,10 @@ class IwarpEndpoint:
         receives = self._receiver.receives
         if len(receives) >= self.capabilities.max_receive_queue:
             raise ProviderError("receive queue is full")
-        view = as_bytes_view(buffer)
+        view = buffer if buffer.format == "B" and buffer.ndim == 1 and buffer.contiguous else as_bytes_view(buffer)
         if view.readonly:
             raise ProviderError("receive into read-only memory")
-        if self._dead:
+        if self.life >= Life.DEAD:
             self._receiver.completions.append(Completion(Operation.RECEIVE, Status.FLUSHED, context))
             self._schedule_delivery()
             return
@@ -215,34 +224,35 @@ class IwarpEndpoint:
 
     def post(self, requests: Sequence[WorkRequest]) -> None:
         """See ``base.Endpoint.post``. What the socket takes at once is sent before this returns."""
-        works = [self._work(request) for request in requests]
+        works: list[Work] = []
+        for request in requests:
+            works.append(self._work(request))
         if len(self._queue) + len(works) > self.capabilities.max_send_queue:
             raise ProviderError("send queue is full")
-        if self._dead:
+        if self.life >= Life.DEAD:
             self._receiver.completions.extend(
                 Completion(work.operation, Status.FLUSHED, work.context) for work in works
             )
             self._schedule_delivery()
             return
         self._queue.extend(works)
-        if self._closing:
+        if self.life is Life.CLOSING:
             for work in works:
                 work.dropped = True  # flushed behind what still goes out
             return
-        for work in works:
-            self._sender.post(work)
-        if self._established and not self._writing:
+        self._sender.post(*works)
+        if self.life is Life.OPEN and not self._writing:
             self._pump_out()
             self._schedule_delivery()
 
     def disconnect(self) -> None:
         """See ``base.Endpoint.disconnect``; gives up after ``DRAIN_TIMEOUT``."""
-        if self._dead or self._closing:
+        if self.life >= Life.CLOSING:
             return
-        self._closing = True
-        if not self._established or not self._sender.open:
+        if self.life is Life.OPENING or not self._sender.open:
             self._die(CloseReason(CloseCause.LOCAL), graceful=True)
             return
+        self.life = change(self.life, Life.CLOSING)
         self._drain_timer = self._loop.call_later(DRAIN_TIMEOUT, self._drain_expired)
         self._finish_if_drained()
 
@@ -254,8 +264,11 @@ class IwarpEndpoint:
 
     def _work(self, request: WorkRequest) -> Work:
         """The checked form of a request. Raises ``ProviderError``; changes nothing."""
-        segments = [as_bytes_view(segment) for segment in request.segments]
+        segments = list(map(_VIEW, request.segments))
         total = sum(map(len, segments))
+        if total != sum(map(_SIZE_OF, segments)) or not all(map(_CONTIGUOUS, segments)):
+            segments = list(map(as_bytes_view, segments))
+            total = sum(map(len, segments))
         capabilities = self.capabilities
         if isinstance(request, Send):
             if total > capabilities.max_message or len(segments) > capabilities.max_send_sge:
@@ -279,6 +292,7 @@ class IwarpEndpoint:
             raise ProviderError("Read exceeds the provider's limits")
         if any(segment.readonly for segment in segments):
             raise ProviderError("Read into read-only memory")
+        segments = list(map(as_bytes_view, segments))
         pending = PendingRead(self._regions.new_token(), segments, total)
         token, address, _ = request.remote
         work = Work(
@@ -287,10 +301,8 @@ class IwarpEndpoint:
         pending.owner = work
         return work
 
-    def _work_sent(self, work: Work) -> None:
-        work.done = True
-
     def _read_done(self, read: PendingRead) -> None:
+        self._send_wanted = True
         if isinstance(read.owner, Work):
             read.owner.done = True
 
@@ -314,7 +326,7 @@ class IwarpEndpoint:
         if completions:
             self._receiver.completions = []
             self.on_completions(completions)
-        if self._closing and not self._dead:
+        if self.life is Life.CLOSING:
             self._finish_if_drained()
 
     # -- socket events ------------------------------------------------------------------------------------------
@@ -360,8 +372,9 @@ class IwarpEndpoint:
             self._receiving = False
         sender = self._sender
         if not sender.open and receiver.fpdus:
-            sender.open = True
-        if not self._writing and not sender.idle:
+            sender.open = self._send_wanted = True
+        if self._send_wanted and not self._writing:
+            self._send_wanted = False
             self._pump_out()
         self._deliver()
 
@@ -376,10 +389,10 @@ class IwarpEndpoint:
             for _ in range(_TURNS):
                 buffers = sender.buffers()
                 if not buffers:
-                    self._watch_writable(False)
+                    if self._writing:
+                        self._watch_writable(False)
                     return
-                sender.sent(sock.sendmsg(buffers, (), socket.MSG_EOR))
-                if sender.partial:
+                if not sender.sent(sock.sendmsg(buffers, (), socket.MSG_EOR)):
                     break
         except BlockingIOError:
             pass  # the rest follows when the socket has room again
@@ -402,6 +415,7 @@ class IwarpEndpoint:
     def _read_requested(self, request: ReadRequest, region: Region | None, memory: memoryview) -> None:
         if self._sender.responses >= self._ird:
             raise TerminateError(Fault.NO_BUFFER, "more RDMA Reads in flight than agreed")
+        self._send_wanted = True
         self._sender.respond(Response(request.sink_stag, request.sink_offset, region, memory))
 
     def _peer_terminated(self, payload: memoryview) -> None:
@@ -431,9 +445,9 @@ class IwarpEndpoint:
 
     def _die(self, reason: CloseReason, graceful: bool = False, terminate: TerminateError | None = None) -> None:
         """End the connection: nothing is placed any more, all work completes, the owner hears of it afterwards."""
-        if self._dead:
+        if self.life >= Life.DEAD:
             return
-        self._dead = True
+        self.life = change(self.life, Life.DEAD)
         self.close_reason = reason
         if self._drain_timer is not None:
             self._drain_timer.cancel()
@@ -472,6 +486,7 @@ class IwarpEndpoint:
         try:
             self._deliver()
         finally:
+            self.life = change(self.life, Life.ENDED)
             reason = self.close_reason
             on_closed, self.on_closed = self.on_closed, _ignore
             if reason is not None:

@@ -8,22 +8,23 @@ RING_SIZE = 256 * 1024
 """Bytes of one receive ring: several of the largest FPDUs."""
 
 
+RINGS_KEPT = 4
+"""Free rings that are kept: more only lie idle, as a connection holds one while it parses."""
+
+
 class RingPool:
     """Receive rings shared by the connections of one thread: only one that holds most of a large FPDU keeps its own."""
 
     def __init__(self) -> None:
-        self._free: list[bytearray] = []
+        self.free: list[bytearray] = []
+        """Rings that nobody holds, at most ``RINGS_KEPT``. Who needs one takes one, or makes one if there is none; who
+        has one puts it back."""
         self.allocations = 0
 
-    def acquire(self) -> bytearray:
-        if self._free:
-            return self._free.pop()
+    def make(self) -> bytearray:
+        """Return a new ring, where none is free."""
         self.allocations += 1
         return bytearray(RING_SIZE)
-
-    def release(self, ring: bytearray) -> None:
-        if len(self._free) < 4:
-            self._free.append(ring)
 
 
 class PendingRead:

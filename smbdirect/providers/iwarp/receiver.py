@@ -17,9 +17,9 @@ from crc32c import crc32c
 from smbdirect.codec import Buffer
 from smbdirect.providers.base import Access, Completion, Operation, Status
 from smbdirect.providers.iwarp import ddp, rdmap
-from smbdirect.providers.iwarp.ddp import TAGGED_HEADER, UNTAGGED_HEADER, TaggedHeader, UntaggedHeader, next_msn
+from smbdirect.providers.iwarp.ddp import MSN_MASK, TAGGED_HEADER, UNTAGGED_HEADER, TaggedHeader, UntaggedHeader
 from smbdirect.providers.iwarp.mpa import Rtr, fpdu_size
-from smbdirect.providers.iwarp.placement import RING_SIZE, PendingRead, RingPool
+from smbdirect.providers.iwarp.placement import RING_SIZE, RINGS_KEPT, PendingRead, RingPool
 from smbdirect.providers.iwarp.rdmap import READ_REQUEST, Fault, Opcode, ReadRequest, TerminateError
 from smbdirect.providers.memory import AccessRefused, Region, RegionTable
 from smbdirect.providers.memory import Fault as Refusal
@@ -35,6 +35,7 @@ _BULK_WINDOW = 16 * 1024
 _MIDDLE = ddp.TAGGED | ddp.VERSION
 """DDP control byte of a tagged segment that is not its message's last."""
 _TAGGED_FIELDS = TAGGED_HEADER.fields_from
+_UNTAGGED_FIELDS = UNTAGGED_HEADER.fields_from
 _EMPTY = memoryview(bytearray())
 _ADDRESS_SPACE = 1 << 64
 # DDP refuses a Write, since tagged buffers are its own; what a Read Request names is RDMAP's (RFC 5040 section 4.8).
@@ -89,7 +90,7 @@ class Receiver:
         self._on_read_done = on_read_done
         self._on_terminate = on_terminate
         self.rtr = rtr
-        # bytes not parsed yet: ring[head:tail], or the stash while no ring is held
+        # Invariant: the bytes not parsed yet are ring[head:tail], or the stash while no ring is held.
         self._ring: bytearray | None = None
         self._view = _EMPTY
         self._stash = b""
@@ -97,7 +98,8 @@ class Receiver:
         self._tail = 0
         self._room = 0
         self._bulk = False  # large payloads are coming: little of the next receive should pass through the ring
-        # payload being received straight into its place, and the FPDU it belongs to
+        # Payload being received straight into its place, and the FPDU it belongs to. Invariant: _direct_left is what
+        # _direct holds; while it is not 0, _pending is that FPDU and nothing of the ring is unparsed.
         self._direct: list[memoryview] = []
         self._direct_left = 0
         self._direct_region: int | None = None
@@ -114,7 +116,8 @@ class Receiver:
     def buffers(self) -> list[memoryview]:
         """Where the next bytes of the stream belong, in order."""
         if self._ring is None:
-            self._ring = self._rings.acquire()
+            free = self._rings.free
+            self._ring = free.pop() if free else self._rings.make()
             self._view = memoryview(self._ring)
             self._head = 0
             self._tail = len(self._stash)
@@ -196,7 +199,9 @@ class Receiver:
             return
         self._stash = bytes(self._view[self._head : self._tail]) if left else b""
         self._view = _EMPTY
-        self._rings.release(self._ring)
+        free = self._rings.free
+        if len(free) < RINGS_KEPT:
+            free.append(self._ring)
         self._ring = None
         self._head = self._tail = 0
 
@@ -212,7 +217,8 @@ class Receiver:
                     return
                 self._head = head + trailer
                 self._pending = None
-                self._done(header, payload)
+                self.fpdus += 1
+                _DONE[header.rdmap_control & rdmap.OPCODE_MASK](self, header, payload)
                 continue
             available = tail - head
             if available < 8:
@@ -228,15 +234,14 @@ class Receiver:
             tagged = view[head + 2] & ddp.TAGGED
             payload = length - (ddp.TAGGED_HEADER_SIZE if tagged else ddp.UNTAGGED_HEADER_SIZE)
             try:
-                header = self._header(view, head, length)
-                targets = self._targets(header, payload)
+                header, targets = self._judge(view, head, length, payload)
             except TerminateError as error:
                 error.header = self._faulty_header(view, head, length)
                 if self.crc and not self._checksum_known_good(head, length):
                     raise TerminateError(Fault.CRC) from error
                 raise
             start = head + (16 if tagged else 20)
-            size = fpdu_size(length)
+            size = length + 9 & ~3
             if available < size:
                 if not self.crc and start + payload - tail >= _MIN_DIRECT:
                     self._go_direct(header, targets, start, payload, size - length - 2)
@@ -248,8 +253,9 @@ class Receiver:
                 target[:] = view[start:end]
                 start = end
             self._head = head + size
+            self.fpdus += 1
             try:
-                self._done(header, payload)
+                _DONE[header.rdmap_control & rdmap.OPCODE_MASK](self, header, payload)
             except TerminateError as error:
                 error.header = self._faulty_header(view, head, length)
                 raise
@@ -310,36 +316,35 @@ class Receiver:
             self.reads[0].advance(moved)
         return True
 
-    def _header(self, view: memoryview, head: int, length: int) -> TaggedHeader | UntaggedHeader:
+    def _judge(
+        self, view: memoryview, head: int, length: int, payload: int
+    ) -> tuple[TaggedHeader | UntaggedHeader, Sequence[memoryview]]:
+        """Make every check that the header of the FPDU at ``head`` allows, without changing anything; return it, and
+        where the payload goes. Raises ``TerminateError``."""
         control = view[head + 2]
         if control & ddp.TAGGED:
             if control & ddp.VERSION_MASK != ddp.VERSION:
                 raise TerminateError(Fault.TAGGED_VERSION)
-            return TAGGED_HEADER.unpack(view, head)
+            tagged_header = TaggedHeader._make(_TAGGED_FIELDS(view, head))
+            operation = tagged_header.rdmap_control
+            tagged = _TAGGED.get(operation & rdmap.OPCODE_MASK)
+            if operation >> 6 != rdmap.VERSION:
+                raise TerminateError(Fault.RDMAP_VERSION)
+            if tagged is None:
+                raise TerminateError(Fault.UNEXPECTED_OPCODE)
+            return tagged_header, tagged(self, tagged_header, payload)
         if length < ddp.UNTAGGED_HEADER_SIZE:
             raise TerminateError(Fault.ULPDU_LENGTH)
         if control & ddp.VERSION_MASK != ddp.VERSION:
             raise TerminateError(Fault.UNTAGGED_VERSION)
-        return UNTAGGED_HEADER.unpack(view, head)
-
-    def _targets(self, header: TaggedHeader | UntaggedHeader, payload: int) -> Sequence[memoryview]:
-        """Every check that can be made on the header, without changing anything; then where the payload goes."""
-        control = header.rdmap_control
-        if control >> 6 != rdmap.VERSION:
+        header = UntaggedHeader._make(_UNTAGGED_FIELDS(view, head))
+        operation = header.rdmap_control
+        untagged = _UNTAGGED.get(operation & rdmap.OPCODE_MASK)
+        if operation >> 6 != rdmap.VERSION:
             raise TerminateError(Fault.RDMAP_VERSION)
-        if type(header) is TaggedHeader:
-            tagged = _TAGGED.get(control & rdmap.OPCODE_MASK)
-            if tagged is None:
-                raise TerminateError(Fault.UNEXPECTED_OPCODE)
-            return tagged(self, header, payload)
-        untagged = _UNTAGGED.get(control & rdmap.OPCODE_MASK)
-        if untagged is None or type(header) is not UntaggedHeader:
+        if untagged is None:
             raise TerminateError(Fault.UNEXPECTED_OPCODE)
-        return untagged(self, header, payload)
-
-    def _done(self, header: TaggedHeader | UntaggedHeader, payload: int) -> None:
-        self.fpdus += 1
-        _DONE[header.rdmap_control & rdmap.OPCODE_MASK](self, header, payload)
+        return header, untagged(self, header, payload)
 
     def _go_direct(
         self,
@@ -421,9 +426,10 @@ class Receiver:
         return read.targets(payload)
 
     def _send_targets(self, header: UntaggedHeader, payload: int) -> Sequence[memoryview]:
-        self._check_queue(header, ddp.SEND_QUEUE)
-        if self._is_send_rtr(header, payload):
-            return ()
+        if header.queue != ddp.SEND_QUEUE:
+            raise self._wrong_queue(header)
+        if self.rtr is Rtr.SEND and not self.fpdus and not payload and header.control & ddp.LAST:
+            return ()  # the agreed ready-to-receive indication uses up no receive
         if header.msn != self._send_msn:
             raise TerminateError(Fault.MSN_RANGE)
         if not self.receives:
@@ -439,7 +445,8 @@ class Receiver:
         return (buffer[self._send_offset : end],)
 
     def _read_request_targets(self, header: UntaggedHeader, payload: int) -> Sequence[memoryview]:
-        self._check_queue(header, ddp.READ_QUEUE)
+        if header.queue != ddp.READ_QUEUE:
+            raise self._wrong_queue(header)
         if header.msn != self._read_msn:
             raise TerminateError(Fault.MSN_RANGE)
         if header.message_offset:
@@ -451,20 +458,15 @@ class Receiver:
         return (self._control[:payload],)
 
     def _terminate_targets(self, header: UntaggedHeader, payload: int) -> Sequence[memoryview]:
-        self._check_queue(header, ddp.TERMINATE_QUEUE)
+        if header.queue != ddp.TERMINATE_QUEUE:
+            raise self._wrong_queue(header)
         if payload > len(self._control):
             raise TerminateError(Fault.MESSAGE_TOO_LONG)
         return (self._control[:payload],)
 
-    def _check_queue(self, header: UntaggedHeader, queue: int) -> None:
-        if header.queue > ddp.TERMINATE_QUEUE:
-            raise TerminateError(Fault.INVALID_QUEUE)
-        if header.queue != queue:
-            raise TerminateError(Fault.UNEXPECTED_OPCODE)
-
-    def _is_send_rtr(self, header: UntaggedHeader, payload: int) -> bool:
-        """A zero-length Send as the agreed ready-to-receive indication uses up no receive."""
-        return self.rtr is Rtr.SEND and not self.fpdus and not payload and bool(header.control & ddp.LAST)
+    def _wrong_queue(self, header: UntaggedHeader) -> TerminateError:
+        """Make the error for an operation on a queue that is not its own."""
+        return TerminateError(Fault.INVALID_QUEUE if header.queue > ddp.TERMINATE_QUEUE else Fault.UNEXPECTED_OPCODE)
 
     # -- operations: effects ------------------------------------------------------------------------------------
 
@@ -483,7 +485,7 @@ class Receiver:
     def _send_done(self, header: UntaggedHeader, payload: int) -> None:
         if self.fpdus == 1 and self.rtr is Rtr.SEND and not payload:
             if header.msn == self._send_msn:
-                self._send_msn = next_msn(self._send_msn)
+                self._send_msn = self._send_msn + 1 & MSN_MASK
             return
         self.bytes_send += payload
         self._send_offset += payload
@@ -501,10 +503,10 @@ class Receiver:
         _, context = self.receives.popleft()
         self.completions.append(Completion(Operation.RECEIVE, Status.OK, context, self._send_offset, invalidated))
         self._send_offset = 0
-        self._send_msn = next_msn(self._send_msn)
+        self._send_msn = self._send_msn + 1 & MSN_MASK
 
     def _read_request_done(self, header: UntaggedHeader, payload: int) -> None:
-        self._read_msn = next_msn(self._read_msn)
+        self._read_msn = self._read_msn + 1 & MSN_MASK
         request = READ_REQUEST.unpack(self._control)
         region: Region | None = None
         memory = _EMPTY

@@ -7,7 +7,8 @@ memory while it waits.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 from crc32c import crc32c
@@ -15,8 +16,8 @@ from crc32c import crc32c
 from smbdirect.codec import Buffer
 from smbdirect.providers.base import Operation
 from smbdirect.providers.iwarp import ddp, rdmap
-from smbdirect.providers.iwarp.ddp import TAGGED_HEADER, UNTAGGED_HEADER, TaggedHeader, UntaggedHeader, next_msn
-from smbdirect.providers.iwarp.mpa import Rtr, fpdu_size, trailer
+from smbdirect.providers.iwarp.ddp import MSN_MASK, TAGGED_HEADER, UNTAGGED_HEADER, UntaggedHeader
+from smbdirect.providers.iwarp.mpa import ZERO_TRAILERS, Rtr, trailer
 from smbdirect.providers.iwarp.placement import PendingRead
 from smbdirect.providers.iwarp.rdmap import READ_REQUEST, Opcode, ReadRequest
 from smbdirect.providers.memory import Region
@@ -27,47 +28,24 @@ _BATCH_BUFFERS = IOV_MAX - 8
 _BATCH_BYTES = 1 << 20
 
 
+@dataclass(slots=True, eq=False)
 class Work:
     """One posted work request in the send queue."""
 
-    __slots__ = (
-        "context",
-        "done",
-        "dropped",
-        "invalidate",
-        "operation",
-        "read",
-        "remote_offset",
-        "segments",
-        "signalled",
-        "stag",
-        "total",
-    )
-
-    def __init__(
-        self,
-        operation: Operation,
-        segments: Sequence[memoryview],
-        total: int,
-        context: object,
-        signalled: bool,
-        *,
-        stag: int = 0,
-        remote_offset: int = 0,
-        invalidate: int | None = None,
-        read: PendingRead | None = None,
-    ) -> None:
-        self.operation = operation
-        self.segments = segments
-        self.total = total
-        self.context = context
-        self.signalled = signalled
-        self.stag = stag
-        self.remote_offset = remote_offset
-        self.invalidate = invalidate
-        self.read = read
-        self.done = False
-        self.dropped = False
+    operation: Operation
+    segments: Sequence[memoryview]
+    total: int
+    """Bytes in ``segments``."""
+    context: object
+    signalled: bool
+    stag: int = 0
+    remote_offset: int = 0
+    invalidate: int | None = None
+    read: PendingRead | None = None
+    done: bool = False
+    """Its last byte was taken, or (Read) its data has come."""
+    dropped: bool = False
+    """It was posted too late to go out."""
 
 
 class Response:
@@ -83,16 +61,82 @@ class Response:
         self.total = len(memory)
 
 
+class _Outgoing:
+    """A message of which some FPDUs are still to be cut."""
+
+    __slots__ = (
+        "control",
+        "index",
+        "invalidate",
+        "msn",
+        "offset",
+        "owner",
+        "queue",
+        "request",
+        "segments",
+        "start",
+        "stag",
+        "tagged_offset",
+        "total",
+    )
+
+    def __init__(
+        self,
+        opcode: Opcode,
+        segments: Sequence[memoryview],
+        total: int,
+        owner: Work | Response | None,
+        *,
+        stag: int = 0,
+        tagged_offset: int = 0,
+        queue: int | None = None,
+        msn: int = 0,
+        invalidate: int = 0,
+        request: bytes = b"",
+    ) -> None:
+        """``total``: bytes in ``segments`` and ``request``, the RDMAP header of a Read Request. ``owner``: done when
+        the last byte was taken; None: when something else happens. ``queue``: of an untagged message; None: it is
+        tagged, for ``stag`` from ``tagged_offset`` on."""
+        self.control = rdmap.CONTROL | opcode
+        self.segments = segments
+        self.total = total
+        self.owner = owner
+        self.stag = stag
+        self.tagged_offset = tagged_offset
+        self.queue = queue
+        self.msn = msn
+        self.invalidate = invalidate
+        self.request = request
+        self.offset = 0
+        """Bytes that were cut off. Invariant: ``segments[index][start:]`` begins with the first that was not."""
+        self.index = 0
+        self.start = 0
+
+    def take(self, size: int) -> Sequence[memoryview]:
+        """Return the next ``size`` bytes; the caller moves ``offset``."""
+        parts: list[memoryview] = []
+        while size:
+            segment = self.segments[self.index]
+            part = segment[self.start : self.start + size]
+            if len(part):
+                parts.append(part)
+                size -= len(part)
+                self.start += len(part)
+            if size:
+                self.index += 1
+                self.start = 0
+        return parts
+
+
 class Sender:
     """Segments messages into FPDUs of at most ``max_ulpdu`` bytes.
 
-    ``on_sent`` is told of each ``Work`` (but Reads) whose last byte was taken. ``max_reads`` Reads are in flight at
-    most; a Read beyond that holds up the requests posted after it, as in a hardware send queue.
+    A ``Work`` (except a Read) is ``done`` when its last byte was taken. ``max_reads`` Reads are in flight at most; a
+    Read beyond that holds up the requests posted after it, as in a hardware send queue.
     """
 
-    def __init__(
-        self, max_ulpdu: int, crc: bool, max_reads: int, reads: deque[PendingRead], on_sent: Callable[[Work], None]
-    ) -> None:
+    def __init__(self, max_ulpdu: int, crc: bool, max_reads: int, reads: deque[PendingRead]) -> None:
+        """``reads``: those in flight, which the receiver takes out."""
         self.max_ulpdu = max_ulpdu
         self.segment = 0
         """The connection's maximum segment size in bytes; 0 if unknown. See ``_needs_segment``."""
@@ -105,20 +149,28 @@ class Sender:
         self.bytes_write = 0
         self.bytes_read_response = 0
         self._reads = reads
-        self._on_sent = on_sent
         self._work: deque[Work] = deque()
         self._responses: deque[Response] = deque()
-        self._current: Iterator[None] | None = None
-        self._current_owner: Work | Response | None = None
+        self._current: _Outgoing | None = None
+        """Invariant: its FPDUs so far are in ``_iov`` or went out; no other message's come before its last."""
         self._prefer_work = True
         self._iov: deque[Buffer] = deque()
-        self._held: deque[Buffer] = deque()  # the FPDU that the next batch begins with
+        """The batch: what ``buffers`` returns. Invariant: whole FPDUs, except that the first may be partly sent; the
+        next batch begins when all of it was taken."""
+        self._held: deque[Buffer] = deque()
+        """The FPDU that the next batch begins with. Invariant: while there is one, nothing is added to ``_iov``."""
         self._batch_bytes = 0
+        """Bytes of the batch since it began, sent or not."""
         self._produced = 0
+        """Stream position behind the last FPDU that was cut."""
         self._sent = 0
+        """Stream position behind the last byte that was taken. Invariant: the bytes from here to ``_produced`` are
+        those of ``_iov`` and ``_held``."""
         self._ends: deque[tuple[int, Work | Response]] = deque()
+        """(stream position of a message's end, the message), for ends behind ``_sent``."""
         self._fpdu_ends: deque[int] = deque()
-        self._boundary = 0  # end of the last FPDU that went out completely
+        self._boundary = 0
+        """Stream position of the end of the last FPDU that went out completely."""
         self._send_msn = ddp.FIRST_MSN
         self._read_msn = ddp.FIRST_MSN
 
@@ -128,21 +180,17 @@ class Sender:
         return not self._iov and not self._held and self._current is None and not self._work and not self._responses
 
     @property
-    def partial(self) -> bool:
-        """The last ``sendmsg`` did not take all of ``buffers()``."""
-        return bool(self._iov)
-
-    @property
     def responses(self) -> int:
         """Read Responses not completely sent."""
         return (
             len(self._responses)
-            + (type(self._current_owner) is Response)
+            + (self._current is not None and type(self._current.owner) is Response)
             + sum(type(owner) is Response for _, owner in self._ends)
         )
 
-    def post(self, work: Work) -> None:
-        self._work.append(work)
+    def post(self, *works: Work) -> None:
+        """Send ``works``, in their order, after what was posted before."""
+        self._work.extend(works)
 
     def ready_to_receive(self, rtr: Rtr) -> None:
         """Queue the initiator's first FPDU of a peer-to-peer set-up (RFC 6581 section 4), ahead of everything."""
@@ -158,18 +206,19 @@ class Sender:
 
     def uses(self, region: Region) -> bool:
         """True while a Read Response out of ``region`` is not completely sent."""
-        owners = (*self._responses, self._current_owner, *(owner for _, owner in self._ends))
+        current = () if self._current is None else (self._current.owner,)
+        owners = (*self._responses, *current, *(owner for _, owner in self._ends))
         return any(type(owner) is Response and owner.region is region for owner in owners)
 
     def buffers(self) -> Sequence[Buffer]:
         """What to send next: at most ``IOV_MAX`` buffers, empty when there is nothing (or nothing may go yet). Once all
         of it was taken, what comes next begins a segment of its own (``MSG_EOR``)."""
-        if not self._iov and self.open:
+        if not self._iov and self.open and (self._held or self._current or self._work or self._responses):
             self._fill()
         return self._iov if len(self._iov) <= IOV_MAX else list(islice(self._iov, IOV_MAX))
 
-    def sent(self, count: int) -> None:
-        """``count`` bytes of ``buffers()`` were taken."""
+    def sent(self, count: int) -> bool:
+        """Note that ``count`` bytes of ``buffers()`` were taken. Return whether that was all of them."""
         iov = self._iov
         self._sent += count
         while iov:
@@ -185,10 +234,11 @@ class Sender:
         while ends and ends[0][0] <= self._sent:
             owner = ends.popleft()[1]
             if type(owner) is Work:
-                self._on_sent(owner)
+                owner.done = True
         fpdu_ends = self._fpdu_ends
         while fpdu_ends and fpdu_ends[0] <= self._sent:
             self._boundary = fpdu_ends.popleft()
+        return not iov
 
     def rest_of_fpdu(self) -> bytes:
         """The unsent rest of an FPDU of which a part is on the wire, copied: a Terminate message can only follow it."""
@@ -221,7 +271,7 @@ class Sender:
 
     def close(self) -> None:
         """Drop every reference to memory that is not ours."""
-        self._current = self._current_owner = None
+        self._current = None
         for queue in (self._iov, self._held, self._ends, self._fpdu_ends, self._work, self._responses):
             queue.clear()
 
@@ -230,42 +280,96 @@ class Sender:
     def _fill(self) -> None:
         """Cut FPDUs until the batch is full or nothing may be sent."""
         self._iov, self._held = self._held, self._iov
-        self._batch_bytes = sum(map(len, self._iov))
-        while len(self._iov) < _BATCH_BUFFERS and self._batch_bytes < _BATCH_BYTES and not self._held:
-            if self._current is None:
-                self._current = self._next_message()
-                if self._current is None:
+        iov, held = self._iov, self._held
+        self._batch_bytes = sum(map(len, iov))
+        while len(iov) < _BATCH_BUFFERS and self._batch_bytes < _BATCH_BYTES and not held:
+            message = self._current
+            if message is None:
+                if not self._work and not self._responses:
                     return
-            if next(self._current, _EXHAUSTED) is _EXHAUSTED:
-                self._current = self._current_owner = None
+                message = self._current = self._next_message()
+                if message is None:
+                    return
+            self._cut_fpdu(message)
 
-    def _next_message(self) -> Iterator[None] | None:
-        """Work requests and Read Responses take turns, message by message."""
+    def _next_message(self) -> _Outgoing | None:
+        """Begin the next message; None if nothing may be sent. Work requests and Read Responses take turns, message by
+        message."""
         stalled = not self._work or (self._work[0].read is not None and len(self._reads) >= self.max_reads)
         if self._responses and (stalled or not self._prefer_work):
             self._prefer_work = True
-            response = self._current_owner = self._responses.popleft()
-            return self._response(response)
+            response = self._responses.popleft()
+            total = response.total
+            self.bytes_read_response += total
+            return _Outgoing(
+                Opcode.READ_RESPONSE,
+                (response.memory,),
+                total,
+                response,
+                stag=response.stag,
+                tagged_offset=response.start,
+            )
         if stalled:
             return None
         self._prefer_work = False
         work = self._work.popleft()
-        if work.operation is Operation.SEND:
-            return self._send(work)
+        total = work.total
         if work.operation is Operation.WRITE:
-            return self._write(work)
-        return self._read(work)
+            self.bytes_write += total
+            return _Outgoing(
+                Opcode.RDMA_WRITE, work.segments, total, work, stag=work.stag, tagged_offset=work.remote_offset
+            )
+        if work.read is not None:
+            return self._read_request(work, work.read)
+        self.bytes_send += total
+        msn, self._send_msn = self._send_msn, self._send_msn + 1 & MSN_MASK
+        opcode, token = Opcode.SEND, work.invalidate
+        if token is not None:
+            opcode = Opcode.SEND_INVALIDATE
+        return _Outgoing(opcode, work.segments, total, work, queue=ddp.SEND_QUEUE, msn=msn, invalidate=token or 0)
+
+    def _read_request(self, work: Work, read: PendingRead) -> _Outgoing:
+        self._reads.append(read)
+        msn, self._read_msn = self._read_msn, self._read_msn + 1 & MSN_MASK
+        request = READ_REQUEST.pack(ReadRequest(read.stag, read.base, read.total, work.stag, work.remote_offset))
+        return _Outgoing(Opcode.READ_REQUEST, (), len(request), None, queue=ddp.READ_QUEUE, msn=msn, request=request)
+
+    def _cut_fpdu(self, message: _Outgoing) -> None:
+        """Queue the next FPDU of ``message``, which is the current one until its last."""
+        queue, offset, total = message.queue, message.offset, message.total
+        headers = ddp.TAGGED_HEADER_SIZE if queue is None else ddp.UNTAGGED_HEADER_SIZE
+        size = min(self.max_ulpdu - headers, total - offset)
+        payload = message.segments if size == total else message.take(size)
+        message.offset = offset + size
+        length = headers + size
+        flags = ddp.VERSION
+        if message.offset == total:
+            flags |= ddp.LAST
+            self._current = None
+            if message.owner is not None:
+                self._ends.append((self._produced + (length + 9 & ~3), message.owner))
+        if queue is None:
+            header = TAGGED_HEADER.pack_fields(
+                length, flags | ddp.TAGGED, message.control, message.stag, message.tagged_offset + offset
+            )
+        else:
+            header = UNTAGGED_HEADER.pack_fields(
+                length, flags, message.control, message.invalidate, queue, message.msn, offset
+            )
+            header += message.request
+        self._emit(header, payload, length)
 
     def _needs_segment(self, size: int, header: int) -> bool:
-        """Whether an FPDU of ``size`` bytes, the first ``header`` of them headers, must wait for the next batch, which
-        begins a TCP segment, because the end of a segment could part its headers where a receiver is known to fail.
+        """Return whether an untagged FPDU of ``size`` bytes, the first ``header`` of them headers, must wait for the
+        next batch, which begins a TCP segment, because the end of a segment could part its headers where a receiver is
+        known to fail.
 
         Any segmentation is legal (RFC 5044 section 4.3), but Linux siw (6.12) copies too much when an untagged header
         continues in another segment behind its first 16 bytes: a Send then loses bytes of its payload, and a Read
         Request overwrites memory of the peer's kernel. What goes out with one call is cut at multiples of the segment
         size; behind the first of these it may be cut anywhere, where the peer's window ends.
         """
-        if header <= TAGGED_HEADER.size or not self.segment or not self._iov:
+        if not self.segment or not self._iov:
             return False
         start = self._batch_bytes
         if header > UNTAGGED_HEADER.size:
@@ -274,110 +378,20 @@ class Sender:
 
     def _emit(self, header: bytes, payload: Sequence[Buffer], length: int) -> None:
         """Queue an FPDU; ``header`` is all of its headers, ``length`` its ULPDU_Length."""
-        size = fpdu_size(length)
-        iov = self._held if self._needs_segment(size, len(header)) else self._iov
+        size = length + 9 & ~3
+        iov = self._iov
+        if len(header) > TAGGED_HEADER.size and self._needs_segment(size, len(header)):
+            iov = self._held
         iov.append(header)
         iov.extend(payload)
-        crc = None
         if self.crc:
             crc = crc32c(header)
             for part in payload:
                 crc = crc32c(part, crc)
-        iov.append(trailer(length, crc))
+            iov.append(trailer(length, crc))
+        else:
+            iov.append(ZERO_TRAILERS[-(length + 2) & 3])
         self._produced += size
         self._batch_bytes += size
         self._fpdu_ends.append(self._produced)
         self.fpdus += 1
-
-    def _tagged(
-        self, opcode: Opcode, stag: int, start: int, segments: Sequence[memoryview], owner: Work | Response
-    ) -> Iterator[None]:
-        room = self.max_ulpdu - ddp.TAGGED_HEADER_SIZE
-        total = owner.total
-        control = rdmap.CONTROL | opcode
-        offset = 0
-        for parts, size in _cut(segments, total, room):
-            last = offset + size == total
-            length = ddp.TAGGED_HEADER_SIZE + size
-            flags = ddp.TAGGED | ddp.VERSION | (ddp.LAST if last else 0)
-            if last:
-                self._ends.append((self._produced + fpdu_size(length), owner))
-                self._current_owner = None
-            self._emit(TAGGED_HEADER.pack(TaggedHeader(length, flags, control, stag, start + offset)), parts, length)
-            offset += size
-            yield None
-
-    def _write(self, work: Work) -> Iterator[None]:
-        self.bytes_write += work.total
-        return self._tagged(Opcode.RDMA_WRITE, work.stag, work.remote_offset, work.segments, work)
-
-    def _response(self, response: Response) -> Iterator[None]:
-        self.bytes_read_response += response.total
-        return self._tagged(Opcode.READ_RESPONSE, response.stag, response.start, (response.memory,), response)
-
-    def _send(self, work: Work) -> Iterator[None]:
-        self.bytes_send += work.total
-        msn, self._send_msn = self._send_msn, next_msn(self._send_msn)
-        control = rdmap.CONTROL | (Opcode.SEND if work.invalidate is None else Opcode.SEND_INVALIDATE)
-        offset = 0
-        for parts, size in _cut(work.segments, work.total, self.max_ulpdu - ddp.UNTAGGED_HEADER_SIZE):
-            last = offset + size == work.total
-            length = ddp.UNTAGGED_HEADER_SIZE + size
-            if last:
-                self._ends.append((self._produced + fpdu_size(length), work))
-            header = UntaggedHeader(
-                length,
-                ddp.VERSION | (ddp.LAST if last else 0),
-                control,
-                work.invalidate or 0,
-                ddp.SEND_QUEUE,
-                msn,
-                offset,
-            )
-            self._emit(UNTAGGED_HEADER.pack(header), parts, length)
-            offset += size
-            yield None
-
-    def _read(self, work: Work) -> Iterator[None]:
-        read = work.read
-        if read is not None:
-            self._reads.append(read)
-            msn, self._read_msn = self._read_msn, next_msn(self._read_msn)
-            request = READ_REQUEST.pack(ReadRequest(read.stag, read.base, read.total, work.stag, work.remote_offset))
-            length = ddp.UNTAGGED_HEADER_SIZE + len(request)
-            control = rdmap.CONTROL | Opcode.READ_REQUEST
-            header = UntaggedHeader(length, ddp.VERSION | ddp.LAST, control, 0, ddp.READ_QUEUE, msn, 0)
-            self._emit(UNTAGGED_HEADER.pack(header) + request, (), length)
-            yield None
-
-
-def _cut(segments: Sequence[memoryview], total: int, room: int) -> Iterator[tuple[Sequence[memoryview], int]]:
-    """The concatenated segments in pieces of ``room`` bytes; one empty piece if there are none."""
-    if total <= room:
-        yield segments, total
-        return
-    index = start = 0
-    while total:
-        size = min(room, total)
-        segment = segments[index]
-        if len(segment) - start >= size:
-            parts = [segment[start : start + size]]
-            start += size
-        else:
-            parts = []
-            left = size
-            while left:
-                segment = segments[index]
-                part = segment[start : start + left]
-                if len(part):
-                    parts.append(part)
-                left -= len(part)
-                start += len(part)
-                if start == len(segment) and left:
-                    index += 1
-                    start = 0
-        total -= size
-        yield parts, size
-
-
-_EXHAUSTED = object()

@@ -272,15 +272,15 @@ def test_accounts_keep_their_sids_without_a_state_directory(tmp_path: Path) -> N
 
 def test_tokens_hold_the_account_and_who_it_acts_as(tmp_path: Path) -> None:
     async def scene(service: Service, carol: Tree, dave: Tree) -> None:
-        sessions = {str(session.identity): session for session in service.server.global_session_table.values()}
+        sessions = {str(session.identity): session for session in service.server.sessions.by_id.values()}
         session = sessions["carol"]
         (tree,) = session.tree_connect_table.values()
-        token = token_of(session, tree.user)
+        token = token_of(session, tree.user, service.server.accounts)
         uid = PLAIN if os.geteuid() == 0 else os.geteuid()
         assert token.user == sid(service, "carol")
         assert {token.user, Sid(22, (1, uid)), EVERYONE} <= token.sids
         assert sid(service, "dave") not in token.sids
-        assert token_of(session, tree.user) is token
+        assert token_of(session, tree.user, service.server.accounts) is token
         nothing = SecurityDescriptor(Sid(5, (18,)), None, Acl(()), None, int(Control.DACL_PRESENT))
         assert granted_access(nothing, token) == 0
 

@@ -17,7 +17,7 @@ from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.status import NtStatus
 from tests.lab.disk import ALICE, BOB, IDS, needs_root, run
-from tests.smb3server.access.test_rights import (
+from tests.lab.rights import (
     CREATE,
     FOLDER,
     MAXIMUM,

@@ -20,8 +20,8 @@ from smb3server.state.share import Share
 from smb3server.wire.create import Access
 from smb3server.wire.header import Command
 from smb3server.wire.status import NtStatus
+from tests.lab.file_requests import FileId, opened, status_of
 from tests.lab.wire_client import Client, running
-from tests.smb3server.commands.test_file_commands import FileId, opened, status_of
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="acting as other users needs root")
 IDS = IdMap()
@@ -49,8 +49,8 @@ def run(tmp_path: Path, test: Callable[[Client, Client], Awaitable[None]], force
                 assert (await client.tree_connect("disk")).status == 0
                 clients.append(client)
             await test(*clients)
-            for entry in list(harness.server.global_open_table.values()):
-                entry.close()
+            for entry in list(harness.server.opens.by_id.values()):
+                harness.server.opens.close(entry)
             backend.close()
 
     asyncio.run(body())

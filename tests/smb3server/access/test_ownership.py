@@ -23,7 +23,7 @@ from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.query_info import InfoType, SecurityInformation
 from smb3server.wire.status import NtStatus
 from tests.lab.disk import ALICE, BOB, IDS, needs_root, run
-from tests.smb3server.access.test_rights import AUDIT, CREATE, LABEL, MAXIMUM, STRANGER, Actor, Refused, self_relative
+from tests.lab.rights import AUDIT, CREATE, LABEL, MAXIMUM, STRANGER, Actor, Refused, self_relative
 
 pytestmark = needs_root
 ALICE_SID, BOB_SID = IDS.user_sid(ALICE.uid), IDS.user_sid(BOB.uid)

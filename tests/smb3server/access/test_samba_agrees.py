@@ -23,9 +23,7 @@ from smb3server.wire import file_info, read_write
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.header import Command
 from smb3server.wire.query_info import InfoType
-from tests.lab.rights_table import TABLE, Right, Row
-from tests.lab.wire_client import Client
-from tests.smb3server.access.test_rights import (
+from tests.lab.rights import (
     ACTS,
     CONTENT,
     CREATE,
@@ -37,6 +35,8 @@ from tests.smb3server.access.test_rights import (
     Refused,
     without,
 )
+from tests.lab.rights_table import TABLE, Right, Row
+from tests.lab.wire_client import Client
 
 ADMINISTRATOR, USER = "games", "news"
 """Users of the host that every Debian has."""

@@ -14,8 +14,7 @@ from smb3server.auth.guessing import FIRST_DELAY, HALF_LIFE, MAX_ENTRIES, MAX_ST
 from smb3server.auth.users import Account, UserDatabase, nt_hash
 from smb3server.settings.server import Settings
 from smb3server.wire.status import NtStatus, StatusError
-from tests.lab.wire_client import Harness
-from tests.smb3server.dispatch.test_dispatcher import drive
+from tests.lab.wire_client import Harness, drive
 from tools.failover import logon
 
 HERE, THERE = "192.0.2.1", "198.51.100.1"
@@ -265,7 +264,7 @@ def test_who_leaves_while_it_waits_leaves_nothing() -> None:
         assert not waiting.done()
         client.writer.close()
         await harness.settled()
-        assert not harness.server.global_session_table
+        assert not harness.server.sessions.by_id
         waiting.cancel()
 
     drive(test)

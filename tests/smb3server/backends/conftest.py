@@ -12,6 +12,7 @@ import pytest
 from smb3server.backends.base import Backend
 from smb3server.backends.local.backend import LocalBackend, LocalOptions
 from smb3server.backends.memory.backend import MemoryBackend
+from tests.lab.stores import descriptors
 
 LOCAL = {
     "local": LocalOptions(),
@@ -20,10 +21,6 @@ LOCAL = {
     "local-user-xattrs": LocalOptions(xattrs="user"),
     "local-tmpfs": LocalOptions(),
 }
-
-
-def descriptors() -> set[str]:
-    return set(os.listdir("/proc/self/fd"))
 
 
 @pytest.fixture(params=[*LOCAL, "memory"])

@@ -10,52 +10,10 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from smb3server.backends.base import Backend, Disposition, Handle, Kind, OpenRequest, Path, PathNotFound
+from smb3server.backends.base import Backend, Kind, OpenRequest, PathNotFound
 from smb3server.wire import attributes as attr
 from smb3server.wire import filetime
-
-CREATE, OPEN, OPEN_IF = Disposition.CREATE, Disposition.OPEN, Disposition.OPEN_IF
-
-
-@contextmanager
-def opened(backend: Backend, *path: str, **options: object) -> Iterator[Handle]:
-    with closing(backend.open(OpenRequest(path, **options))) as handle:  # type: ignore[arg-type]
-        yield handle
-
-
-def put(backend: Backend, *path: str, data: bytes = b"", stream: str = "") -> None:
-    with opened(backend, *path, disposition=OPEN_IF, write=True, stream=stream) as handle:
-        handle.write_from([data], 0)
-
-
-def get(backend: Backend, *path: str, stream: str = "") -> bytes:
-    with opened(backend, *path, read=True, stream=stream) as handle:
-        return read(handle)
-
-
-def read(handle: Handle, length: int = 1 << 20, offset: int = 0) -> bytes:
-    buffer = bytearray(length)
-    return bytes(buffer[: handle.read_into([memoryview(buffer)], offset)])
-
-
-def mkdir(backend: Backend, *path: str) -> None:
-    with opened(backend, *path, disposition=CREATE, directory=True):
-        pass
-
-
-def listing(backend: Backend, *path: str) -> list[str]:
-    with opened(backend, *path, directory=True, read=True) as handle:
-        found = [entry.name for entry in handle.scan()]
-    assert found[:2] == [".", ".."]
-    return sorted(found[2:])
-
-
-def exists(backend: Backend, path: Path) -> bool:
-    try:
-        backend.stat(path)
-    except FileNotFoundError:
-        return False
-    return True
+from tests.lab.stores import CREATE, OPEN, OPEN_IF, exists, get, listing, mkdir, opened, put, read
 
 
 @contextmanager

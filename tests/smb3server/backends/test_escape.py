@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from smb3server.backends.base import Disposition, Kind, OpenRequest
 from smb3server.backends.local.backend import LocalBackend, LocalOptions
-from tests.smb3server.backends.test_contract import get, listing, mkdir, opened, put, read
+from tests.lab.stores import get, listing, mkdir, opened, put, read
 
 Local = tuple[LocalBackend, Path]
 RACE_SECONDS = 1.0

@@ -21,8 +21,7 @@ from smb3server.backends.local.impersonate import ActAs
 from smb3server.backends.local.metadata import unpack
 from smb3server.wire import attributes as attr
 from smb3server.wire import filetime
-from tests.smb3server.backends.conftest import descriptors
-from tests.smb3server.backends.test_contract import exists, get, listing, mkdir, opened, put, read
+from tests.lab.stores import descriptors, exists, get, listing, mkdir, opened, put, read
 
 Local = tuple[LocalBackend, Path]
 CREATE = Disposition.CREATE
@@ -528,3 +527,23 @@ def _inode(descriptor: int) -> int:
         return os.fstat(descriptor).st_ino
     except OSError:
         return -1
+
+
+def test_what_does_not_fit_is_not_even_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reserving until the disk is full would take everybody's space for a moment."""
+    calls: list[int] = []
+    monkeypatch.setattr(syscalls, "fallocate", lambda descriptor, mode, offset, length: calls.append(length))
+    backend = LocalBackend(tmp_path)
+    available = backend.volume().available_bytes
+    with opened(backend, "f", disposition=Disposition.CREATE, write=True) as handle:
+        for size in (2 * available, 1 << 50):
+            with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+                handle.allocate(size)
+            steps = handle.allocating(size)
+            assert steps is not None
+            with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+                next(steps)
+        assert calls == []
+        handle.allocate(1 << 20)
+        assert calls == [1 << 20]
+    backend.close()

@@ -30,8 +30,7 @@ from smb3server.backends.local.watch import (
     NOTIFY_METADATA,
     Watcher,
 )
-from tests.smb3server.backends.conftest import descriptors
-from tests.smb3server.backends.test_contract import mkdir, opened, put
+from tests.lab.stores import descriptors, mkdir, opened, put
 
 Seen = list[tuple[int, str]]
 

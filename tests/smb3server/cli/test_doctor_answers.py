@@ -22,10 +22,9 @@ from smb3server.status.admin_socket import AdminSocket, running
 from smb3server.status.own_servers import OwnServer, own_servers
 from smbdirect.errors import ConnectionLost
 from smbdirect.providers.iwarp import IwarpProvider
-from tests.smb3server.cli.test_doctor_host import FREE_TO_BIND, MODULES
-from tests.smb3server.net.test_fabric_choice import PLAIN, write
-from tests.smb3server.status.test_admin import examined
-from tests.smb3server.status.test_rdma_reasons import Scene, play
+from tests.lab.doctor import FREE_TO_BIND, MODULES, examined
+from tests.lab.machine import PLAIN, write
+from tests.lab.scene import Scene, play
 
 PID = 4711
 ALL_PORTS = (("tcp", SMB_PORT), ("tcp", SMB_DIRECT_PORT), ("udp", ROCE_UDP_PORT))

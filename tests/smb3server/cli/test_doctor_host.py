@@ -23,10 +23,9 @@ from smb3server.net.host import (
     RdmaDevice,
 )
 from smbdirect.providers.verbs.device import PortState
-from tests.smb3server.net.test_fabric_choice import PLAIN, RDMA, device, interface, write
+from tests.lab.doctor import FREE_TO_BIND, MODULES
+from tests.lab.machine import PLAIN, RDMA, device, interface, write
 
-FREE_TO_BIND = {"proc/sys/net/ipv4/ip_unprivileged_port_start": "0\n"}
-MODULES = {"sys/module/rdma_ucm/x": "", "sys/module/ib_uverbs/x": ""}
 UNREACHABLE = RdmaDevice(PortState("mlx4_0", 1, True, "InfiniBand", (), False), "mlx4_core")
 NO_VERBS = {"verbs": "no rdma_cm"}
 Change = Callable[[Host], Any]

@@ -12,13 +12,12 @@ from smb3server.client.files import READ_WRITE, Tree
 from smb3server.client.transports import open_rdma
 from smb3server.cluster.lease_keeper import Fence, boottime
 from smb3server.config.arguments import parse_arguments
-from smb3server.dispatch.request import Request
 from smb3server.service.service import Service
 from smb3server.state.share import Share
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions
 from smbdirect.errors import ConnectionLost
 from smbdirect.providers.iwarp import IwarpProvider
-from tests.smb3server.commands.test_rdma_writes import ask_write_by_rdma
+from tests.lab.rdma_writes import ask_write_by_rdma
 from tools.support import own_user
 
 
@@ -27,7 +26,7 @@ class Somewhere:
 
     arriving: asyncio.Future[None] | None = None
 
-    def check(self, request: Request, share: Share, flags: int) -> None:
+    def check(self, share: Share, address: str, dialect: int, flags: int) -> None:
         return
 
 

@@ -167,7 +167,8 @@ class Told:
     def __init__(self) -> None:
         server = Server(Settings(server_name="CLU"))
         services = [ServiceConfig("files", [VirtualAddress.parse("10.0.0.100/24@eth0")]), ServiceConfig("bare")]
-        self.cluster = Cluster(server, cast("Store", FakeStore()), ClusterConfig("", "a", services=services), dict)
+        config = ClusterConfig("", "a", services=services)
+        self.cluster = Cluster(server, persistence.Persistence(), cast("Store", FakeStore()), config, dict)
         self.cluster.services["files"].shares.append(Share("data", service="files"))
         self.source = WitnessSource(self.cluster, server)
         self.events: list[witness.Event] = []
@@ -297,6 +298,7 @@ def test_who_leaves_a_free_service_to_whom(monkeypatch: pytest.MonkeyPatch) -> N
         nonlocal now
         found = Cluster(
             Server(Settings(server_name="CLU")),
+            persistence.Persistence(),
             cast("Store", FakeStore()),
             ClusterConfig("", "b", services=[config]),
             dict,
@@ -339,9 +341,9 @@ def test_what_a_service_left_behind_harms_no_later_one(monkeypatch: pytest.Monke
         store, refused = Unreachable(), asyncio.Event()
         domain = persistence.Domain(cast("Store", store), "s/", (Condition("owner", 1),), refused.set)
         keeper = persistence.Persistence()
-        keeper.closed(
-            cast("Open", SimpleNamespace(file_id=(7, 8), tree=SimpleNamespace(share=SimpleNamespace(domain=domain))))
-        )
+        share = Share("data")
+        keeper.serve(domain, [share])
+        keeper.closed(cast("Open", SimpleNamespace(file_id=(7, 8), tree=SimpleNamespace(share=share))))
         await keeper.drain()
         domain.ended = ended
         await asyncio.sleep(0.1)

@@ -24,7 +24,7 @@ from smb3server.persistence.sqlite import SqliteStore
 from smb3server.persistence.store import MAX_BATCH, Condition, Operation, Put, Store, StoreError
 
 if TYPE_CHECKING:
-    from smb3server.state.connection import Connection
+    from smb3server.state.objects import Connection
 
 PORTS = st.integers(0, 0xFFFF)
 NUMBERS = st.integers(0, 0xFFFFFFFF)

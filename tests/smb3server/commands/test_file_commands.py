@@ -4,79 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 
-from smb3server.wire import create, create_contexts, lock, oplock_break, read_write
-from smb3server.wire.close import CLOSE_REQUEST, CloseRequest, parse_response
-from smb3server.wire.create import Access, CreateOptions, CreateRequest
+from smb3server.wire import create, create_contexts, lock, oplock_break
+from smb3server.wire.close import parse_response
+from smb3server.wire.create import Access, CreateOptions
 from smb3server.wire.flush import FLUSH_REQUEST, FlushRequest
 from smb3server.wire.header import Command
 from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.status import NtStatus
-from tests.lab.wire_client import Client, Harness, Reply
-from tests.smb3server.dispatch.test_dispatcher import drive
-
-READ_WRITE = 0x0012019F
-ALL = 0x001F01FF
-RWH = 7
-FileId = tuple[int, int]
-
-
-def run(test: Callable[[Harness, Client], Awaitable[None]]) -> None:
-    async def body(harness: Harness) -> None:
-        client = await harness.connect()
-        await client.login()
-        await test(harness, client)
-
-    drive(body)
-
-
-async def second(harness: Harness) -> Client:
-    client = await harness.connect()
-    await client.login()
-    return client
-
-
-def request(name: str, contexts: list[create_contexts.RawContext] | None = None, **fields: Any) -> bytes:
-    values: dict[str, Any] = {"desired_access": READ_WRITE, "share_access": 7, "create_disposition": 3}
-    return create.pack_request(CreateRequest(**{**values, **fields}), name, contexts or [])
-
-
-async def status_of(client: Client, name: str, **fields: Any) -> int:
-    return (await client.call(Command.CREATE, request(name, **fields))).status
-
-
-async def opened(client: Client, name: str, contexts: list[create_contexts.RawContext] | None = None, **fields: Any):
-    reply = await client.call(Command.CREATE, request(name, contexts, **fields))
-    assert reply.status == 0, hex(reply.status)
-    answer, found = create.parse_response(memoryview(reply.message))
-    return answer, (answer.persistent, answer.volatile), dict(found)
-
-
-async def write(client: Client, file: FileId, data: bytes, offset: int = 0, **fields: Any) -> Reply:
-    record = read_write.WriteRequest(
-        data_offset=112, length=len(data), offset=offset, persistent=file[0], volatile=file[1]
-    )
-    return await client.call(Command.WRITE, read_write.WRITE_REQUEST.pack(record._replace(**fields)) + (data or b"\0"))
-
-
-async def read(client: Client, file: FileId, length: int, offset: int = 0, **fields: Any) -> tuple[int, bytes]:
-    record = read_write.ReadRequest(length=length, offset=offset, persistent=file[0], volatile=file[1])
-    reply = await client.call(Command.READ, read_write.READ_REQUEST.pack(record._replace(**fields)) + b"\0")
-    if reply.status:
-        return reply.status, b""
-    return 0, bytes(read_write.parse_read_response(memoryview(reply.message))[1])
-
-
-async def close(client: Client, file: FileId, flags: int = 0) -> Reply:
-    return await client.call(Command.CLOSE, CLOSE_REQUEST.pack(CloseRequest(24, flags, 0, *file)))
-
-
-def lock_body(file: FileId, *elements: lock.LockElement, sequence: int = 0) -> bytes:
-    return lock.pack_request(lock.LockRequest(lock_sequence=sequence, persistent=file[0], volatile=file[1]), elements)
+from tests.lab.file_requests import (
+    ALL,
+    RWH,
+    close,
+    lease_context,
+    lock_body,
+    opened,
+    read,
+    request,
+    run,
+    second,
+    status_of,
+    write,
+)
+from tests.lab.wire_client import Client, Harness
 
 
 def test_write_read_close() -> None:
@@ -273,11 +225,6 @@ def test_batch_oplock_is_broken_and_acknowledged() -> None:
     run(test)
 
 
-def lease_context(key: bytes, state: int = RWH) -> create_contexts.RawContext:
-    data = create_contexts.LEASE_V2_CODEC.pack(create_contexts.LeaseV2(key, state))
-    return create_contexts.RawContext(create_contexts.REQUEST_LEASE, data)
-
-
 def test_lease_is_shared_by_its_key_and_broken_for_others() -> None:
     async def test(harness: Harness, client: Client) -> None:
         key = b"k" * 16
@@ -358,7 +305,7 @@ def test_durable_open_survives_its_connection() -> None:
         await write(client, file, b"data")
         client.writer.close()
         await harness.settled()
-        assert len(harness.server.global_open_table) == 1
+        assert len(harness.server.opens.by_id) == 1
         again = await second(harness)
 
         def reconnect(create_guid: bytes) -> bytes:
@@ -389,7 +336,7 @@ def test_disconnected_durable_open_gives_way() -> None:
         other = await second(harness)
         async with asyncio.timeout(5):
             _, file, _ = await opened(other, "f", desired_access=ALL)
-        assert len(harness.server.global_open_table) == 1
+        assert len(harness.server.opens.by_id) == 1
         await close(other, file)
 
     run(test)

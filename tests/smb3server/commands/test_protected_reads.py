@@ -12,8 +12,8 @@ import pytest
 from smb3server.client import Client, open_rdma, open_tcp
 from smb3server.wire.create import CreateDisposition
 from smbdirect.providers.iwarp.provider import IwarpProvider
+from tests.lab.footprint import Serving, serve
 from tests.lab.hostile_client import READ_WRITE
-from tests.system.robustness.test_robustness import Serving, serve
 
 SIZE = 4 << 20
 DEPTH = 12

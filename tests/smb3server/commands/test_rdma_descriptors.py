@@ -18,7 +18,7 @@ from smb3server.commands import write as write_command
 from smb3server.wire.status import NtStatus
 from smbdirect.message_transport import RemoteBuffer
 from smbdirect.transport.smb_direct import SmbDirectTransport
-from tests.smb3server.status.test_rdma_reasons import Scene, log_on, play
+from tests.lab.scene import Scene, log_on, play
 
 SIZE = 65536
 

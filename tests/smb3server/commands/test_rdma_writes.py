@@ -6,13 +6,13 @@ import asyncio
 import os
 from pathlib import Path
 
-from smb3server.client import RemoteFile, Tree
 from smb3server.client.files import READ_WRITE
 from smb3server.files.caching import Caching
 from smb3server.wire import oplock_break
 from smb3server.wire.create import CreateDisposition
-from tests.smb3server.files.test_leases import Recorder
-from tests.smb3server.status.test_rdma_reasons import Scene, log_on, play
+from tests.lab.rdma_writes import ask_write_by_rdma
+from tests.lab.recorder import Recorder
+from tests.lab.scene import Scene, log_on, play
 
 SIZE = 500_000
 
@@ -37,16 +37,6 @@ def test_after_arrivals() -> None:
     breaks.turn()
     assert called == ["both", "three"]
     assert not caching.after_arrivals(lambda: called.append("idle"))
-
-
-async def ask_write_by_rdma(tree: Tree, file: RemoteFile, data: bytes) -> asyncio.Task[int]:
-    """The WRITE is sent when this returns; the server has yet to fetch the data."""
-    rdma = tree.client.transport.rdma
-    assert rdma is not None
-    region = rdma.register(memoryview(bytearray(data)), readable=True)
-    task = asyncio.create_task(tree.write_from(file, 0, region.descriptors, len(data)))
-    await asyncio.sleep(0)
-    return task
 
 
 def test_acknowledgment_waits_for_data(tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ from smb3server.settings.server import Settings
 from smb3server.wire.header import Command, HeaderFlags
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.status import NtStatus
-from tests.lab.wire_client import ECHO, Client, Harness, context, contexts_for, ioctl_body, negotiate_body
-from tests.smb3server.dispatch.test_dispatcher import drive
+from tests.lab.wire_client import ECHO, Client, Harness, context, contexts_for, drive, ioctl_body, negotiate_body
 
 Test = Callable[[Harness], Awaitable[None]]
 
@@ -175,7 +174,7 @@ def test_logon_failure_leaves_nothing(user: str, password: str) -> None:
         client = await harness.connect()
         await client.negotiate()
         assert (await client.session_setup(user, password)).status == NtStatus.LOGON_FAILURE
-        assert not harness.server.global_session_table
+        assert not harness.server.sessions.by_id
         connection = next(iter(harness.server.connection_list))
         assert not (connection.session_table or connection.acceptors or connection.preauth_session_table)
 
@@ -223,7 +222,7 @@ def test_bad_tokens(token: bytes) -> None:
         body = struct.pack("<HBBIIHHQ", 25, 0, 1, 1, 0, 88, len(token), 0) + (token or b"\0")
         reply = await client.call(Command.SESSION_SETUP, body)
         assert reply.status in (NtStatus.LOGON_FAILURE, NtStatus.INVALID_PARAMETER)
-        assert not harness.server.global_session_table
+        assert not harness.server.sessions.by_id
 
     drive(test)
 
@@ -261,7 +260,7 @@ def test_logoff_ends_the_session_with_a_signed_reply() -> None:
         reply = await client.call(Command.LOGOFF, ECHO)
         assert reply.status == 0
         assert reply.header.signature != bytes(16)
-        assert not harness.server.global_open_table
+        assert not harness.server.opens.by_id
         client.sign = False
         assert (await client.call(Command.LOGOFF, ECHO)).status == NtStatus.USER_SESSION_DELETED
 
@@ -274,11 +273,11 @@ def test_reauthentication_keeps_opens_and_ends_the_session_when_it_fails() -> No
         await client.login()
         await client.open("f")
         assert (await client.session_setup()).status == 0
-        assert len(harness.server.global_open_table) == 1
+        assert len(harness.server.opens.by_id) == 1
         assert (await client.call(Command.ECHO, ECHO)).status == 0
         assert (await client.session_setup("other")).status == 0
-        assert len(harness.server.global_open_table) == 1
-        assert len(harness.server.global_session_table) == 1
+        assert len(harness.server.opens.by_id) == 1
+        assert len(harness.server.sessions.by_id) == 1
 
     drive(test)
 
@@ -291,8 +290,8 @@ def test_previous_session_is_superseded() -> None:
         new = await harness.connect()
         await new.negotiate()
         assert (await new.session_setup(previous=old.session_id)).status == 0
-        assert set(harness.server.global_session_table) == {new.session_id}
-        assert not harness.server.global_open_table
+        assert set(harness.server.sessions.by_id) == {new.session_id}
+        assert not harness.server.opens.by_id
 
     drive(test)
 
@@ -304,7 +303,7 @@ def test_previous_session_of_another_user_is_left_alone() -> None:
         new = await harness.connect()
         await new.negotiate()
         assert (await new.session_setup("other", previous=old.session_id)).status == 0
-        assert len(harness.server.global_session_table) == 2
+        assert len(harness.server.sessions.by_id) == 2
 
     drive(test)
 
@@ -355,7 +354,7 @@ def test_binding_refused() -> None:
         # The session's key is in use with AES-GMAC, which no dialect but 3.1.1 knows.
         assert (await other.session_setup(binding=True)).status == NtStatus.REQUEST_OUT_OF_SEQUENCE
         assert (await first.call(Command.ECHO, ECHO)).status == 0
-        assert len(harness.server.global_session_table) == 1
+        assert len(harness.server.sessions.by_id) == 1
 
     drive(test)
 
@@ -409,7 +408,7 @@ def test_tree_disconnect_closes_its_opens_only() -> None:
         await client.tree_connect()
         await client.open("g")
         assert (await client.call(Command.TREE_DISCONNECT, ECHO, tree_id=first)).status == 0
-        assert len(harness.server.global_open_table) == 1
+        assert len(harness.server.opens.by_id) == 1
 
     drive(test)
 

@@ -14,7 +14,7 @@ from smb3server.client.files import READ_WRITE
 from smb3server.wire import read_write
 from smb3server.wire.create import CreateDisposition
 from smb3server.wire.header import HEADER, HEADER_SIZE, Command, Header
-from tests.smb3server.service.test_service import configured, port_of, running
+from tests.lab.services import configured, port_of, running
 
 MARK = 4 << 20
 """Bytes of unsent answers that a chain may leave behind, but for its last one."""
@@ -120,11 +120,11 @@ def test_a_chain_waits_until_its_answers_are_taken(tmp_path: Path, end: str) -> 
 
 def tree_connection(service: object, tree: Tree) -> list[object]:
     server = service.server  # type: ignore[attr-defined]
-    return list(server.global_session_table[tree.session.session_id].channel_list)
+    return list(server.sessions.by_id[tree.session.session_id].channel_list)
 
 
 def tree_opens(service: object) -> dict[int, object]:
-    table: dict[int, object] = service.server.global_open_table  # type: ignore[attr-defined]
+    table: dict[int, object] = service.server.opens.by_id  # type: ignore[attr-defined]
     return table
 
 

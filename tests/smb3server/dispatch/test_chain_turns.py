@@ -13,7 +13,7 @@ from smb3server.dispatch import dispatcher
 from smb3server.dispatch.request import HANDLERS, Request, Response
 from smb3server.process.turns import Turns
 from smb3server.wire.header import HEADER, HEADER_SIZE, Command, Header
-from tests.smb3server.service.test_service import configured, port_of, running
+from tests.lab.services import configured, port_of, running
 
 COUNT = 400
 SECONDS = 0.002

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import struct
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -15,25 +13,19 @@ from smb3server.settings.server import Settings
 from smb3server.state.share import Share
 from smb3server.wire.header import Command, HeaderFlags
 from smb3server.wire.status import NtStatus
-from tests.lab.wire_client import ECHO, Client, Harness, Reply, create_body, ioctl_body, running, server_signature
-
-RELATED = int(HeaderFlags.RELATED_OPERATIONS)
-
-
-def drive(test: Callable[[Harness], Awaitable[None]], settings: Settings | None = None) -> None:
-    async def body() -> None:
-        async with running(settings) as harness:
-            await test(harness)
-            for client in harness.clients:
-                client.writer.close()
-            await harness.settled()
-            server = harness.server
-            assert not server.global_session_table
-            assert not server.global_open_table
-            assert len(server.file_table) == 0
-            assert server.buffers.lent == 0
-
-    asyncio.run(body())
+from tests.lab.wire_client import (
+    ECHO,
+    RELATED,
+    Client,
+    Harness,
+    Reply,
+    compound,
+    create_body,
+    drive,
+    ioctl_body,
+    related,
+    server_signature,
+)
 
 
 async def still_serving(harness: Harness) -> None:
@@ -321,16 +313,6 @@ def test_credits_are_granted_and_limited() -> None:
     drive(test, Settings(max_credits=64, credits_before_authentication=64))
 
 
-def compound(client: Client, *parts: bytes) -> bytes:
-    message = b""
-    for index, part in enumerate(parts):
-        if index < len(parts) - 1:
-            part = part + bytes(-len(part) & 7)
-            part = part[:20] + struct.pack("<I", len(part)) + part[24:]
-        message += client.signed(part) if client.sign else part
-    return message
-
-
 def test_unrelated_compound() -> None:
     async def test(harness: Harness) -> None:
         client = await harness.connect()
@@ -350,10 +332,6 @@ def test_unrelated_compound() -> None:
 
 def close_body(file_id: bytes = b"\xff" * 16) -> bytes:
     return struct.pack("<HHI16s", 24, 0, 0, file_id)
-
-
-def related(client: Client, command: int, body: bytes) -> bytes:
-    return client.build(command, body, flags=RELATED, session_id=(1 << 64) - 1, tree_id=(1 << 32) - 1)
 
 
 def test_related_compound_inherits_session_tree_and_file() -> None:

@@ -27,7 +27,7 @@ from smb3server.wire.create_contexts import ALLOCATION_SIZE, EA_BUFFER, RawConte
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.status import NtStatus
-from tests.smb3server.service.test_service import configured, port_of, running
+from tests.lab.services import configured, port_of, running
 
 FULL_EA = FileInfoClass.FULL_EA
 LARGE = 3 * release.LARGE
@@ -269,12 +269,12 @@ def test_who_overwrites_can_go_away(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         await asyncio.wait([create])
         assert create.exception() is not None
         async with asyncio.timeout(20):
-            while service.server.global_open_table:
+            while service.server.opens.by_id:
                 await asyncio.sleep(0.01)
         held.may_go_on.set()
         file = await tree.create("f", READ_WRITE, CreateDisposition.OPEN, share=0)
         await tree.close(file)
-        assert not service.server.global_open_table
+        assert not service.server.opens.by_id
 
     _drive(tmp_path, test)
 

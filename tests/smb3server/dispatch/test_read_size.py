@@ -24,7 +24,7 @@ from smb3server.config.error import ConfigError
 from smb3server.server.server import Server
 from smb3server.service.listeners import transport_settings
 from smb3server.settings.server import Settings
-from smb3server.state.connection import Connection
+from smb3server.state.objects import Connection
 from smb3server.state.share import Share
 from smb3server.status.report import collect
 from smb3server.wire import read_write

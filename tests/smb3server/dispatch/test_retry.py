@@ -11,12 +11,13 @@ import pytest
 from smb3server.backends.base import FolderNotRead
 from smb3server.dispatch import waiting
 from smb3server.dispatch.chain import Chain
-from smb3server.dispatch.long_work import LongWork
 from smb3server.dispatch.request import Host, Interim, Pending, Request, Response
 from smb3server.dispatch.waiting import Attempt, Begin, MustWait
 from smb3server.files.caching import Caching
+from smb3server.process.long_work import LongWork
 from smb3server.state.break_notifications import BreakNotifications
-from smb3server.state.connection import Connection
+from smb3server.state.objects import Connection
+from smb3server.state.opens import OpenTable
 from smb3server.wire.header import Command, Header
 from smb3server.wire.status import Disconnect, NtStatus, StatusError
 
@@ -85,7 +86,7 @@ class Reading:
 
 def play(scene: Callable[[Peer, Caching], Awaitable[None]]) -> None:
     async def body() -> None:
-        await scene(Peer(), Caching(BreakNotifications()))
+        await scene(Peer(), Caching(BreakNotifications({}, (), OpenTable(lambda share: False))))
 
     asyncio.run(body())
 

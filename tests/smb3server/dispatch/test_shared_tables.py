@@ -22,7 +22,7 @@ from smb3server.wire.create import CreateDisposition
 from smb3server.wire.create_contexts import APP_INSTANCE_ID, RawContext
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.status import NtStatus
-from tests.smb3server.service.test_service import configured, port_of, running
+from tests.lab.services import configured, port_of, running
 
 FOLDER_TO_RENAME = 0x110080
 LOADED = (lsarpc, samr, srvsvc)
@@ -81,7 +81,7 @@ def test_opens_are_found_by_their_application(tmp_path: Path) -> None:
     async def test() -> None:
         async with running(configured(tmp_path)) as service:
             client, tree = await _connected(service)
-            table = service.server.app_instances
+            table = service.server.opens.by_application
             for _ in range(5):
                 await tree.create("f", 0x80, CreateDisposition.OPEN_IF)
             ids = [os.urandom(16) for _ in range(2)]
@@ -95,7 +95,7 @@ def test_opens_are_found_by_their_application(tmp_path: Path) -> None:
             assert {known: len(entries) for known, entries in table.items()} == {ids[0]: 1}
             await client.close()
             async with asyncio.timeout(20):
-                while service.server.global_open_table:
+                while service.server.opens.by_id:
                     await asyncio.sleep(0.01)
             assert not table
 

@@ -33,8 +33,8 @@ from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.header import Command, HeaderFlags
 from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.status import NtStatus
-from tests.lab.wire_client import Client, Harness, Reply, ioctl_body
-from tests.smb3server.commands.test_file_commands import (
+from tests.lab.durable import durable_create, file_id
+from tests.lab.file_requests import (
     ALL,
     FileId,
     lease_context,
@@ -46,8 +46,7 @@ from tests.smb3server.commands.test_file_commands import (
     status_of,
     write,
 )
-from tests.smb3server.dispatch.test_dispatcher import drive
-from tests.smb3server.state.test_replay import durable_create, file_id
+from tests.lab.wire_client import Client, Harness, Reply, drive, ioctl_body
 
 BATCH = int(OplockLevel.BATCH)
 EXCLUSIVE, UNLOCK = 0x2, 0x4
@@ -113,7 +112,7 @@ def test_a_create_that_fails_does_not_touch_who_closes(monkeypatch: pytest.Monke
         body = struct.pack("<HHI2Q", 24, 0, 0, *file)
         assert (await client.call(Command.CLOSE, body)).status == 0
         assert (await failing.receive()).status == NtStatus.INTERNAL_ERROR
-        assert not harness.server.global_open_table
+        assert not harness.server.opens.by_id
 
     run(test)
 
@@ -134,7 +133,7 @@ def test_a_create_that_fails_late_leaves_no_open(monkeypatch: pytest.MonkeyPatch
             monkeypatch.setattr(granting, "grant", broken)
             await other.post(Command.CREATE, request("f"))
         assert (await other.receive()).status == NtStatus.INTERNAL_ERROR
-        assert len(harness.server.global_open_table) == waited
+        assert len(harness.server.opens.by_id) == waited
         monkeypatch.undo()
         # What this CREATE had made is gone as well.
         expected = 0 if waited else NtStatus.OBJECT_NAME_NOT_FOUND
@@ -151,7 +150,7 @@ def test_a_create_that_may_not_wait_leaves_no_open(monkeypatch: pytest.MonkeyPat
         client = await harness.connect()
         await client.login()
         assert (await client.call(Command.CREATE, request("f"))).status == NtStatus.INSUFFICIENT_RESOURCES
-        assert not harness.server.global_open_table
+        assert not harness.server.opens.by_id
 
     drive(test, Settings(min_dialect=0x0202, rdma_min_dialect=0x0202, max_async_requests=0))
 
@@ -216,8 +215,8 @@ def test_who_waits_and_loses_the_connection_leaves_nothing() -> None:
                 await asyncio.sleep(0.005)
         assert await acknowledge(client, file) == 0
         assert (await stays.receive()).status == 0
-        assert len(harness.server.global_open_table) == 2
-        assert not harness.server.replays._pending
+        assert len(harness.server.opens.by_id) == 2
+        assert not harness.server.opens.replays._pending
 
     run(test)
 
@@ -311,7 +310,7 @@ def test_a_replay_while_a_host_program_has_a_lease(tmp_path: Path) -> None:
             fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
             reply = await client.receive()
             assert (reply.header.message_id, reply.status) == (waiting, 0)
-            assert len(harness.server.global_open_table) == 1
+            assert len(harness.server.opens.by_id) == 1
             body = struct.pack("<HHI16s", 24, 0, 0, file_id(reply))
             assert (await client.call(Command.CLOSE, body)).status == 0
         finally:
@@ -402,7 +401,8 @@ def test_who_fails_when_something_is_stored_does_not_stop_the_next() -> None:
             raise RuntimeError("a fault in the server")
 
         kept = persistence.Persistence()
-        share = SimpleNamespace(domain=persistence.Domain(cast("Any", Unchanging()), "p/"))
+        share = Share("data")
+        kept.serve(persistence.Domain(cast("Any", Unchanging()), "p/"), [share])
         kept.closed(cast("Any", SimpleNamespace(file_id=(1, 1), tree=SimpleNamespace(share=share))))
         kept.when_stored(0, fail)
         kept.when_stored(0, told.put_nowait)
@@ -469,6 +469,6 @@ def test_what_cannot_be_cancelled_does_not_keep_a_connection(monkeypatch: pytest
             while len(harness.server.connection_list) > 1:
                 await asyncio.sleep(0.005)
         assert ended == [1, 2]
-        assert len(harness.server.global_session_table) == 1
+        assert len(harness.server.sessions.by_id) == 1
 
     run(test)

@@ -14,7 +14,7 @@ from smb3server.wire.create import CreateDisposition, CreateOptions
 from smb3server.wire.create_contexts import RawContext
 from smb3server.wire.oplock_break import LeaseBreakNotification, OplockLevel
 from smb3server.wire.status import NtStatus
-from tests.smb3server.status.test_rdma_reasons import Scene, log_on, play
+from tests.lab.scene import Scene, log_on, play
 
 KEY = b"k" * 16
 LEASE = RawContext(b"RqLs", KEY + (READ | HANDLE).to_bytes(4, "little") + bytes(12))

@@ -21,9 +21,8 @@ from smb3server.wire.create import CreateOptions
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.header import Command
 from smb3server.wire.oplock_break import OplockLevel
-from tests.lab.wire_client import Client, Harness, running
-from tests.smb3server.commands.test_file_commands import ALL, FileId, close, opened, request, run, second, write
-from tests.smb3server.dispatch.test_dispatcher import drive
+from tests.lab.file_requests import ALL, FileId, close, opened, request, run, second, write
+from tests.lab.wire_client import Client, Harness, drive, running
 
 RH, RWH = 3, 7
 DIRECTORY = int(CreateOptions.DIRECTORY_FILE)
@@ -241,8 +240,8 @@ async def _on_disk(folder: Path, test: Callable[[Harness, Client], Awaitable[Non
         client = await harness.connect()
         await client.login(share="disk")
         await test(harness, client)
-        for entry in list(harness.server.global_open_table.values()):
-            entry.close()
+        for entry in list(harness.server.opens.by_id.values()):
+            harness.server.opens.close(entry)
         backend.close()
 
 

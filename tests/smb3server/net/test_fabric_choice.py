@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import ipaddress
 import os
 import socket
 from pathlib import Path
@@ -15,7 +14,6 @@ from smb3server.config.values import parse_rdma
 from smb3server.net.fabric_choice import Choice, Machine, choose_automatically, choose_named, explain, fatal
 from smb3server.net.host import (
     PortOwner,
-    RdmaDevice,
     effective_capabilities,
     kernel_owner,
     mtu,
@@ -23,20 +21,8 @@ from smb3server.net.host import (
     port_owners,
     rdma_devices,
 )
-from smb3server.net.interfaces import Interface
-from smbdirect.providers.verbs.device import PortState
+from tests.lab.machine import PLAIN, RDMA, device, write
 
-
-def interface(name: str, address: str, loopback: bool = False) -> Interface:
-    return Interface(1, name, ipaddress.ip_address(address), 10**9, loopback)
-
-
-def device(name: str, netdev: str, driver: str = "mlx5_core", iwarp: bool = False, active: bool = True) -> RdmaDevice:
-    return RdmaDevice(PortState(name, 1, active, "Ethernet", (netdev,), iwarp), driver)
-
-
-PLAIN = (interface("lo", "127.0.0.1", True), interface("eth0", "192.0.2.1"), interface("eth0", "fd00::1"))
-RDMA = (*PLAIN, interface("eth1", "198.51.100.1"))
 NO_VERBS = {"verbs": "no RDMA device"}
 
 
@@ -185,13 +171,6 @@ def test_port_owners_finds_this_process() -> None:
         found = {owner.protocol: owner for owner in port_owners(wanted)}
     assert found["tcp"].pid == found["udp"].pid == os.getpid()
     assert (found["tcp"].address, found["udp"].address) == ("127.0.0.1", "::1")
-
-
-def write(root: Path, files: dict[str, str]) -> None:
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
 
 
 def test_kernel_sockets_have_no_process(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ class Setup:
         self.server = Server(users=users)
         self.share = Share("data", backend=LocalBackend(folder), path=str(folder), continuous_availability=True)
         self.server.add_share(self.share)
-        self.server.persistence = Persistence()
+        self.persistence = self.server.opens.persistence = Persistence()
 
     def file(self, name: str, owner: int = 0, mode: int = 0o600) -> Path:
         path = self.folder / name
@@ -68,14 +68,15 @@ class Setup:
     async def restored(self, record: dict[str, Any]) -> Open | None:
         """The open that the record brings, if it does; a record that does not is removed."""
         store = await SqliteStore.open(self.folder.parent / "store.db")
-        domain = self.share.domain = Domain(store, "")
+        domain = Domain(store, "")
+        self.persistence.serve(domain, [self.share])
         try:
             await store.commit([Put(key_of("", ID), json.dumps(record).encode())])
             count = await restore(self.server, domain, [self.share])
             assert (await store.get(key_of("", ID)) is not None) == bool(count)
         finally:
             await store.close()
-        return self.server.global_open_table.get(ID)
+        return self.server.opens.by_id.get(ID)
 
 
 def run(tmp_path: Path, body: Callable[[Setup], Awaitable[None]]) -> None:
@@ -92,9 +93,9 @@ def run(tmp_path: Path, body: Callable[[Setup], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-def woken(entry: Open | None) -> Open:
+def woken(setup: Setup, entry: Open | None) -> Open:
     assert entry is not None
-    entry.wake()
+    setup.server.opens.wake(entry)
     return entry
 
 
@@ -104,8 +105,8 @@ def test_root_is_nobody_in_a_record(tmp_path: Path) -> None:
         entry = await setup.restored(setup.record("f"))
         assert entry is not None and entry.session.user == BOB
         with pytest.raises(PermissionError):
-            entry.wake()
-        entry.close()
+            setup.server.opens.wake(entry)
+        setup.server.opens.close(entry)
         assert (setup.folder / "f").read_text() == "secret"
 
     run(tmp_path, body)
@@ -114,10 +115,10 @@ def test_root_is_nobody_in_a_record(tmp_path: Path) -> None:
 def test_a_users_own_file_comes_back_with_what_was_granted(tmp_path: Path) -> None:
     async def body(setup: Setup) -> None:
         setup.file("f", BOB.uid)
-        entry = woken(await setup.restored(setup.record("f")))
+        entry = woken(setup, await setup.restored(setup.record("f")))
         assert entry.granted_access == READ_WRITE and entry.descriptor is not None
         assert os.pread(entry.descriptor, 6, 0) == b"secret"
-        entry.close()
+        setup.server.opens.close(entry)
 
     run(tmp_path, body)
 
@@ -129,8 +130,8 @@ def test_access_that_the_mode_does_not_give_any_more(tmp_path: Path, mode: int, 
         entry = await setup.restored(setup.record("f", access=access))
         assert entry is not None
         with pytest.raises(PermissionError):
-            entry.wake()
-        entry.close()
+            setup.server.opens.wake(entry)
+        setup.server.opens.close(entry)
 
     run(tmp_path, body)
 
@@ -143,8 +144,8 @@ def test_metadata_access_is_checked_by_the_descriptor_although_the_system_opens_
         entry = await setup.restored(setup.record("f", access=0xC0000 | 0x80))
         assert entry is not None
         with pytest.raises(PermissionError):
-            entry.wake()
-        entry.close()
+            setup.server.opens.wake(entry)
+        setup.server.opens.close(entry)
 
     run(tmp_path, body)
 
@@ -152,10 +153,10 @@ def test_metadata_access_is_checked_by_the_descriptor_although_the_system_opens_
 def test_who_made_a_file_keeps_the_data_and_loses_what_its_descriptor_does_not_give(tmp_path: Path) -> None:
     async def body(setup: Setup) -> None:
         setup.file("f", BOB.uid, 0o600)
-        entry = woken(await setup.restored(setup.record("f", access=ALL, action=int(CreateAction.CREATED))))
+        entry = woken(setup, await setup.restored(setup.record("f", access=ALL, action=int(CreateAction.CREATED))))
         assert entry.granted_access & READ_WRITE == READ_WRITE
         assert not entry.granted_access & 0x60
-        entry.close()
+        setup.server.opens.close(entry)
 
     run(tmp_path, body)
 
@@ -165,7 +166,7 @@ def test_a_file_marked_for_deletion_is_not_deleted_for_a_user_who_may_not(tmp_pa
         setup.file("f", mode=0o666)
         entry = await setup.restored(setup.record("f", access=0x10000 | READ, delete=[True, True]))
         assert entry is not None
-        entry.close()
+        setup.server.opens.close(entry)
         assert (setup.folder / "f").read_text() == "secret"
 
     run(tmp_path, body)

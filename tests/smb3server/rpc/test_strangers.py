@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import struct
+from collections.abc import Iterator
 
 import pytest
 
@@ -16,11 +17,9 @@ from smb3server.rpc.association import AUTH3, Association, AssociationGroups
 from smb3server.rpc.dcerpc import BIND, BIND_ACK, COMMON, FAULT, FAULT_BAD_STUB_DATA, NDR, REQUEST
 from smb3server.rpc.security import AUTH_TRAILER, NTLM, AuthTrailer, Level
 from smb3server.rpc.tcp import MAX_UNKNOWN_STUB
-from tests.witness.conftest import Running, running, settings
-from tests.witness.test_association import Service, bind_body, pdu, request
+from tests.lab.association import Service, bind_body, pdu, request
+from tests.lab.witness import Running, settings
 from tools.failover import logon
-
-__all__ = ["running"]
 
 
 class Clock:
@@ -142,6 +141,13 @@ def test_a_question_about_nothing_is_a_fault(caplog: pytest.LogCaptureFixture) -
     assert COMMON.unpack(answer).type == FAULT
     assert struct.unpack_from("<I", answer, 24)[0] == FAULT_BAD_STUB_DATA
     assert not [record for record in caplog.records if record.exc_info]
+
+
+@pytest.fixture
+def running() -> Iterator[Running]:
+    server = Running(settings())
+    yield server
+    server.stop()
 
 
 def test_strangers_requests_are_short(running: Running) -> None:

@@ -9,13 +9,11 @@ from unittest.mock import patch
 
 import pytest
 
-from smb3server.dispatch.request import Request
 from smb3server.net import listener, tcp
 from smb3server.state.share import Share
 from smb3server.wire.header import Command, HeaderFlags
 from smb3server.wire.status import NtStatus, StatusError
-from tests.lab.wire_client import Client, Harness
-from tests.smb3server.dispatch.test_dispatcher import drive
+from tests.lab.wire_client import Client, Harness, drive
 
 CROWD = 300
 
@@ -27,7 +25,7 @@ class Arriving:
         self.arriving: asyncio.Future[None] | None = asyncio.get_running_loop().create_future()
         self.here = False
 
-    def check(self, request: Request, share: Share, flags: int) -> None:
+    def check(self, share: Share, address: str, dialect: int, flags: int) -> None:
         if not self.here:
             raise StatusError(NtStatus.BAD_NETWORK_NAME)
 
@@ -72,7 +70,7 @@ def test_who_leaves_meanwhile_leaves_nothing() -> None:
         await harness.settled()
         placement.decide(True)
         await asyncio.sleep(0.05)
-        assert not harness.server.global_session_table
+        assert not harness.server.sessions.by_id
 
     drive(test)
 

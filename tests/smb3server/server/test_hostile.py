@@ -18,8 +18,7 @@ from smb3server.commands import query_directory
 from smb3server.files.wildcards import compile_expression
 from smb3server.net.tcp import HIGH_WATER_UNAUTHENTICATED
 from smb3server.settings.server import Settings
-from smb3server.state.connection import Connection
-from smb3server.state.objects import Session
+from smb3server.state.objects import Connection, Session
 from smb3server.wire.header import HEADER_SIZE, Command, HeaderFlags
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.status import NtStatus, StatusError
@@ -32,10 +31,11 @@ from tests.lab.wire_client import (
     context,
     contexts_for,
     create_body,
+    drive,
     ioctl_body,
     negotiate_body,
+    setup_body,
 )
-from tests.smb3server.dispatch.test_dispatcher import drive
 
 Test = Callable[[Harness], Awaitable[None]]
 
@@ -43,10 +43,6 @@ Test = Callable[[Harness], Awaitable[None]]
 def file_id_of(reply: Reply) -> bytes:
     assert reply.status == 0
     return reply.body[64:80]
-
-
-def setup_body(token: bytes, flags: int = 0) -> bytes:
-    return struct.pack("<HBBIIHHQ", 25, flags, 1, 1, 0, 88, len(token), 0) + (token or b"\0")
 
 
 # What strangers can make the server hold
@@ -63,7 +59,7 @@ def test_failed_logons_leave_no_session_behind(caplog: pytest.LogCaptureFixture)
         for _ in range(40):
             await client.call(Command.SESSION_SETUP, setup_body(b"garbage"))
         gc.collect()
-        assert not harness.server.global_session_table
+        assert not harness.server.sessions.by_id
         assert sum(isinstance(entry, Session) and entry.server is harness.server for entry in gc.get_objects()) <= 1
 
     drive(test)
@@ -180,7 +176,7 @@ def test_half_transforms_of_a_session_disconnect(cut: int) -> None:
         sealed = client.sealed(client.build(Command.ECHO, ECHO))
         await client.frame(sealed[:-cut])
         assert await client.closed()
-        assert not harness.server.global_session_table
+        assert not harness.server.sessions.by_id
 
     drive(test)
 
@@ -208,7 +204,7 @@ def test_opens_of_all_clients_are_limited() -> None:
     """What descriptors there are must be enough for connections, too."""
 
     async def test(harness: Harness) -> None:
-        harness.server.max_opens = 3
+        harness.server.opens.limit = 3
         first, second = await harness.connect(), await harness.connect()
         await first.login()
         await second.login()
@@ -356,7 +352,7 @@ def test_encryption_of_one_session_proves_nothing_of_another() -> None:
         if len(replies) < 2:
             replies += await other.receive_compound()
         assert [reply.status for reply in replies] == [0, NtStatus.USER_SESSION_DELETED]
-        assert client.session_id in harness.server.global_session_table
+        assert client.session_id in harness.server.sessions.by_id
 
     drive(test, Settings(require_signing=True))
 
@@ -379,7 +375,7 @@ def test_a_logon_inside_another_sessions_encryption_does_not_end_the_victim() ->
         if len(replies) < 2:
             replies += await other.receive_compound()
         assert [reply.status for reply in replies] == [0, NtStatus.ACCESS_DENIED]
-        assert client.session_id in harness.server.global_session_table
+        assert client.session_id in harness.server.sessions.by_id
 
     drive(test, Settings(require_signing=True))
 
@@ -392,7 +388,7 @@ def test_a_signed_message_means_nothing_on_another_connection() -> None:
         stolen = victim.signed(victim.build(Command.LOGOFF, ECHO, message_id=attacker.message_id))
         await attacker.frame(stolen)
         assert (await attacker.receive()).status == NtStatus.USER_SESSION_DELETED
-        assert victim.session_id in harness.server.global_session_table
+        assert victim.session_id in harness.server.sessions.by_id
 
     drive(test)
 
@@ -551,8 +547,8 @@ def test_no_request_makes_a_handler_fail(seed: int, directory: bool, caplog: pyt
             except (ConnectionError, asyncio.IncompleteReadError):
                 client = None
                 continue
-            if client.session_id not in harness.server.global_session_table or (
-                int.from_bytes(file_id[:8], "little") not in harness.server.global_open_table
+            if client.session_id not in harness.server.sessions.by_id or (
+                int.from_bytes(file_id[:8], "little") not in harness.server.opens.by_id
             ):
                 client.writer.close()
                 client = None

@@ -23,9 +23,7 @@ from smb3server.wire.status import NtStatus
 from smbdirect.providers.iwarp.provider import IwarpProvider
 from smbdirect.transport.pool import BufferPool
 from smbdirect.unauthenticated import UnauthenticatedPeer, UnauthenticatedPeers, source_of
-from tests.lab.wire_client import Harness
-from tests.smb3server.dispatch.test_dispatcher import drive
-from tests.smb3server.server.test_hostile import setup_body
+from tests.lab.wire_client import Harness, drive, setup_body
 
 
 class Clock:
@@ -319,13 +317,13 @@ def test_sessions_that_nobody_uses_end(guest: bool) -> None:
         await client(tree=True, open_file=True)
         sweep.sweep(0.0)
         sweep.sweep(99.0)
-        assert len(server.global_session_table) == 4
+        assert len(server.sessions.by_id) == 4
         await busy.call(Command.ECHO, struct.pack("<HH", 4, 0))  # type: ignore[attr-defined]
         sweep.sweep(101.0)
         # The one that said something stays, and the one with an open file.
-        assert len(server.global_session_table) == 2
+        assert len(server.sessions.by_id) == 2
         sweep.sweep(202.0)
-        assert len(server.global_session_table) == 1
+        assert len(server.sessions.by_id) == 1
         # Their connections go with them.
         await asyncio.sleep(0.05)
         assert len(server.connection_list) == 1

@@ -21,7 +21,7 @@ from smbdirect.errors import ConnectionLost, ProviderError
 from smbdirect.providers.iwarp import mpa
 from smbdirect.providers.loopback import LoopbackProvider
 from smbdirect.providers.verbs.device import why_unavailable
-from tests.smb3server.status.test_rdma_reasons import Scene, log_on, play
+from tests.lab.scene import Scene, log_on, play
 
 ADDRESS = "127.44.55.67"
 """A local address of this test alone: RoCEv2's UDP port is the same for everybody."""

@@ -24,7 +24,7 @@ from smb3server.process import output
 from smb3server.process.state_lock import StateLock
 from smb3server.service.service import Service
 from smbdirect.errors import ProviderError
-from tests.smb3server.service.test_service import configured, running
+from tests.lab.services import configured, running
 from tools.support import own_user
 from witness.cluster import ClientMove, IpChange, ResourceChanged, ServiceMove, ShareMove
 from witness.ndr import AddressInfo

@@ -19,9 +19,7 @@ import spnego
 
 from smb3server.client import Client, ClientSession, ServerError, open_rdma, open_tcp
 from smb3server.client.files import READ_WRITE
-from smb3server.config.arguments import parse_arguments
 from smb3server.config.error import ConfigError
-from smb3server.config.model import Config
 from smb3server.service.service import Service
 from smb3server.wire.create import CreateDisposition
 from smb3server.wire.header import Command
@@ -29,38 +27,9 @@ from smb3server.wire.session import SESSION_SETUP_REQUEST, SessionSetupRequest
 from smb3server.wire.status import NtStatus
 from smbdirect.message_transport import MessageTransport
 from smbdirect.providers.iwarp import IwarpProvider
-from tools.support import own_user
+from tests.lab.services import configured, port_of, running
 
 HAS_IPV6 = socket.has_ipv6 and Path("/proc/net/if_inet6").exists() and bool(Path("/proc/net/if_inet6").read_text())
-
-
-def configured(tmp_path: Path, *options: str, text: str = "") -> Config:
-    share = tmp_path / "share"
-    share.mkdir(exist_ok=True)
-    file = tmp_path / "smb3server.toml"
-    file.write_text(text)
-    arguments = [
-        "--config",
-        str(file),
-        "--share",
-        own_user.option("share", share),
-        "--user",
-        "u:pw",
-        "--port",
-        "0",
-    ]
-    return parse_arguments([*arguments, "--rdma-port", "0", *options])
-
-
-@asynccontextmanager
-async def running(config: Config) -> AsyncIterator[Service]:
-    config.settings.failed_logon_delay = 0
-    service = Service(config)
-    try:
-        await service.start()
-        yield service
-    finally:
-        await service.stop()
 
 
 async def write_and_read(
@@ -77,12 +46,6 @@ async def write_and_read(
     finally:
         await client.close()
     return data
-
-
-def port_of(service: Service, kind: str, host: str) -> int:
-    start = f"{kind} {host}:"
-    (found,) = [address for address in service.addresses() if address.startswith(start)]
-    return int(found.removeprefix(start))
 
 
 def test_the_tcp_port_takes_iwarp_too(tmp_path: Path) -> None:
@@ -231,7 +194,7 @@ def test_anonymous_users_only_where_allowed(tmp_path: Path) -> None:
         config = configured(tmp_path, "--listen", "127.0.0.1")
         async with running(config) as service, client_of(service) as client:
             assert await refused(lambda: anonymous(client)) == NtStatus.LOGON_FAILURE
-            assert not service.server.global_session_table
+            assert not service.server.sessions.by_id
         config = configured(tmp_path, "--listen", "127.0.0.1", text=GUESTS.replace("guest", "anonymous", 1))
         async with running(config) as service, client_of(service) as client:
             session = await anonymous(client)
@@ -253,7 +216,7 @@ def test_a_session_expires_and_lives_on_when_it_authenticates_again(tmp_path: Pa
             first, second = [
                 await tree.create(name, READ_WRITE, CreateDisposition.CREATE) for name in ("first", "second")
             ]
-            known = service.server.global_session_table[session.session_id]
+            known = service.server.sessions.by_id[session.session_id]
             known.expiration_time = time.monotonic() - 1
             expired = NtStatus.NETWORK_SESSION_EXPIRED
             assert await refused(lambda: tree.write(first, 0, b"late")) == expired
@@ -278,7 +241,7 @@ def test_a_session_expires_and_lives_on_when_it_authenticates_again(tmp_path: Pa
             assert await tree.write(first, 0, b"content") == 7
             assert known.expiration_time is None
             await session.log_off()
-            assert not service.server.global_open_table
+            assert not service.server.opens.by_id
 
     asyncio.run(test())
 

@@ -20,7 +20,7 @@ from smb3server.client import Client, open_rdma, open_tcp
 from smb3server.client.files import READ_WRITE
 from smbdirect.message_transport import MessageTransport
 from smbdirect.providers.iwarp import IwarpProvider
-from tests.smb3server.service.test_service import configured, port_of, running
+from tests.lab.services import configured, port_of, running
 
 ROOT = Path(__file__).resolve().parents[3]
 SIZE = 65536

@@ -30,7 +30,7 @@ from smb3server.wire.create_contexts import (
 from smb3server.wire.lock import LockElement, LockFlags
 from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.status import NtStatus, StatusError
-from tests.smb3server.service.test_service import configured, port_of, running
+from tests.lab.services import configured, port_of, running
 
 LIMIT = 200
 
@@ -47,7 +47,7 @@ async def limited(tmp_path: Path, **limits: int) -> Any:
     for name, value in limits.items():
         setattr(config.settings, name, value)
     async with running(config) as service:
-        service.server.max_opens = LIMIT
+        service.server.opens.limit = LIMIT
         yield service
 
 
@@ -85,7 +85,7 @@ def test_each_user_leaves_opens_to_the_next(tmp_path: Path) -> None:
             assert len(await _open_all(other, "g")) == LIMIT // 4
             first.client.transport.abort("gone")
             async with asyncio.timeout(20):
-                while len(service.server.global_open_table) > LIMIT // 2:
+                while len(service.server.opens.by_id) > LIMIT // 2:
                     await asyncio.sleep(0.01)
             assert len(await _open_all(second)) > LIMIT // 4
             for tree in (second, other):

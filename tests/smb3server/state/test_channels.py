@@ -15,8 +15,8 @@ from smb3server.net.tcp import PEER_TIMEOUT, TcpTransport
 from smb3server.service.listeners import make_provider
 from smb3server.service.service import Service
 from smb3server.state.break_notifications import BreakNotifications, live_connection
-from smb3server.state.connection import Connection
-from smb3server.state.objects import CHANNEL_SILENCE
+from smb3server.state.objects import CHANNEL_SILENCE, Connection
+from smb3server.state.opens import OpenTable
 from smbdirect.core.constants import KEEPALIVE_INTERVAL, KEEPALIVE_RESPONSE_TIMEOUT
 from smbdirect.transport.smb_direct import SmbDirectTransport
 from tools.support import own_user
@@ -102,7 +102,7 @@ class _Connection:
 
 class _Session:
     def __init__(self, *connections: _Connection) -> None:
-        self.connection = connections[0]
+        self.connections = connections
         self.channel_list = dict.fromkeys(connections)
         for connection in connections:
             connection.session_table[1] = self
@@ -110,6 +110,7 @@ class _Session:
 
 class _Clock(BreakNotifications):
     def __init__(self) -> None:
+        super().__init__({}, (), OpenTable(lambda share: False))
         self.due: list[Any] = []
 
     def call_later(self, delay: float, callback: Any) -> Any:

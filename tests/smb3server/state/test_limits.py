@@ -9,9 +9,8 @@ from smb3server.wire.create import CreateOptions
 from smb3server.wire.header import Command
 from smb3server.wire.lock import LockElement
 from smb3server.wire.status import NtStatus
-from tests.lab.wire_client import Client, Harness
-from tests.smb3server.commands.test_file_commands import FileId, close, lock_body, opened
-from tests.smb3server.dispatch.test_dispatcher import drive
+from tests.lab.file_requests import FileId, close, lock_body, opened
+from tests.lab.wire_client import Client, Harness, drive
 
 REFUSED = NtStatus.INSUFFICIENT_RESOURCES
 EXCLUSIVE_NOW = 0x12
@@ -30,8 +29,8 @@ def test_sessions() -> None:
         first = client.session_id
         client.sign, client.session_id = False, 0
         assert (await client.session_setup()).status == REFUSED
-        assert first in harness.server.global_session_table
-        assert len(harness.server.global_session_table) == 1
+        assert first in harness.server.sessions.by_id
+        assert len(harness.server.sessions.by_id) == 1
 
     drive(test, Settings(max_sessions=1))
 

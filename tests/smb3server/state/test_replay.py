@@ -9,30 +9,13 @@ import threading
 import pytest
 
 from smb3server.backends.memory.backend import MemoryHandle
-from smb3server.wire.create_contexts import DURABLE_RECONNECT_V2, DURABLE_REQUEST_V2
+from smb3server.wire.create_contexts import DURABLE_RECONNECT_V2
 from smb3server.wire.header import Command, HeaderFlags
 from smb3server.wire.status import NtStatus
-from tests.lab.wire_client import HEADER_SIZE, Client, Reply, create_body, running
+from tests.lab.durable import BATCH, GUID, durable_create, file_id
+from tests.lab.wire_client import HEADER_SIZE, Client, Reply, running
 
 REPLAY = int(HeaderFlags.REPLAY_OPERATION)
-GUID = bytes(range(16))
-BATCH = 9
-
-
-def durable_create(name: str, guid: bytes = GUID, oplock: int = BATCH) -> bytes:
-    """A CREATE with a durable request of version 2."""
-    body = bytearray(create_body(name))
-    body[3] = oplock
-    body += bytes(-(HEADER_SIZE + len(body)) & 7)
-    data = struct.pack("<II8x16s", 0, 0, guid)
-    context = struct.pack("<IHHHHI4s4x", 0, 16, 4, 0, 24, len(data), DURABLE_REQUEST_V2) + data
-    struct.pack_into("<II", body, 48, HEADER_SIZE + len(body), len(context))
-    return bytes(body) + context
-
-
-def file_id(reply: Reply) -> bytes:
-    assert reply.status == 0
-    return reply.body[64:80]
 
 
 def write_body(opened: bytes, data: bytes = b"x") -> bytes:
@@ -61,7 +44,7 @@ def test_create_is_replayable_until_the_open_is_used() -> None:
             assert (await create(client, REPLAY, oplock=0)).body[2] == 0
             assert (await create(client, REPLAY)).body[2] == BATCH
             assert (await client.call(Command.QUERY_INFO, query_body(first))).status == 0
-            entry = next(iter(harness.server.global_open_table.values()))
+            entry = next(iter(harness.server.opens.by_id.values()))
             assert entry.replayable is None
             await client.call(Command.CLOSE, struct.pack("<HHI16s", 24, 0, 0, first))
             assert file_id(await create(client, REPLAY)) != first
@@ -159,7 +142,7 @@ def test_a_replay_waits_for_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -
             flushed = await client.receive()
             assert (flushed.header.message_id, flushed.status) == (flushing, 0)
             assert (await client.call(Command.WRITE, write_body(opened), status=2, flags=REPLAY)).status == 0
-            entry = next(iter(harness.server.global_open_table.values()))
+            entry = next(iter(harness.server.opens.by_id.values()))
             assert (entry.outstanding_requests, entry.outstanding_pre_requests) == (0, 0)
 
     try:

@@ -11,19 +11,8 @@ from smb3server.wire.header import Command
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.lock import LockElement
 from smb3server.wire.status import NtStatus
+from tests.lab.file_requests import FileId, close, lock_body, opened, read, request, run, second, status_of, write
 from tests.lab.wire_client import Client, Harness, ioctl_body
-from tests.smb3server.commands.test_file_commands import (
-    FileId,
-    close,
-    lock_body,
-    opened,
-    read,
-    request,
-    run,
-    second,
-    status_of,
-    write,
-)
 
 EXCLUSIVE = 0x12
 
@@ -64,7 +53,7 @@ def test_resilient_open_times_out() -> None:
         client.writer.close()
         await harness.settled()
         async with asyncio.timeout(5):
-            while harness.server.global_open_table:
+            while harness.server.opens.by_id:
                 await asyncio.sleep(0.001)
 
     run(test)

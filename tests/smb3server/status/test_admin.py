@@ -17,15 +17,16 @@ import pytest
 from smb3server.cli import doctor
 from smb3server.cli import status as status_view
 from smb3server.cli.doctor import EXIT_RDMA, EXIT_UNKNOWN, Host, examine
-from smb3server.cli.doctor_share import Answer, Result, Target, consult
+from smb3server.cli.doctor_share import Answer
 from smb3server.cli.main import main as cli_main
 from smb3server.net.fabric_choice import Machine
 from smb3server.process.output import EXIT_CLOSED
 from smb3server.status.admin_socket import MAX_LINE, AdminSocket, ask
 from smbdirect.errors import ProviderError
-from tests.smb3server.net.test_fabric_choice import PLAIN, RDMA, device, interface
-from tests.smb3server.status.test_rdma_reasons import Scene, log_on, play
-from tests.smb3server.status.test_rdma_reasons import ask as ask_interfaces
+from tests.lab.doctor import examined
+from tests.lab.machine import PLAIN, RDMA, device, interface
+from tests.lab.scene import Scene, log_on, play
+from tests.lab.scene import ask as ask_interfaces
 
 
 def serve(path: Path, scenario: Any) -> None:
@@ -210,12 +211,6 @@ def test_doctor_on_this_host(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("arguments", [["host/share/deep"], ["//host/share", "--fabrics", "tin-cans"], ["///"]])
 def test_doctor_usage(arguments: list[str]) -> None:
     assert doctor.main(arguments) == EXIT_UNKNOWN
-
-
-async def examined(acted: Scene, user: str = "u", password: str = "pw", port: int | None = None) -> Result:
-    rdma_port = port or acted.service.fabrics.listeners[0][1].address[1]
-    tcp_port = acted.service.listeners[0].address[1]
-    return await consult(Target(acted.host, tcp_port, "data", user, password, ("iwarp",), rdma_port))
 
 
 def test_doctor_finds_rdma(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from smb3server.cli.main import commands as commands_of
 from smb3server.status.mount_commands import Reach, choose_host, commands
-from tests.smb3server.net.test_fabric_choice import interface
-from tests.smb3server.service.test_service import configured, running
+from tests.lab.machine import interface
+from tests.lab.services import configured, running
 
 FOUR, SIX = "192.0.2.1", "2001:db8::1"
 EVERYWHERE = (("iwarp", "0.0.0.0", 5445), ("roce", "0.0.0.0", 5445), ("roce", "0.0.0.0", 445), ("iwarp", "::", 5445))

@@ -16,7 +16,7 @@ from smbdirect.providers.base import Access, Provider, RemoteSegment, Send, Writ
 from smbdirect.providers.loopback import LoopbackRegion
 from smbdirect.providers.memory import Region
 from smbdirect.providers.verbs.memory import Domain, Registration
-from tests.smbdirect.contract.conftest import Entry, connect
+from tests.lab.providers import Entry, connect
 
 RIGHTS = Access.LOCAL_WRITE | Access.REMOTE_READ | Access.REMOTE_WRITE
 AT_ONCE = 20
@@ -75,6 +75,8 @@ async def settled(descriptors: int) -> None:
 
 def churn(entry: Entry, count: int) -> None:
     async def main() -> None:
+        # Descriptors of tests before this one are not closed while this one counts.
+        gc.collect()
         provider = entry.make()
         before = open_descriptors()
         if provider.capabilities.requires_registration:

@@ -22,7 +22,7 @@ from smbdirect.providers.base import (
     Status,
     Write,
 )
-from tests.smbdirect.contract.conftest import PATIENCE, Entry, Pair, Side, connect
+from tests.lab.providers import PATIENCE, Entry, Pair, Side, connect
 
 REMOTE_RIGHTS = Access.LOCAL_WRITE | Access.REMOTE_READ | Access.REMOTE_WRITE
 
@@ -574,7 +574,7 @@ def test_client_may_send_at_once(entry: Entry) -> None:
 
         def on_request(request: ConnectionRequest) -> None:
             side = Side(request.prepare())
-            side.post_receives(2)
+            buffers.extend(side.post_receives(2))
             sides.append(side)
             tasks.append(loop.create_task(request.accept()))
 
@@ -582,10 +582,12 @@ def test_client_may_send_at_once(entry: Entry) -> None:
             client.append(Side(endpoint))
 
         client: list[Side] = []
+        buffers: list[bytearray] = []
         listener = await provider.listen(entry.host, 0, on_request)
         endpoint = await provider.connect(entry.host, listener.address[1], prepare)
         endpoint.post([Send([b"early"])])
-        await sides[0].receives(1)
+        (received,) = await sides[0].receives(1)
+        assert (received.context, received.length, buffers[0][:5]) == (0, 5, b"early")
         await asyncio.gather(*tasks)
         endpoint.abort()
         await client[0].end()

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from smbdirect.providers.base import Access, CloseCause, Operation, Read, RemoteSegment, Send, Status, Write
 from smbdirect.providers.loopback import Faults, LoopbackProvider
-from tests.smbdirect.contract.conftest import Pair, connect
+from tests.lab.providers import Pair, connect
 
 
 def run(faults: Faults, scenario: Callable[[Pair], Awaitable[None]]) -> None:

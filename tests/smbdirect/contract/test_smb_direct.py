@@ -14,7 +14,7 @@ from smbdirect.message_transport import RemoteBuffer
 from smbdirect.transport.listen import connect, listen
 from smbdirect.transport.pool import BufferPool
 from smbdirect.transport.smb_direct import SmbDirectTransport
-from tests.smbdirect.contract.conftest import PATIENCE, Entry
+from tests.lab.providers import PATIENCE, Entry
 
 
 class Upper:

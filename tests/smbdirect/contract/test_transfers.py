@@ -13,7 +13,7 @@ import pytest
 
 from smbdirect.errors import ProviderError
 from smbdirect.providers.base import Access, CloseCause, Operation, Read, RemoteSegment, Send, Status, Write
-from tests.smbdirect.contract.conftest import Pair, Side
+from tests.lab.providers import Pair, Side
 
 RIGHTS = Access.LOCAL_WRITE | Access.REMOTE_READ | Access.REMOTE_WRITE
 LARGEST = 8 << 20

@@ -14,12 +14,10 @@ import pytest
 
 from smbdirect.errors import ConnectionLost
 from smbdirect.providers.base import (
-    Access,
     CloseCause,
     ConnectionRequest,
     Endpoint,
     Operation,
-    Read,
     RemoteSegment,
     Send,
     Status,
@@ -32,9 +30,8 @@ from smbdirect.providers.iwarp.endpoint import is_loopback
 from smbdirect.providers.iwarp.fpdu import Fpdu, encode_fpdu, iter_fpdus
 from smbdirect.providers.iwarp.mpa import FRAME_HEADER, FrameFlag, Rtr
 from smbdirect.providers.iwarp.rdmap import CONTROL, READ_REQUEST, Opcode, ReadRequest
-from tests.smbdirect.contract.conftest import PATIENCE, Pair, Side, connect
-
-RIGHTS = Access.LOCAL_WRITE | Access.REMOTE_READ | Access.REMOTE_WRITE
+from tests.lab.iwarp import RIGHTS, every_operation, finish
+from tests.lab.providers import PATIENCE, Side, connect
 
 PROVIDERS: dict[str, Callable[[], IwarpProvider]] = {
     "large": IwarpProvider,
@@ -45,40 +42,6 @@ PROVIDERS: dict[str, Callable[[], IwarpProvider]] = {
     "rtr-read": lambda: IwarpProvider(peer_to_peer=Rtr.READ),
     "rtr-send": lambda: IwarpProvider(peer_to_peer=Rtr.SEND),
 }
-
-
-def remote_of(region: Any) -> RemoteSegment:
-    return RemoteSegment(region.token, region.address, region.length)
-
-
-async def every_operation(pair: Pair, size: int = 300_001) -> None:
-    """Send, Write, Read, Send with Invalidate."""
-    client, server = pair.client.endpoint, pair.server.endpoint
-    client.post([Send([b"hel", memoryview(b"lo")])])
-    await pair.server.receives(1)
-    assert bytes(pair.server_receives[0][:5]) == b"hello"
-    memory = bytearray(size)
-    region = client.register(memoryview(memory), RIGHTS)
-    data = bytes(i * 7 & 255 for i in range(size))
-    server.post(
-        [Write([data[:5], data[5 : size // 2], data[size // 2 :]], remote_of(region), signalled=False), Send([b"w"])]
-    )
-    await pair.client.receives(1)
-    assert memory == data
-    sink = [memoryview(bytearray(size // 3)), memoryview(bytearray(1)), memoryview(bytearray(size - size // 3 - 1))]
-    server.post([Read(sink, remote_of(region))])
-    await pair.server.sends(2)
-    assert b"".join(sink) == data
-    server.post([Send([b"done"], invalidate=region.token)])
-    received = await pair.client.receives(2)
-    assert received[1].invalidated == region.token
-    assert not region.valid
-
-
-async def finish(pair: Pair) -> None:
-    pair.client.endpoint.disconnect()
-    assert (await pair.client.end()).cause is CloseCause.LOCAL
-    assert (await pair.server.end()).cause is CloseCause.PEER
 
 
 @pytest.mark.parametrize("name", PROVIDERS)

@@ -356,7 +356,7 @@ def test_what_goes_in_comes_out(operations: list[tuple[str, list[int]]], crc: bo
     peer = Peer(crc=crc, receives=16, size=40_000)
     sent: list[Work] = []
     reads: deque[PendingRead] = deque()
-    sender = Sender(max_ulpdu, crc, 16, reads, sent.append)
+    sender = Sender(max_ulpdu, crc, 16, reads)
     sender.open = True
     messages: list[tuple[bytes, int | None]] = []
     expected_memory = bytearray(peer.memory)
@@ -368,7 +368,7 @@ def test_what_goes_in_comes_out(operations: list[tuple[str, list[int]]], crc: bo
         data = b"".join(parts)
         if kind == "write":
             data = data[: 200_000 - write_at]
-            sender.post(
+            sent.append(
                 Work(
                     Operation.WRITE,
                     [memoryview(data)],
@@ -379,6 +379,7 @@ def test_what_goes_in_comes_out(operations: list[tuple[str, list[int]]], crc: bo
                     remote_offset=peer.region.address + write_at,
                 )
             )
+            sender.post(sent[-1])
             expected_memory[write_at : write_at + len(data)] = data
             write_at += len(data)
         elif kind == "read":
@@ -409,12 +410,14 @@ def test_what_goes_in_comes_out(operations: list[tuple[str, list[int]]], crc: bo
             token = None
             if kind == "invalidate":
                 token = peer.regions.register(memoryview(bytearray(1)), RIGHTS).token
-            sender.post(Work(Operation.SEND, parts, len(data), None, True, invalidate=token))
+            sent.append(Work(Operation.SEND, parts, len(data), None, True, invalidate=token))
+            sender.post(sent[-1])
             messages.append((data, token))
         posted += 1
     stream = drain(sender, rng)
     assert sender.idle
     assert len(sent) == posted
+    assert all(work.done for work in sent)
     assert b"".join(encode_fpdu(fpdu.header, fpdu.payload, crc) for fpdu in iter_fpdus(stream)) == stream
     assert all(fpdu.header.ulpdu_length <= max_ulpdu for fpdu in iter_fpdus(stream))
     start = 0
@@ -444,7 +447,7 @@ UNTAGGED_SIZE, READ_REQUEST_SIZE = 20, 48
 def test_no_segment_ends_where_siw_cannot_take_it(operations: list[tuple[str, int]], mss: int, large: bool) -> None:
     """Untagged headers are not parted behind their first 16 bytes, and Read Requests lie in the first segment of what
     one call sends, which is the only one that a small window cannot cut."""
-    sender = Sender(65520 if large else ulpdu_for_segment(mss), True, 64, deque(), lambda work: None)
+    sender = Sender(65520 if large else ulpdu_for_segment(mss), True, 64, deque())
     sender.open = True
     sender.segment = mss
     for kind, length in operations:
@@ -474,7 +477,7 @@ def test_no_segment_ends_where_siw_cannot_take_it(operations: list[tuple[str, in
 
 def test_reads_beyond_the_limit_wait() -> None:
     reads: deque[PendingRead] = deque()
-    sender = Sender(1442, False, 2, reads, lambda work: None)
+    sender = Sender(1442, False, 2, reads)
     sender.open = True
     for _ in range(3):
         sender.post(Work(Operation.READ, (), 1, None, True, read=PendingRead(1, [memoryview(bytearray(1))], 1)))
@@ -487,13 +490,13 @@ def test_reads_beyond_the_limit_wait() -> None:
 
 
 def test_closed_sender_keeps_silent() -> None:
-    sender = Sender(1442, False, 2, deque(), lambda work: None)
+    sender = Sender(1442, False, 2, deque())
     sender.post(Work(Operation.SEND, (), 0, None, True))
     assert not sender.buffers()
 
 
 def test_long_response_is_cut_only_as_it_goes_out() -> None:
-    sender = Sender(128, False, 2, deque(), lambda work: None)
+    sender = Sender(128, False, 2, deque())
     sender.open = True
     sender.respond(Response(5, 0, None, memoryview(bytes(10_000_000))))
     assert len(sender.buffers()) <= IOV_MAX
@@ -502,13 +505,13 @@ def test_long_response_is_cut_only_as_it_goes_out() -> None:
 
 
 def test_terminate_follows_the_fpdu_under_way() -> None:
-    sender = Sender(1442, False, 2, deque(), lambda work: None)
+    sender = Sender(1442, False, 2, deque())
     sender.open = True
     sender.post(Work(Operation.SEND, [memoryview(b"a" * 5000)], 5000, None, True))
     whole = b"".join(sender.buffers())
     first = decode_fpdu(whole)
     for count in (0, 1, 20, 100, first.size - 1, first.size, first.size + 1):
-        fresh = Sender(1442, False, 2, deque(), lambda work: None)
+        fresh = Sender(1442, False, 2, deque())
         fresh.open = True
         fresh.post(Work(Operation.SEND, [memoryview(b"a" * 5000)], 5000, None, True))
         fresh.buffers()
@@ -558,7 +561,7 @@ def test_random_bytes_end_in_a_terminate_or_wait_for_more(data: bytes, crc: bool
 def test_mutated_streams_end_in_a_terminate_or_wait_for_more(seed: int, crc: bool) -> None:
     rng = random.Random(seed)
     peer = Peer(crc=crc)
-    sender = Sender(1442, crc, 16, deque(), lambda work: None)
+    sender = Sender(1442, crc, 16, deque())
     sender.open = True
     region = peer.region
     peer.receiver.reads.append(PendingRead(7, [memoryview(bytearray(3000))], 3000))

@@ -17,8 +17,8 @@ import pytest
 from smbdirect.providers.base import Access, CloseCause, RemoteSegment, Send, Write
 from smbdirect.providers.iwarp import IwarpProvider
 from smbdirect.providers.iwarp.mpa import Rtr
-from tests.smbdirect.contract.conftest import connect
-from tests.smbdirect.iwarp.test_provider import every_operation, finish
+from tests.lab.iwarp import every_operation, finish
+from tests.lab.providers import connect
 
 pytestmark = [
     pytest.mark.interop,

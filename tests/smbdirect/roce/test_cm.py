@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,81 +13,22 @@ from smbdirect.providers.roce.cm import (
     MAX_PENDING_PER_PEER,
     TRIES,
     Connection,
-    ConnectionManager,
-    Event,
     Outcome,
-    Parameters,
     State,
 )
-from smbdirect.providers.roce.cm_messages import ANSWER, REJ, REQ, Answer, Attribute, Reason, mad_bytes
+from smbdirect.providers.roce.cm_messages import ANSWER, REJ, Answer, Attribute, Reason, mad_bytes
 from smbdirect.providers.roce.headers import MAD
-
-ADDRESSES = (b"\x0a\0\0\1", b"\x0a\0\0\2")
-CLIENT_SIDE = Parameters(0x1234, 0xABCDEF, 3, 16, 8, 6)
-SERVER_SIDE = Parameters(0x4321, 0xFFFFFF, 3, 8, 4, 6)
-PATH = "path"
-PORT = 5445
-
-
-class End:
-    def __init__(self, seed: int) -> None:
-        rng = random.Random(seed)
-        self.manager = ConnectionManager(rng.getrandbits, lambda path, port: port == PORT)
-        self.events: list[Event] = []
-        self.accept = True
-
-    def take(self, now: float) -> list[tuple[Any, bytes]]:
-        for event in self.manager.events:
-            self.events.append(event)
-            if event.outcome is Outcome.REQUESTED and self.accept:
-                assert self.manager.accept(event.connection, SERVER_SIDE, b"welcome", now)
-        self.manager.events.clear()
-        out = self.manager.outbox[:]
-        self.manager.outbox.clear()
-        return out
-
-    @property
-    def outcomes(self) -> list[Outcome]:
-        return [event.outcome for event in self.events]
-
-
-class Pair:
-    """Two ends; ``step`` carries what is in the outboxes."""
-
-    def __init__(self, seed: int = 1) -> None:
-        self.client, self.server = End(seed), End(seed + 1000)
-        self.now = 0.0
-        self.carry: Callable[[bytes], list[bytes]] = lambda mad: [mad]
-        self.carried: list[tuple[str, int]] = []
-
-    def connect(self, private_data: bytes = b"hello") -> Connection:
-        return self.client.manager.connect(PATH, PORT, 40000, ADDRESSES, CLIENT_SIDE, private_data, self.now)
-
-    def step(self) -> bool:
-        moved = False
-        for sender, receiver, name in ((self.client, self.server, "c"), (self.server, self.client, "s")):
-            for path, mad in sender.take(self.now):
-                moved = True
-                for copy in self.carry(mad):
-                    self.carried.append((name, MAD.unpack(copy).attribute))
-                    receiver.manager.receive(memoryview(copy), path, self.now)
-        return moved
-
-    def settle(self, until: float = 0.0) -> None:
-        """Everything due now, then timers up to ``until``."""
-        while True:
-            while self.step():
-                pass
-            deadlines = [
-                deadline
-                for end in (self.client, self.server)
-                if (deadline := end.manager.next_deadline) is not None and deadline <= until
-            ]
-            if not deadlines:
-                return
-            self.now = max(self.now, min(deadlines))
-            for end in (self.client, self.server):
-                end.manager.handle_timer(self.now)
+from tests.lab.roce_cm import (
+    ADDRESSES,
+    CLIENT_SIDE,
+    PATH,
+    PORT,
+    SERVER_SIDE,
+    End,
+    Pair,
+    request_bytes,
+    request_bytes_fast,
+)
 
 
 def established(seed: int = 1) -> tuple[Pair, Connection, Connection]:
@@ -293,14 +233,6 @@ def test_messages_from_elsewhere_do_not_touch_a_connection() -> None:
     assert server.state is State.CLOSED  # type: ignore[comparison-overlap]
 
 
-def request_bytes(**changes: Any) -> bytes:
-    pair = Pair()
-    pair.connect()
-    ((_, mad),) = pair.client.take(0.0)
-    record = REQ.unpack(mad, MAD.size)
-    return mad_bytes(Attribute.REQ, 5, REQ.pack(record._replace(**changes)))
-
-
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -339,13 +271,6 @@ def test_floods_stay_bounded() -> None:
     server.manager.handle_timer(ANSWER_WITHIN + 1)
     assert len(server.manager) == 0
     assert not server.manager.pending.taken and not server.manager._passive
-
-
-_REQUEST = REQ.unpack(request_bytes(), MAD.size)
-
-
-def request_bytes_fast(local_id: int) -> bytes:
-    return mad_bytes(Attribute.REQ, local_id, REQ.pack(_REQUEST._replace(local_id=local_id)))
 
 
 @pytest.mark.parametrize("seed", range(5))

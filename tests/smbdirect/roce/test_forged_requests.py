@@ -16,8 +16,8 @@ from smbdirect.providers.roce.headers import BTH, DETH, ICRC_LENGTH, Bth, Deth, 
 from smbdirect.providers.roce.provider import DATAGRAMS_PER_PEER, DATAGRAMS_PER_TURN, RoceProvider
 from smbdirect.providers.roce.sockets import Route
 from smbdirect.transport.listen import listen
-from tests.smbdirect.roce.test_cm import CLIENT_SIDE, SERVER_SIDE, End, Pair, request_bytes_fast
-from tests.smbdirect.roce.test_hostile import free_udp_port
+from tests.lab.providers import free_udp_port
+from tests.lab.roce_cm import CLIENT_SIDE, SERVER_SIDE, End, Pair, request_bytes_fast
 
 
 def run(end: End, now: float, until: float) -> list[tuple[object, bytes]]:

@@ -18,7 +18,7 @@ from smbdirect.providers.roce import RoceProvider
 from smbdirect.providers.roce.cm import MAX_PENDING_PER_PEER
 from smbdirect.providers.roce.cm_messages import CMA, REQ, Attribute, CmaHeader, Req, mad_bytes
 from smbdirect.providers.roce.headers import AETH, DETH, IETH, RETH, Aeth, Deth, Ieth, Opcode, Reth
-from tests.smbdirect.contract.conftest import Pair, Side, connect, free_udp_port
+from tests.lab.providers import Pair, Side, connect, free_udp_port
 
 HOST = "127.0.0.1"
 MTU = 4096

@@ -19,7 +19,7 @@ from scapy.utils import rdpcap
 from smbdirect.errors import ConnectionLost, ProviderError
 from smbdirect.providers.base import Access, CloseCause, Read, RemoteSegment, Send, Write
 from smbdirect.providers.roce import RoceProvider, icrc, sockets
-from tests.smbdirect.contract.conftest import Pair, Side, connect, free_udp_port
+from tests.lab.providers import Pair, Side, connect, free_udp_port
 
 RIGHTS = Access.LOCAL_WRITE | Access.REMOTE_READ | Access.REMOTE_WRITE
 

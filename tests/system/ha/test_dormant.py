@@ -16,8 +16,7 @@ from smb3server.client.persistent import OpenLost, PersistentShare
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions, ShareAccess
 from smb3server.wire.oplock_break import LeaseState
 from smb3server.wire.status import NtStatus
-from tests.lab.process import ServerProcess
-from tests.system.ha.test_restart import run
+from tests.lab.process import ServerProcess, run
 
 RWH = int(LeaseState.READ | LeaseState.HANDLE | LeaseState.WRITE)
 READ = int(ShareAccess.READ)

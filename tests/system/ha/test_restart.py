@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,13 +14,11 @@ from smb3server.client.persistent import OpenLost, PersistentFile, PersistentSha
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions, ShareAccess
 from smb3server.wire.oplock_break import LeaseState
 from smb3server.wire.status import NtStatus
-from tests.lab.process import ServerProcess
+from tests.lab.process import ServerProcess, run
 
 RWH = int(LeaseState.READ | LeaseState.HANDLE | LeaseState.WRITE)
 READ = int(ShareAccess.READ)
 KILO = b"x" * 1024
-
-Body = Callable[[ServerProcess, PersistentShare], Awaitable[None]]
 
 
 @pytest.fixture
@@ -29,18 +27,6 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
     process.start()
     yield process
     process.kill()
-
-
-def run(server: ServerProcess, body: Body) -> None:
-    async def main() -> None:
-        client = server.client()
-        async with asyncio.timeout(60):
-            try:
-                await body(server, client)
-            finally:
-                await client.close()
-
-    asyncio.run(main())
 
 
 async def status_of(action: Awaitable[object]) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.system.interop.conftest import Served, serve, stop
+from tests.lab.command import Served, serve, stop
 
 # impacket and smbprotocol leave sockets to the garbage collector.
 pytestmark = [

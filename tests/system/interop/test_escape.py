@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from tests.system.interop.conftest import Served, serve, stop
+from tests.lab.command import Served, serve, stop
 
 pytestmark = [
     pytest.mark.interop,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.interop.conftest import Served, serve, stop
+from tests.lab.command import Served, serve, stop
 
 pytestmark = [
     pytest.mark.interop,

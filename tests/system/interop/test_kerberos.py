@@ -23,8 +23,8 @@ from smb3server.auth.principals import Principals
 from smb3server.auth.users import UserDatabase
 from smb3server.backends.base import User
 from smb3server.wire.status import NtStatus, StatusError
+from tests.lab.command import Served, serve, stop
 from tests.lab.kdc import HOST, PASSWORD, REALM, USER, Kdc, missing_programs
-from tests.system.interop.conftest import Served, serve, stop
 
 pytestmark = [
     pytest.mark.interop,

@@ -21,7 +21,7 @@ from smb3server.wire import read_write
 from smb3server.wire.create import CreateDisposition, CreateOptions
 from smbdirect.errors import ConnectionLost, ProtocolError
 from smbdirect.message_transport import MessageTransport
-from tests.system.interop.conftest import Served, serve, stop
+from tests.lab.command import Served, serve, stop
 
 pytestmark = pytest.mark.interop
 RECORD = 10_000

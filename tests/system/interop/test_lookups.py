@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.system.interop.conftest import Served
+from tests.lab.command import Served
 
 pytestmark = [
     pytest.mark.interop,

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.command import Served, serve, stop
 from tests.lab.kdc import HOST, PASSWORD, REALM, USER, Kdc, missing_programs
-from tests.system.interop.conftest import Served, serve, stop
 
 pytestmark = [
     pytest.mark.interop,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.interop.conftest import Served
+from tests.lab.command import Served
 
 pytestmark = [
     pytest.mark.interop,

@@ -18,11 +18,11 @@ from smb3server.backends.local.case_cache import CaseCache
 from smb3server.backends.local.folder_names import FolderNames
 from smb3server.client import Client, ServerError, Tree, open_tcp
 from smb3server.client.files import READ_WRITE
-from smb3server.dispatch.long_work import LongWork
+from smb3server.process.long_work import LongWork
 from smb3server.wire.create import CreateDisposition
 from smb3server.wire.status import NtStatus
 from smbdirect.errors import ConnectionLost
-from tests.smb3server.service.test_service import configured, port_of, running
+from tests.lab.services import configured, port_of, running
 
 MANY = 30_000
 
@@ -130,7 +130,7 @@ def test_who_waits_for_a_folder_can_go_away(tmp_path: Path, monkeypatch: pytest.
             client.transport.abort("gone")
             may_end.set()
             assert await also == 0
-            assert not service.server.global_open_table
+            assert not service.server.opens.by_id
             with pytest.raises(ConnectionLost):
                 await asking
             await other.close()

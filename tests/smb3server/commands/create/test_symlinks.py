@@ -14,9 +14,8 @@ from smb3server.state.share import Share
 from smb3server.wire.create import CreateOptions
 from smb3server.wire.header import Command
 from smb3server.wire.status import NtStatus
-from tests.lab.wire_client import Client, Reply, create_body, ioctl_body, running
-from tests.smb3server.commands.test_file_commands import ALL, close, opened, request
-from tests.smb3server.dispatch.test_dispatcher import compound, related
+from tests.lab.file_requests import ALL, close, opened, request
+from tests.lab.wire_client import Client, Reply, compound, create_body, ioctl_body, related, running
 
 REPARSE, DIRECTORY = int(CreateOptions.OPEN_REPARSE_POINT), int(CreateOptions.DIRECTORY_FILE)
 SET_REPARSE_POINT = 0x000900A4
@@ -75,8 +74,8 @@ def test_stops_at_links(dialect: int, local: bool, tmp_path: Path) -> None:
             check(await create("dir\\a\\b"), dialect, "\\a\\b")
             assert (await create("file", create_disposition=1, create_options=REPARSE)).status == 0
             assert (await create("none\\a", create_disposition=1)).status == NtStatus.OBJECT_PATH_NOT_FOUND
-            for entry in list(harness.server.global_open_table.values()):
-                entry.close()
+            for entry in list(harness.server.opens.by_id.values()):
+                harness.server.opens.close(entry)
             backend.close()
 
     asyncio.run(body())

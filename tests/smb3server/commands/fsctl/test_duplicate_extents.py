@@ -13,8 +13,8 @@ from smb3server.wire.fsctl import DUPLICATE_EXTENTS, DuplicateExtents
 from smb3server.wire.header import Command
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.status import NtStatus
+from tests.lab.file_requests import opened, read, run, write
 from tests.lab.wire_client import Client, Harness, ioctl_body
-from tests.smb3server.commands.test_file_commands import opened, read, run, write
 
 
 def clone(self: MemoryHandle, source: MemoryHandle, source_offset: int, offset: int, length: int) -> None:

@@ -10,8 +10,8 @@ from smb3server.wire.create import Access, CreateOptions
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.header import Command
 from smb3server.wire.status import NtStatus
+from tests.lab.file_requests import ALL, opened, run, second
 from tests.lab.wire_client import Client, Harness
-from tests.smb3server.commands.test_file_commands import ALL, opened, run, second
 
 LIST, DELETE = int(Access.READ_DATA), int(Access.DELETE)
 

@@ -18,7 +18,7 @@ from smb3server.client.files import READ_WRITE
 from smb3server.wire.create import CreateDisposition
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.status import NtStatus
-from tests.smb3server.service.test_service import configured, port_of, running
+from tests.lab.services import configured, port_of, running
 
 LARGE = 3 * release.LARGE
 

@@ -1,0 +1,189 @@
+"""The server's global state: what all connections share. [MS-SMB2 3.3.1.5]"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from smb3server.auth.acceptor import Acceptor, hint_token
+from smb3server.auth.accounts import Accounts
+from smb3server.auth.guessing import Guesses
+from smb3server.auth.principals import Principals
+from smb3server.auth.users import UserDatabase
+from smb3server.files.file import FileTable
+from smb3server.files.flushes import Flushes
+from smb3server.net.interfaces import InterfaceList
+from smb3server.process.long_work import LongWork
+from smb3server.process.turns import Turns
+from smb3server.settings.server import Settings
+from smb3server.state.break_notifications import BreakNotifications
+from smb3server.state.ceilings import Ceilings
+from smb3server.state.host_changes import HostChanges
+from smb3server.state.opens import OpenTable
+from smb3server.state.ports import Fence
+from smb3server.state.sessions import Sessions
+from smb3server.state.share import IPC_SHARE_NAME, Share, ShareType
+from smbdirect.transport.pool import BufferPool
+
+if TYPE_CHECKING:
+    from smb3server.net.fabric_choice import Choice
+    from smb3server.state.objects import Connection
+
+_MAX_LOST_RDMA = 256
+
+
+class ServerState:
+    """Tables and services for everything that handles requests. Used on one event loop only."""
+
+    def __init__(self, settings: Settings | None = None, users: UserDatabase | None = None) -> None:
+        """Without ``settings`` the defaults hold, without ``users`` nobody has an account."""
+        self.settings = settings or Settings()
+        self.users = users or UserDatabase()
+        self.server_guid = uuid.uuid4().bytes_le
+        self.server_start_time = time.time()
+        self.share_list: dict[str, Share] = {}
+        """Keyed by case-folded name."""
+        self.connection_list: set[Connection] = set()
+        self.logged_on = 0
+        """Connections with a session."""
+        self.stopping = False
+        """Nothing more is read from any connection."""
+        self.ceilings = Ceilings(self.settings)
+        self.opens = OpenTable(self.has_lost)
+        self.sessions = Sessions(self.settings, self.ceilings, self.opens, self.connection_list)
+        self.file_table = FileTable(BreakNotifications(self.sessions.by_id, self.connection_list, self.opens))
+        """What is open, by file: share modes, locks, oplocks and leases (GlobalLeaseTableList is in it)."""
+        self.host_changes = HostChanges(self.file_table)
+        self.flushes = Flushes()
+        self.long_work = LongWork()
+        self.turns = Turns()
+        """For chains that have worked long enough for once."""
+        self.buffers = BufferPool()
+        self.max_transact_size = self.settings.max_io_size
+        self.max_read_size = self.settings.max_io_size
+        self.max_write_size = self.settings.max_io_size
+        self._init_accounts()
+        self._init_network()
+        self.fence: Fence | None = None
+        """In a cluster: asked before every request and reply (``is_fenced``)."""
+        self.guid_of_address: Callable[[str], bytes | None] = lambda address: None
+        """Returns the ServerGuid of the server that clients see at a local address; None for this one's own."""
+        self.add_share(Share(IPC_SHARE_NAME, ShareType.PIPE, remark="Remote IPC", hidden=True))
+
+    def _init_accounts(self) -> None:
+        settings = self.settings
+        self.accounts = Accounts(
+            self.users, settings.server_name, self.server_guid[:12], guests_may_ask=settings.guests_see_accounts
+        )
+        self.principals: Principals | None = None
+        """Who gets in with a Kerberos ticket; None: nobody."""
+        if settings.keytab:
+            os.environ["KRB5_KTNAME"] = settings.keytab
+            self.principals = Principals(self.users, settings.trusted_realms, settings.unknown_principals)
+        self.hint_token = hint_token(self.principals is not None, settings.ntlm)
+        self.guesses = Guesses(
+            settings.failed_logons_per_account,
+            settings.failed_logons_per_address,
+            settings.max_logon_delay,
+            settings.lockout_failures,
+            settings.lockout_time,
+        )
+
+    def _init_network(self) -> None:
+        self.interfaces = InterfaceList()
+        self.rdma_addresses: set[str] = set()
+        """Local addresses on which SMB Direct is served; clients learn them (FSCTL_QUERY_NETWORK_INTERFACE_INFO)."""
+        self.tcp_addresses: set[str] = {"0.0.0.0", "::"}
+        """The same for direct TCP."""
+        self.rdma = "off"
+        """The fabrics asked for."""
+        self.rdma_choices: Sequence[Choice] = ()
+        """What became of them."""
+        self.lost_rdma: dict[bytes, str] = {}
+        """How a client's last RDMA connection failed, by ClientGuid; the latest ones only."""
+
+    # Shares
+
+    def add_share(self, share: Share) -> None:
+        """Serve a share from now on, in the place of one of the same name."""
+        self.share_list[share.name.casefold()] = share
+
+    @property
+    def has_continuous_availability(self) -> bool:
+        return any(share.continuous_availability for share in self.share_list.values())
+
+    @property
+    def wants_encryption(self) -> bool:
+        """Whether the administrator wants data encrypted, if only that of one share."""
+        return self.settings.require_encryption or any(share.encrypt_data for share in self.share_list.values())
+
+    # The cluster
+
+    def guid_for(self, connection: Connection) -> bytes:
+        """Return ServerGuid, as a client on this connection sees it."""
+        return self.guid_of_address(connection.transport.local_address[0]) or self.server_guid
+
+    def is_fenced(self, connection: Connection) -> bool:
+        """Return whether another node may be serving by now what this connection is about.
+
+        Connections at a node's own address that use only its own shares are never fenced."""
+        fence = self.fence
+        if fence is None or not fence.expired():
+            return False
+        if self.guid_of_address(connection.transport.local_address[0]) is not None:
+            return True
+        return any(
+            tree.share.placement is not None
+            for session in connection.session_table.values()
+            for tree in session.tree_connect_table.values()
+        )
+
+    def has_lost(self, share: Share) -> bool:
+        """Return whether another node may be serving the share by now. Then no request that waited here touches its
+        files any more."""
+        return share.placement is not None and self.fence is not None and self.fence.expired()
+
+    # Connections
+
+    def has_room(self, connection: Connection) -> bool:
+        """Return whether a user may log on to the connection: not if too many are logged on to others."""
+        return connection.is_authenticated or self.logged_on < self.settings.max_connections
+
+    def rdma_lost(self, client_guid: bytes, reason: str) -> None:
+        """Remember for the report why a client's RDMA connection is gone."""
+        self.lost_rdma.pop(client_guid, None)
+        if len(self.lost_rdma) >= _MAX_LOST_RDMA:
+            del self.lost_rdma[next(iter(self.lost_rdma))]
+        self.lost_rdma[client_guid] = reason
+
+    # Logons
+
+    def new_acceptor(self, address: str = "") -> Acceptor:
+        """Return what authenticates a session of a client at ``address``."""
+        settings = self.settings
+        return Acceptor(
+            self.users,
+            settings.server_name,
+            settings.allow_guest,
+            settings.allow_anonymous,
+            self.principals,
+            keys_only=True,
+            ntlm=settings.ntlm,
+            guesses=self.guesses,
+            address=address,
+        )
+
+    def new_rpc_acceptor(self) -> Acceptor:
+        """Return what authenticates calls of RPC: no guests, who have no keys."""
+        settings = self.settings
+        return Acceptor(
+            self.users,
+            settings.server_name,
+            kerberos=self.principals,
+            service="host",
+            ntlm=settings.ntlm,
+            guesses=self.guesses,
+        )

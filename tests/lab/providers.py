@@ -1,0 +1,154 @@
+"""Connected pairs of endpoints of any provider."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from smbdirect.providers.base import (
+    CloseReason,
+    Completion,
+    ConnectionRequest,
+    Endpoint,
+    Operation,
+    Provider,
+)
+from smbdirect.providers.iwarp import IwarpProvider
+from smbdirect.providers.loopback import Faults, LoopbackProvider
+from smbdirect.providers.roce import RoceProvider
+from smbdirect.providers.verbs.provider import VerbsProvider
+
+
+def free_udp_port() -> int:
+    """A UDP port for software RoCEv2, whose own may be taken on this machine."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Entry(NamedTuple):
+    """How the suite reaches a provider. One instance both listens and connects."""
+
+    make: Callable[[], Provider]
+    host: str = "127.0.0.1"
+    responder_knows: bool = True
+    """False where nobody tells the responder why its peer's work request failed: it only sees the connection end."""
+
+
+PROVIDERS: dict[str, Entry] = {
+    "loopback": Entry(LoopbackProvider),
+    "loopback-late": Entry(
+        lambda: LoopbackProvider(faults=Faults(delay_turns=3, reorder_placement=True, hold_reads=True))
+    ),
+    "iwarp": Entry(IwarpProvider),
+    "iwarp-crc-ipv6": Entry(lambda: IwarpProvider(crc=True), "::1"),
+    "iwarp-mss": Entry(lambda: IwarpProvider(large_fpdus=False)),
+    "verbs": Entry(VerbsProvider, os.environ.get("VERBS_HOST", "127.0.0.1"), responder_knows=False),
+    "roce": Entry(lambda: RoceProvider(free_udp_port())),
+    "roce-ipv6-mtu256": Entry(lambda: RoceProvider(free_udp_port(), max_mtu=256), "::1"),
+    "roce-batches": Entry(lambda: RoceProvider(free_udp_port(), max_mtu=1024, segmentation=True)),
+    "roce-unprivileged": Entry(lambda: RoceProvider(free_udp_port(), check_icrc=False)),
+}
+
+
+PATIENCE = 10.0
+"""Seconds until a condition that never comes true fails its test; nothing waits this long when all is well."""
+
+
+class Side:
+    """One endpoint under test: remembers completions and the end, and wakes whoever waits for them."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.completions: list[Completion] = []
+        self.closed: list[CloseReason] = []
+        self._news = asyncio.Event()
+        endpoint.on_completions = self._completed
+        endpoint.on_closed = self._ended
+
+    def _completed(self, completions: Any) -> None:
+        assert not self.closed, "completions after on_closed"
+        self.completions.extend(completions)
+        self._news.set()
+
+    def _ended(self, reason: CloseReason) -> None:
+        self.closed.append(reason)
+        self._news.set()
+
+    def of(self, *operations: Operation) -> list[Completion]:
+        return [completion for completion in self.completions if completion.operation in operations]
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not condition():
+                self._news.clear()
+                await self._news.wait()
+
+    async def receives(self, count: int) -> list[Completion]:
+        await self.until(lambda: len(self.of(Operation.RECEIVE)) >= count)
+        return self.of(Operation.RECEIVE)
+
+    async def sends(self, count: int) -> list[Completion]:
+        """Completions of the send queue (sends, writes and reads together)."""
+        queue = (Operation.SEND, Operation.WRITE, Operation.READ)
+        await self.until(lambda: len(self.of(*queue)) >= count)
+        return self.of(*queue)
+
+    async def end(self) -> CloseReason:
+        await self.until(lambda: self.closed)
+        return self.closed[0]
+
+    def post_receives(self, count: int, size: int = 2048) -> list[bytearray]:
+        """Post ``count`` receives whose contexts are their indexes."""
+        buffers = [bytearray(size) for _ in range(count)]
+        for index, buffer in enumerate(buffers):
+            self.endpoint.post_receive(memoryview(buffer), index)
+        return buffers
+
+
+class Pair(NamedTuple):
+    provider: Provider
+    client: Side
+    server: Side
+    client_receives: list[bytearray]
+    server_receives: list[bytearray]
+
+
+async def connect(
+    provider: Provider, host: str, receives: int = 8, private_data: bytes = b"", reply_data: bytes = b""
+) -> Pair:
+    """A connected pair with ``receives`` receives of 2 KiB posted at each end before establishment."""
+    loop = asyncio.get_running_loop()
+    accepted: asyncio.Future[Side] = loop.create_future()
+    tasks: list[asyncio.Task[None]] = []
+    buffers: dict[str, list[bytearray]] = {}
+
+    def on_request(request: ConnectionRequest) -> None:
+        side = Side(request.prepare())
+        buffers["server"] = side.post_receives(receives)
+
+        async def accept() -> None:
+            await request.accept(reply_data)
+            accepted.set_result(side)
+
+        tasks.append(loop.create_task(accept()))
+
+    sides: list[Side] = []
+
+    def prepare(endpoint: Endpoint) -> None:
+        sides.append(Side(endpoint))
+        buffers["client"] = sides[0].post_receives(receives)
+
+    listener = await provider.listen(host, 0, on_request)
+    try:
+        endpoint = await provider.connect(host, listener.address[1], prepare, private_data)
+        assert endpoint is sides[0].endpoint
+        async with asyncio.timeout(PATIENCE):
+            server = await accepted
+            await asyncio.gather(*tasks)
+    finally:
+        await listener.close()
+    return Pair(provider, sides[0], server, buffers["client"], buffers["server"])
