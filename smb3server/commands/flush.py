@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from smb3server.dispatch.errno_status import as_status_error
+from functools import partial
+
 from smb3server.dispatch.lookup import find_open
-from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
+from smb3server.dispatch.request import Pending, Response, TreeRequest, handles
 from smb3server.dispatch.stable_storage import start_flush
+from smb3server.dispatch.waiting import until
 from smb3server.files import write_times
 from smb3server.wire.create import Access
 from smb3server.wire.flush import FLUSH_RESPONSE, FlushResponse, parse_request
@@ -27,19 +29,8 @@ def flush(request: TreeRequest) -> Response | Pending:
     if not found.granted_access & _WRITES:
         raise StatusError(NtStatus.ACCESS_DENIED)
 
-    pending = request.pend(Interim.DELAYED)
+    def flushed() -> Response:
+        write_times.settle(found)
+        return done
 
-    def landed(error: StatusError | None) -> None:
-        if error is None:
-            try:
-                write_times.settle(found)
-            except OSError as failure:
-                error = as_status_error(failure)
-        if error is None:
-            pending.complete(done)
-        else:
-            pending.fail(error)
-
-    # The open may be closed meanwhile: its file stays open until it is flushed.
-    start_flush(request, found, landed)
-    return pending
+    return until(request, partial(start_flush, request, found), flushed)

@@ -13,6 +13,7 @@ from smb3server.crypto import preauth
 from smb3server.crypto.algorithms import PREAUTH_SHA_512, Cipher, SigningAlgorithm
 from smb3server.dispatch.read_size import fits_message, inline_limit, read_offer, sealed_credits
 from smb3server.dispatch.request import SMB1_NEGOTIATE, Request, Response, handles
+from smb3server.state.life import ConnectionLife
 from smb3server.wire import filetime
 from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.negotiate import (
@@ -54,7 +55,7 @@ def select_dialect(connection: Connection, settings: Settings, dialects: Sequenc
 def negotiate(request: Request) -> Response:
     """3.3.5.4."""
     connection = request.connection
-    if connection.negotiated:
+    if connection.life is not ConnectionLife.NEW and connection.life is not ConnectionLife.INVITED:
         raise Disconnect("second NEGOTIATE")
     try:
         wanted = NEGOTIATE_REQUEST.unpack(request.message, HEADER_SIZE)
@@ -128,7 +129,7 @@ def _negotiate_contexts(
 def _settle(request: Request, wanted: NegotiateRequest, dialects: tuple[int, ...], dialect: int) -> None:
     connection, server = request.connection, request.server
     settings = server.settings
-    connection.negotiated = True
+    connection.enter(ConnectionLife.NEGOTIATED)
     connection.dialect = dialect
     connection.client_dialects = dialects
     connection.client_guid = wanted.client_guid
@@ -217,11 +218,12 @@ def smb1_negotiate(request: Request) -> Response:
     connection = request.connection
     names = smb1_dialects(request.message)
     settings = request.server.settings
-    if connection.dialect:
+    if connection.life is not ConnectionLife.NEW:
         raise Disconnect("SMB1 message after the negotiation")
     if names is None:
         raise Disconnect("SMB1 message that is no negotiation")
     if b"SMB 2.???" in names and settings.max_dialect > Dialect.SMB_2_0_2:
+        connection.enter(ConnectionLife.INVITED)
         connection.dialect = Dialect.WILDCARD
         connection.server_security_mode = SecurityMode.SIGNING_ENABLED
         connection.server_capabilities = Capability.LARGE_MTU

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from smb3server.access import tokens
@@ -13,7 +14,6 @@ from smb3server.backends.names import short_name
 from smb3server.commands.info.presentation import Hides, hidden
 from smb3server.dispatch import waiting
 from smb3server.dispatch.lookup import find_open
-from smb3server.dispatch.lookups import folder_read
 from smb3server.dispatch.request import Pending, Response, TreeRequest, handles
 from smb3server.files.enumeration import Enumeration
 from smb3server.state.caller import token_of
@@ -210,7 +210,7 @@ class _Listing:
                 while not self.go_on():
                     unread, self.unread = self.unread, None
                     if unread is not None:
-                        await folder_read(request, unread)
+                        await waiting.over(partial(waiting.when_read, request, unread))
                     else:
                         await asyncio.sleep(0)
                 return self.response()

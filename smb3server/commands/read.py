@@ -8,8 +8,7 @@ import logging
 import os
 
 from smb3server.commands.fsctl import pipe_turns
-from smb3server.dispatch.data_channel import RemoteMemory, remote_buffers
-from smb3server.dispatch.errno_status import as_status_error
+from smb3server.dispatch.data_channel import RemoteMemory, fail, remote_buffers
 from smb3server.dispatch.lookup import find_open
 from smb3server.dispatch.read_size import fits_message
 from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
@@ -54,10 +53,8 @@ def read(request: TreeRequest) -> Response | Pending:
         return _read_file(request, record, found, None)
     try:
         return _read_file(request, record, found, remote)
-    except StatusError as error:
-        return remote.failure(error)
-    except OSError as error:
-        return remote.failure(as_status_error(error))
+    except Exception as error:
+        return remote.failure(request, error)
 
 
 def _read_pipe(found: Open, record: ReadRequest) -> Response:
@@ -123,7 +120,7 @@ def _read_later(
                 raise StatusError(NtStatus.FILE_CLOSED)
             result = _read_file(request, record, found, remote)
         except Exception as error:
-            _fail(pending, error, remote)
+            fail(pending, error, remote)
             usage.call_next()
             return
         if isinstance(result, Response):
@@ -133,21 +130,6 @@ def _read_later(
     pending.on_cancel = cancelled
     usage.waiting.append(again)
     return pending
-
-
-def _fail(pending: Pending, error: Exception, remote: RemoteMemory | None) -> None:
-    """End a READ that pends, whatever went wrong: nobody above would answer it."""
-    if isinstance(error, StatusError):
-        failure = error
-    elif isinstance(error, OSError):
-        failure = as_status_error(error)
-    else:
-        log.error("READ failed", exc_info=error)
-        failure = StatusError(NtStatus.INTERNAL_ERROR)
-    if remote is None:
-        pending.fail(failure)
-    else:
-        pending.complete(remote.failure(failure))
 
 
 def _nothing(remote: RemoteMemory | None) -> Response:
@@ -196,7 +178,7 @@ def _read_in_thread(
             response = _reply(record, found, buffer, future.result(), remote)
         except Exception as error:
             buffer.release()
-            _fail(pending, error, remote)
+            fail(pending, error, remote)
             return
         pending.complete(response)
 

@@ -14,6 +14,7 @@ from smb3server.crypto.encryption import SessionCipher
 from smb3server.crypto.kdf import derive_session_keys, derive_signing_key
 from smb3server.crypto.signing import make_signer
 from smb3server.dispatch.request import Interim, Pending, Request, Response, SessionRequest, handles
+from smb3server.dispatch.waiting import answer
 from smb3server.state.objects import Channel, Connection, Session, SessionState
 from smb3server.wire.header import HEADER_SIZE, Command, HeaderFlags
 from smb3server.wire.negotiate import Dialect, SecurityMode
@@ -195,19 +196,18 @@ class _Postponed:
             return
         # What a failure takes away must not cancel the request that is about to tell of it.
         self.pending.on_cancel = lambda: None
+        answer(self.pending, self._attempt)
+
+    def _attempt(self) -> Response | None:
         try:
-            response = _step(self._request, self._session, self._setup, self._token, self._acceptor)
+            return _step(self._request, self._session, self._setup, self._token, self._acceptor)
         except LogonDelayed as delay:
             self.pending.on_cancel = self._gone
-            self._timer = connection.loop.call_later(delay.seconds, self._resume)
+            self._timer = self._request.connection.loop.call_later(delay.seconds, self._resume)
+            return None
         except StatusError as error:
             _forget_failed(self._request, self._session, self._acceptor, error)
-            self.pending.fail(error)
-        except Exception:
-            log.exception("%s: session setup failed", connection.client_name)
-            self.pending.fail(StatusError(NtStatus.INTERNAL_ERROR))
-        else:
-            self.pending.complete(response)
+            raise
 
 
 def _as_received(request: Request) -> Buffer:

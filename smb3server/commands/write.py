@@ -6,8 +6,7 @@ import logging
 
 from smb3server.access import required
 from smb3server.commands.fsctl import pipe_turns
-from smb3server.dispatch.data_channel import RemoteMemory, remote_buffers
-from smb3server.dispatch.errno_status import as_status_error
+from smb3server.dispatch.data_channel import RemoteMemory, fail, remote_buffers
 from smb3server.dispatch.lookup import find_open
 from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
 from smb3server.dispatch.stable_storage import start_flush
@@ -56,10 +55,8 @@ def write(request: TreeRequest) -> Response | Pending:
         return _store(request, record, found, data)
     try:
         return _write_from_peer(request, record, remote)
-    except StatusError as error:
-        return remote.failure(error)
-    except OSError as error:
-        return remote.failure(as_status_error(error))
+    except Exception as error:
+        return remote.failure(request, error)
 
 
 def _write_pipe(request: TreeRequest, found: Open, data: memoryview) -> Response | Pending:
@@ -110,16 +107,11 @@ def _store(
         return response
     pending = request.pending or request.pend(Interim.DELAYED)
     start_flush(
-        request, found, lambda error: pending.complete(response) if error is None else _fail(pending, error, remote)
+        request,
+        found,
+        lambda error: pending.complete(response) if error is None else fail(pending, error, remote),
     )
     return pending
-
-
-def _fail(pending: Pending, error: StatusError, remote: RemoteMemory | None) -> None:
-    if remote is None:
-        pending.fail(error)
-    else:
-        pending.complete(remote.failure(error))
 
 
 def _write_from_peer(request: TreeRequest, record: WriteRequest, remote: RemoteMemory) -> Response | Pending:
@@ -154,14 +146,8 @@ def _write_from_peer(request: TreeRequest, record: WriteRequest, remote: RemoteM
             result = _store(request, record, found, buffer.view, remote)
             if isinstance(result, Response):
                 pending.complete(result)
-        except StatusError as failure:
-            pending.complete(remote.failure(failure))
-        except OSError as failure:
-            pending.complete(remote.failure(as_status_error(failure)))
-        except Exception:
-            # Nobody above would answer the request.
-            log.exception("WRITE by RDMA failed")
-            pending.complete(remote.failure(StatusError(NtStatus.INTERNAL_ERROR)))
+        except Exception as failure:
+            fail(pending, failure, remote)
         finally:
             buffer.release()
             if caching is not None:

@@ -9,7 +9,9 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from smb3server.dispatch.request import Request, Response
+from smb3server.dispatch import waiting
+from smb3server.dispatch.request import Pending, Request, Response
+from smb3server.dispatch.waiting import failure
 from smb3server.wire.read_write import Channel, ReadRequest, WriteRequest, descriptors
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.message_transport import RdmaOperations, RemoteBuffer
@@ -31,10 +33,18 @@ class RemoteMemory(NamedTuple):
     buffers: Sequence[RemoteBuffer]
     invalidate: int | None
 
-    def failure(self, error: StatusError) -> Response:
-        """An error response that still invalidates the peer's token: a client that asked for remote invalidation does
-        not do it itself and would stumble over a token that stayed valid."""
-        return Response([ERROR_BODY], status=error.status, invalidate=self.invalidate)
+    def failure(self, request: Request, error: BaseException) -> Response:
+        """Return an error response that still invalidates the peer's token: a client that asked for remote invalidation
+        does not do it itself and would stumble over a token that stayed valid."""
+        return Response([ERROR_BODY], status=failure(request, error).status, invalidate=self.invalidate)
+
+
+def fail(pending: Pending, error: BaseException, remote: RemoteMemory | None) -> None:
+    """Fail a READ or WRITE that pends with the status that ``error`` stands for."""
+    if remote is None:
+        waiting.fail(pending, error)
+    else:
+        pending.complete(remote.failure(pending.request, error))
 
 
 def remote_buffers(request: Request, record: ReadRequest | WriteRequest, length: int) -> RemoteMemory | None:

@@ -20,6 +20,7 @@ from smb3server.dispatch.pending import PendingRequests
 from smb3server.dispatch.reply import ReplyWriter
 from smb3server.dispatch.request import HANDLERS, KINDS, SMB1_NEGOTIATE, Handler, Interim, Pending, Request, Response
 from smb3server.dispatch.waiting import failure
+from smb3server.state.life import ConnectionLife
 from smb3server.state.objects import Connection
 from smb3server.wire.header import HEADER, HEADER_SIZE, PROTOCOL_ID, Command, Header, HeaderFlags
 from smb3server.wire.status import Disconnect, NtStatus, StatusError
@@ -237,7 +238,7 @@ class Dispatcher:
             charge = header.credit_charge if connection.supports_multi_credit and header.credit_charge else 1
             if not connection.command_sequence_window.consume(header.message_id, charge):
                 raise Disconnect(f"MessageId {header.message_id} is not in the window")
-        if not connection.negotiated and command != _NEGOTIATE:
+        if connection.life is not ConnectionLife.AUTHENTICATED and not connection.negotiated and command != _NEGOTIATE:
             raise Disconnect("first request is not NEGOTIATE")
         kind = KINDS.get(command, Request)
         return kind(self, connection, header, message, chain, None, None, chain.cipher_session is not None)
@@ -386,8 +387,8 @@ class Dispatcher:
     def authenticated(self) -> None:
         """Trust the client with messages and credits of full size, as a session is valid now."""
         connection = self.connection
-        if not connection.is_authenticated:
-            connection.is_authenticated = True
+        if connection.life is ConnectionLife.NEGOTIATED:
+            connection.enter(ConnectionLife.AUTHENTICATED)
             connection.drop_deadlines()
             self._owner.connection_authenticated(connection)
         connection.transport.trust(self.server.settings.max_message_size)
@@ -416,9 +417,9 @@ class Dispatcher:
         connection = self.connection
         if connection.closed:
             return
-        connection.closed = True
+        connection.enter(ConnectionLife.CLOSED)
         connection.drop_deadlines()
-        if connection.transport.rdma is not None and connection.negotiated:
+        if connection.transport.rdma is not None and any(connection.client_guid):
             reason = connection.ended_by or str(error or "closed by the client")
             self.server.rdma_lost(connection.client_guid, reason)
         if error is not None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from smb3server.dispatch import waiting
-from smb3server.dispatch.errno_status import as_status_error
 from smb3server.dispatch.request import Pending, Request, Response
 from smb3server.dispatch.stable_storage import flushed
 from smb3server.process.long_work import Steps
@@ -19,30 +17,27 @@ if TYPE_CHECKING:
 
 async def on_worker(request: Request, opened: Open, steps: Steps) -> None:
     """Take the steps on a worker, for ``request`` on ``opened``. They end early if the request is cancelled or the open
-    closed; its descriptor stays open until they have ended. Raises ``StatusError``: what the steps raised, FILE_CLOSED
-    or NETWORK_NAME_DELETED if open or share are gone."""
-    future: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
-    opened.begin_io()
-
-    def done(error: Exception | None) -> None:
-        opened.end_io()
-        if not future.done():
-            future.set_result(error)
-
+    closed; its descriptor stays open until they have ended. Raises what the steps raise, and ``StatusError``:
+    FILE_CLOSED or NETWORK_NAME_DELETED if open or share are gone."""
     server = request.server
     identity = opened.session.identity
-    job = server.long_work.add(identity.owner if identity is not None else "", steps, done)
-    opened.on_close.append(job.stop)
-    try:
-        error = await future
-    finally:
-        job.stop()
-        if job.stop in opened.on_close:
-            opened.on_close.remove(job.stop)
-    if isinstance(error, OSError):
-        raise as_status_error(error)
-    if error is not None:
-        raise error
+
+    def begin(done: waiting.Done) -> Callable[[], None]:
+        def ended(error: Exception | None) -> None:
+            opened.end_io()
+            done(error)
+
+        def stop() -> None:
+            job.stop()
+            if job.stop in opened.on_close:
+                opened.on_close.remove(job.stop)
+
+        opened.begin_io()
+        job = server.long_work.add(identity.owner if identity is not None else "", steps, ended)
+        opened.on_close.append(job.stop)
+        return stop
+
+    await waiting.over(begin)
     if opened.handle is None:
         raise StatusError(NtStatus.FILE_CLOSED)
     if server.has_lost(opened.tree.share):

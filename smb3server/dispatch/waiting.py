@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Protocol
 
-from smb3server.backends.base import FolderNotRead
+from smb3server.backends.base import FolderNotRead, Reading
 from smb3server.dispatch.errno_status import as_status_error
-from smb3server.dispatch.lookups import when_read
 from smb3server.dispatch.request import Interim, Pending, Request, Response
+from smb3server.process.turns import call_in_own_turn
 from smb3server.wire.status import Disconnect, NtStatus, StatusError
 from smbdirect.errors import DecodeError
 
@@ -81,6 +81,78 @@ def run(request: Request, work: Awaitable[Response], interim: Interim = Interim.
     waiting = _Waiting(request, None, interim, None)
     waiting.work_on(work)
     return waiting.pending
+
+
+Done = Callable[[BaseException | None], None]
+"""Called when something is over, with what went wrong."""
+
+
+Begins = Callable[[Done], "Callable[[], None] | None"]
+"""Begins something and returns what calls it off, or None if it goes on to its end in any case. It calls what it is
+given in a turn of its own, never at once."""
+
+
+def until(
+    request: Request, begin: Begins, work: Callable[[], Response | None], interim: Interim = Interim.DELAYED
+) -> Pending:
+    """Answer a request by ``work`` when something is over that ``begin`` begins, or fail it with what went wrong.
+    CANCEL fails it at once. ``work`` may return None: then the request waits on."""
+    pending = request.pending or request.pend(interim)
+
+    def over(error: BaseException | None) -> None:
+        if error is None:
+            answer(pending, work)
+        elif not pending.done:
+            fail(pending, error)
+
+    call_off = begin(over)
+    if call_off is not None:
+        pending.on_cancel = partial(_called_off, pending, call_off)
+    return pending
+
+
+def _called_off(pending: Pending, call_off: Callable[[], None]) -> None:
+    call_off()
+    pending.fail(StatusError(NtStatus.CANCELLED))
+
+
+async def over(begin: Begins) -> None:
+    """Return when something is over that ``begin`` begins. Raises what went wrong. It is called off if the task is
+    cancelled."""
+    future: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+    call_off = begin(lambda error: None if future.done() else future.set_result(error))
+    try:
+        error = await future
+    finally:
+        if call_off is not None:
+            call_off()
+    if error is not None:
+        raise error
+
+
+def when_read(request: Request, unread: FolderNotRead, done: Done) -> Callable[[], None]:
+    """Read a large directory, for requests that look up a name in it ignoring case, and call ``done`` in a turn of its
+    own. Requests that wait for the same one share the reading, which goes on when they are cancelled. Returns what
+    forgets ``done``."""
+    reading = unread.reading
+    reading.waiting.append(done)
+    if not reading.started:
+        reading.started = True
+        identity = request.session.identity if request.session is not None else None
+        owner = identity.owner if identity is not None else ""
+        request.server.long_work.add(owner, reading.steps, partial(_report, reading))
+
+    def forget() -> None:
+        if done in reading.waiting:
+            reading.waiting.remove(done)
+
+    return forget
+
+
+def _report(reading: Reading, error: Exception | None) -> None:
+    waiting, reading.waiting = reading.waiting, []
+    for done in waiting:
+        call_in_own_turn(partial(done, error))
 
 
 def answer(pending: Pending, work: Callable[[], Response | None]) -> None:
@@ -163,7 +235,7 @@ class _Waiting:
             raise StatusError(NtStatus.SHARING_VIOLATION)
         return loop.call_later(HOST_POLL, self._again)
 
-    def _read(self, error: StatusError | None) -> None:
+    def _read(self, error: BaseException | None) -> None:
         """The directory is read, or cannot be."""
         if error is None:
             self._again()

@@ -84,7 +84,7 @@ class Server(ServerState):
             connection.usage.connections -= 1
             connection.usage = None
         self.connection_changed(connection, False)
-        if connection.is_authenticated:
+        if connection.place is None:
             self.logged_on -= 1
         _leave_strangers(connection)
 

@@ -7,7 +7,6 @@ import logging
 import socket
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from smb3server.net.fabric_choice import (
     FABRICS,
@@ -20,15 +19,14 @@ from smb3server.net.fabric_choice import (
     ports_needed,
 )
 from smb3server.net.host import ROOT, port_owners, rdma_devices
+from smb3server.net.interfaces import Interface
+from smb3server.service.reception import Reception
 from smb3server.settings.server import Settings
 from smbdirect.core.constants import MIN_FRAGMENTED_SIZE
 from smbdirect.core.settings import Settings as TransportSettings
 from smbdirect.errors import ProviderError
-
-if TYPE_CHECKING:
-    from smb3server.server.server import Server
-    from smbdirect.providers.base import Provider
-    from smbdirect.transport.listen import SmbDirectListener
+from smbdirect.providers.base import Provider
+from smbdirect.transport.listen import SmbDirectListener, listen
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +62,13 @@ def transport_settings(settings: Settings) -> TransportSettings:
 class Fabrics:
     """The listeners of one server."""
 
-    def __init__(self, server: Server) -> None:
-        self.server = server
+    def __init__(self, settings: Settings, reception: Reception, interfaces: Callable[[], Sequence[Interface]]) -> None:
+        """``interfaces`` returns those of this machine."""
+        self._settings = settings
+        self._reception = reception
+        self._interfaces = interfaces
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when ports of devices lost their link, or have it again: see ``addresses``."""
         self.listeners: list[tuple[str, SmbDirectListener]] = []
         """(fabric, listener)."""
         self.adopt: Callable[[socket.socket], None] | None = None
@@ -85,7 +88,7 @@ class Fabrics:
 
     def _machine(self) -> Machine:
         return Machine(
-            self.server.interfaces.interfaces,
+            list(self._interfaces()),
             rdma_devices(ROOT),
             port_owners(ports_needed(self._port), ROOT),
             self._unavailable,
@@ -97,7 +100,7 @@ class Fabrics:
         cannot serve."""
         automatic = tuple(fabrics) == ("auto",)
         self._port = port
-        make = partial(make_provider, iwarp_crc=True) if self.server.settings.iwarp_crc else make_provider
+        make = partial(make_provider, iwarp_crc=True) if self._settings.iwarp_crc else make_provider
         for name in FABRICS if automatic else fabrics:
             try:
                 self._providers[name] = make(name)
@@ -119,6 +122,11 @@ class Fabrics:
         if wrong is not None:
             raise ProviderError(str(wrong))
 
+    @property
+    def addresses(self) -> set[str]:
+        """Return the local addresses at which SMB Direct can be reached."""
+        return {listener.address[0] for _, listeners in self._planned for listener in listeners if not listener.down}
+
     def _ports_changed(self) -> None:
         """The port of a device lost its link, or has it again: announce what can be reached, and say what cannot."""
         for number, (planned, listeners) in enumerate(self._planned):
@@ -127,10 +135,7 @@ class Fabrics:
             if current != self.choices[number]:
                 self.choices[number] = current
                 log.warning("%s", current)
-        self.server.rdma_addresses = {
-            listener.address[0] for _, listeners in self._planned for listener in listeners if not listener.down
-        }
-        self.server.interfaces.refresh_soon()
+        self.on_change()
 
     async def _serve(self, choice: Choice, listeners: list[SmbDirectListener]) -> Choice:
         """Listen on the choice's ports; the choice with those that could be had, or what went wrong."""
@@ -150,23 +155,19 @@ class Fabrics:
         return failure or choice.failed("nothing to listen on")
 
     async def _listen(self, name: str, host: str, port: int) -> SmbDirectListener:
-        from smbdirect.transport.listen import listen
-
         provider = self._providers[name]
-        provider.share_table(self.server.silent_peers)
-        settings = self.server.settings
+        provider.share_table(self._reception.silent_peers)
         listener = await listen(
             provider,
             host,
             port,
-            self.server.accept,
-            transport_settings(settings),
-            pool=self.server.buffers,
-            admits=settings.hosts.admits,
-            unauthenticated=self.server.unauthenticated,
+            self._reception.accept,
+            transport_settings(self._settings),
+            pool=self._reception.buffers,
+            admits=self._reception.admits,
+            unauthenticated=self._reception.unauthenticated,
         )
         self.listeners.append((name, listener))
-        self.server.rdma_addresses.add(listener.address[0])
         if provider.adopts_sockets and self.adopt is None:
             on_request = listener.on_request
             self.adopt = lambda sock: provider.adopt(sock, on_request)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from smb3server.backends.deferred import DeferredHandle
 from smb3server.files.caching import Lease, Oplock
 from smb3server.settings.server import Settings
+from smb3server.state.life import ConnectionLife, change
 from smb3server.state.message_window import CommandSequenceWindow
 from smb3server.state.replay import Replayable
 from smb3server.wire.file_id import FileId
@@ -72,7 +73,8 @@ class Connection:
         self.loop = asyncio.get_running_loop()
         self.client_name = transport.peer_address[0]
         self.creation_time = time.time()
-        self.negotiated = False
+        self.life = ConnectionLife.NEW
+        """Changed by ``enter`` only."""
         self.dialect = 0
         """0: not negotiated; 0x02FF: multi-protocol negotiate answered; else 0x0202 ... 0x0311."""
         self.client_guid = bytes(16)
@@ -104,13 +106,10 @@ class Connection:
         self.signing_algorithm_id = 0
         self.usage: Usage | None = None
         """Of the user that it counts for: the first who logged on."""
-        self.is_authenticated = False
-        """A session was valid on it once."""
         self.deadlines: list[asyncio.TimerHandle] = []
         """By which it must have negotiated and authenticated; they would keep a closed connection in memory."""
         self.place: UnauthenticatedPeer | None = None
-        """Among those without a session, until it has one."""
-        self.closed = False
+        """Among those without a session. Invariant: None once it is authenticated, and only then."""
         self.forced_stall = False
         """For tests: the peer counts as one that acknowledges nothing."""
         self.ended_by = ""
@@ -121,6 +120,25 @@ class Connection:
         """Interfaces flagged RDMA_CAPABLE in the answer."""
         self.largest_inline = 0
         """Bytes of the largest READ or WRITE of a file whose data was to travel in the message."""
+
+    def enter(self, life: ConnectionLife) -> None:
+        """Note that the connection's life goes on. Raises ``IllegalChange``."""
+        self.life = change(self.life, life)
+
+    @property
+    def negotiated(self) -> bool:
+        """Whether the dialect is agreed upon, and the connection in use."""
+        return self.life is ConnectionLife.AUTHENTICATED or self.life is ConnectionLife.NEGOTIATED
+
+    @property
+    def is_authenticated(self) -> bool:
+        """Whether a session was valid on it once, and the connection is in use."""
+        return self.life is ConnectionLife.AUTHENTICATED
+
+    @property
+    def closed(self) -> bool:
+        """Whether the transport is gone."""
+        return self.life is ConnectionLife.CLOSED
 
     def is_stalled(self) -> bool:
         """Whether the network has lost the peer, as far as the transport can tell."""
@@ -153,7 +171,8 @@ class Connection:
 
     def disconnect(self, reason: str) -> None:
         """Abort the transport: the peer broke the protocol, or the connection is not wanted any more."""
-        if not self.closed:
+        if self.life is not ConnectionLife.CLOSING and self.life is not ConnectionLife.CLOSED:
+            self.enter(ConnectionLife.CLOSING)
             self.ended_by = reason
             log.info("%s: disconnecting: %s", self.client_name, reason)
         self.transport.abort(reason)

@@ -6,69 +6,167 @@ from pathlib import Path
 
 import pytest
 
-from tools.check_layers import RULES, check, check_source, main
+from tools.check_layers.__main__ import main
+from tools.check_layers.check import check, room_of
+from tools.check_layers.graph import circles, imports
+from tools.check_layers.rooms import PACKAGES, RULES, Rule
 
 ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("smbdirect.codec", "smbdirect.core", "smb3server.wire", "smb3server.state", "smb3server.server")
+PURE = Rule(("smb3server.wire",), ("time", "socket"), "codecs are pure functions")
 
 
-def violations(module: str, source: str, is_package: bool = False) -> list[str]:
-    return [v.imported for v in check_source(source, Path("x.py"), module, is_package, RULES)]
+def wrong(tmp_path: Path, *files: tuple[str, str], pending: tuple[tuple[str, str], ...] = ()) -> list[str]:
+    """What is wrong with a tree of these modules, without the path; one module for each of ``ROOMS`` is there."""
+    for name, source in (*((f"{room}.something", "") for room in ROOMS), *files):
+        path = tmp_path / f"{name.replace('.', '/')}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
+    return [line.partition(": ")[2] for line in check(tmp_path, ROOMS, (PURE,), pending)]
 
 
-def test_project_has_no_violation() -> None:
-    assert [str(v) for v in check(ROOT)] == []
-
-
-@pytest.mark.parametrize(
-    ("module", "source", "imported"),
-    [
-        ("smbdirect.transport.listen", "import smb3server.server.server", "smb3server.server.server"),
-        ("smbdirect.transport.listen", "from witness import x", "witness.x"),
-        ("smbdirect.core.connection", "import asyncio", "asyncio"),
-        ("smbdirect.core.credits", "import time", "time"),
-        ("smbdirect.core.messages", "from os import urandom", "os.urandom"),
-        ("smbdirect.core.reassembly", "def f():\n    import socket", "socket"),
-        ("smbdirect.core.connection", "from .providers import base", "smbdirect.providers.base"),
-        (
-            "smbdirect.providers.iwarp.provider",
-            "from ...connection import Connection",
-            "smbdirect.core.connection.Connection",
-        ),
-        ("smbdirect.providers.iwarp.mpa", "import socket", "socket"),
-        ("smb3server.backends.local.backend", "from smb3server.wire import header", "smb3server.wire.header"),
-        ("smb3server.commands.read", "from smbdirect.providers.base import Read", "smbdirect.providers.base.Read"),
-        ("smb3server.server.server", "import scapy.all", "scapy.all"),
-        ("smbdirect.core.connection", "try:\n    import random\nexcept ImportError:\n    pass", "random"),
-        ("smbdirect.codec", "if TYPE_CHECKING:\n    pass\nelse:\n    import time", "time"),
-    ],
-)
-def test_violation_is_found(module: str, source: str, imported: str) -> None:
-    assert violations(module, source) == [imported]
-
-
-def test_relative_import_in_a_package_is_resolved_against_the_package() -> None:
-    assert violations("smb3server.backends", "from ..wire import header", is_package=True) == ["smb3server.wire.header"]
+def test_project_has_nothing_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(
-    ("module", "source"),
+    "source",
     [
-        ("smb3server.commands.read", "from smbdirect.message_transport import RemoteBuffer"),
-        ("smbdirect.transport.listen", "import asyncio, time"),
-        ("smbdirect.core.connection", "import timeit_like"),
-        ("smbdirect.codec", "if TYPE_CHECKING:\n    import asyncio"),
-        ("smbdirect.codec", "if typing.TYPE_CHECKING:\n    import asyncio"),
-        ("smb3server.backends.local.backend", "import os"),
-        ("tools.pcap.reader", "import scapy"),
+        "import smb3server.server.something",
+        "from smb3server.server import something",
+        "from smb3server.server.something import Server",
+        "from ..server.something import Server",
+        "def f():\n    from smb3server.server.something import Server",
+        "if TYPE_CHECKING:\n    from smb3server.server.something import Server",
+        "try:\n    from smb3server.server.something import Server\nexcept ImportError:\n    pass",
     ],
 )
-def test_allowed_import_passes(module: str, source: str) -> None:
-    assert violations(module, source) == []
+def test_every_import_that_points_up_is_found(tmp_path: Path, source: str) -> None:
+    (line,) = wrong(tmp_path, ("smb3server.state.session", source))
+    assert line.startswith("smb3server.state.session imports smb3server.server.something")
+    assert line.endswith(": smb3server.server is above smb3server.state")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import asyncio, time",
+        "from smb3server.wire import something",
+        "from smb3server.state.something import Session",
+        "from .something import Session",
+        "from smbdirect.codec.something import Codec",
+    ],
+)
+def test_imports_that_point_down_pass(tmp_path: Path, source: str) -> None:
+    assert wrong(tmp_path, ("smb3server.state.session", source)) == []
+
+
+def test_a_rule_binds_what_is_lower_too(tmp_path: Path) -> None:
+    said = wrong(tmp_path, ("smb3server.wire.header", "def f():\n    import socket\nfrom time import sleep"))
+    assert said == [
+        "smb3server.wire.header imports time.sleep: codecs are pure functions",
+        "smb3server.wire.header imports socket: codecs are pure functions",
+    ]
+    assert wrong(tmp_path, ("smb3server.wire.header", "import timeit_like")) == []
+
+
+def test_a_module_without_a_room_is_found(tmp_path: Path) -> None:
+    assert wrong(tmp_path, ("smb3server.new", "import os")) == [
+        "smb3server.new is in no room of tools/check_layers/rooms.py"
+    ]
+    assert wrong(tmp_path, ("smb3server.new", ""), ("smb3server.__init__", '"""Read it."""')) == []
+
+
+def test_a_circle_is_printed_wherever_it_is(tmp_path: Path) -> None:
+    said = wrong(
+        tmp_path,
+        ("smb3server.state.a", "from smb3server.state.b import B"),
+        ("smb3server.state.b", "def f():\n    from smb3server.state import c"),
+        ("smb3server.state.c", "if TYPE_CHECKING:\n    from smb3server.state.a import A"),
+    )
+    assert said == ["smb3server.state.a -> smb3server.state.b -> smb3server.state.c -> smb3server.state.a"]
+
+
+def test_what_is_pending_passes_and_goes_when_it_is_done(tmp_path: Path) -> None:
+    pair = ("smb3server.state.a", "smb3server.server.something")
+    module = ("smb3server.state.a", "from smb3server.server.something import Server")
+    back = ("smb3server.server.something", "from smb3server.state.a import A")
+    assert wrong(tmp_path, module, back, pending=(pair,)) == []
+    assert wrong(tmp_path, ("smb3server.state.a", ""), pending=(pair,)) == [
+        "smb3server.state.a imports smb3server.server.something no longer"
+    ]
+
+
+def test_rooms_and_rules_that_name_nothing_are_found(tmp_path: Path) -> None:
+    for room in ROOMS[1:]:
+        path = tmp_path / room.replace(".", "/") / "something.py"
+        path.parent.mkdir(parents=True)
+        path.touch()
+    rule = Rule(("smb3server.wire",), ("smb3server.gone", "time"), "")
+    assert check(tmp_path, ROOMS, (rule,), ()) == [
+        "rooms: there is no smbdirect.codec",
+        "rooms: there is no smb3server.gone",
+    ]
+
+
+def test_the_longer_name_says_where_a_module_is() -> None:
+    assert room_of("tests.lab.nodes", ("tests.lab", "tests")) == 0
+    assert room_of("tests.laboratory", ("tests.lab", "tests")) == 1
+    assert room_of("smb3server.cli.main") == room_of("smb3server.cli")
+    assert room_of("smb3server") is None
+
+
+@pytest.mark.parametrize(
+    ("module", "imported"),
+    [
+        ("smbdirect.core.connection", "asyncio"),
+        ("smbdirect.core.credits", "time"),
+        ("smbdirect.codec", "random"),
+        ("smbdirect.providers.iwarp.mpa", "socket"),
+        ("smbdirect.providers.roce.requester", "os"),
+        ("smbdirect.providers.base", "smbdirect.core.connection"),
+        ("smb3server.wire.create", "threading"),
+        ("smb3server.backends.local.backend", "smb3server.wire.header"),
+        ("smb3server.backends.local.backend", "smbdirect.providers.base"),
+        ("smb3server.commands.read", "smbdirect.providers.base"),
+        ("smb3server.files.caching", "asyncio"),
+        ("smb3server.config.reader", "smb3server.persistence.store"),
+        ("smb3server.config.reader", "witness.setup"),
+        ("smb3server.tools.pcap.capture", "scapy.all"),
+        ("witness.service", "pytest"),
+    ],
+)
+def test_the_projects_rules_forbid(module: str, imported: str) -> None:
+    def covered(names: tuple[str, ...], module: str) -> bool:
+        return any(f"{module}.".startswith(f"{name}.") for name in names)
+
+    assert any(covered(rule.binds, module) and covered(rule.forbids, imported) for rule in RULES)
+
+
+def test_relative_imports_are_resolved_against_the_package(tmp_path: Path) -> None:
+    source = "from . import a\nfrom ..wire import header\nfrom .b import c"
+    assert [name for _, name in imports(source, tmp_path / "__init__.py", "smb3server.backends")] == [
+        "smb3server.backends.a",
+        "smb3server.wire.header",
+        "smb3server.backends.b.c",
+    ]
+    first = next(name for _, name in imports(source, tmp_path / "x.py", "smb3server.backends.x"))
+    assert first == "smb3server.backends.a"
+
+
+def test_every_knot_gives_its_shortest_circle() -> None:
+    graph = {"a": ["b"], "b": ["c", "a"], "c": ["a"], "d": ["d"], "e": ["a", "f"], "f": [], "g": ["h"], "h": ["g"]}
+    assert circles(graph) == [["a", "b", "a"], ["d", "d"], ["g", "h", "g"]]
 
 
 def test_command_reports_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "smbdirect").mkdir()
     (tmp_path / "smbdirect" / "codec.py").write_text("import time\n")
     assert main([str(tmp_path)]) == 1
-    assert "smbdirect.codec imports time" in capsys.readouterr().out
-    assert main([str(ROOT)]) == 0
+    assert "smbdirect.codec imports time: the core has no I/O, clock or randomness" in capsys.readouterr().out
+
+
+def test_the_whole_tree_is_read() -> None:
+    there = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    assert there == set(PACKAGES)

@@ -12,7 +12,6 @@ from smb3server.access import required
 from smb3server.commands.info.file_levels import handle_of
 from smb3server.commands.info.set_info import report
 from smb3server.dispatch import waiting
-from smb3server.dispatch.errno_status import as_status_error
 from smb3server.dispatch.request import Response, TreeRequest
 from smb3server.dispatch.stable_storage import after_flush, flushed
 from smb3server.wire import attributes as attr
@@ -141,11 +140,8 @@ class _Copy:
             if self.offset == 0:
                 self._check(chunk)
             self._copy(chunk)
-        except StatusError as error:
-            self.status = NtStatus(error.status)
-            return False
-        except OSError as error:
-            self.status = NtStatus(as_status_error(error).status)
+        except (StatusError, OSError) as error:
+            self.status = NtStatus(waiting.failure(self.control.request, error).status)
             return False
         return True
 
@@ -225,8 +221,7 @@ def duplicate_extents(control: Control) -> bytes | Response | Pending:
             wanted = wire.DUPLICATE_EXTENTS.unpack(data)
     except DecodeError:
         raise StatusError(NtStatus.BUFFER_TOO_SMALL) from None
-    session = control.request.session
-    source = session.open_table.get(wanted.source_volatile) if session is not None else None
+    source = control.request.session.open_table.get(wanted.source_volatile)
     if source is None or source.file_id[0] != wanted.source_persistent or source.tree is not opened.tree:
         raise StatusError(NtStatus.INVALID_HANDLE)
     target_file, source_file = opened.file, source.file

@@ -8,8 +8,7 @@ import asyncio
 from collections.abc import Callable
 
 from smb3server.dispatch import waiting
-from smb3server.dispatch.errno_status import as_status_error
-from smb3server.dispatch.request import Pending, Request, Response, TreeRequest
+from smb3server.dispatch.request import Pending, Response, TreeRequest
 from smb3server.process.long_work import Steps
 from smb3server.state.objects import Open, Pipe
 from smb3server.wire.status import NtStatus, StatusError
@@ -42,35 +41,33 @@ async def _wait(pipe: Pipe, respond: Callable[[], Response]) -> Response:
         return respond()
 
 
-async def _write(request: Request, opened: Open, pipe: Pipe, data: bytes, respond: Callable[[], Response]) -> Response:
+async def _write(
+    request: TreeRequest, opened: Open, pipe: Pipe, data: bytes, respond: Callable[[], Response]
+) -> Response:
     async with pipe.turn:
         if not pipe.begin():
             raise StatusError(NtStatus.FILE_CLOSED)
-        future: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
-
-        def done(error: Exception | None) -> None:
-            # Closed meanwhile: now it may be.
-            pipe.end()
-            if not future.done():
-                future.set_result(error)
-
         identity = opened.session.identity
         owner = identity.owner if identity is not None else ""
-        request.server.long_work.add(owner, _steps(pipe, data), done)
+
+        def begin(done: waiting.Done) -> None:
+            def written(error: Exception | None) -> None:
+                # Closed meanwhile: now it may be.
+                pipe.end()
+                done(error)
+
+            request.server.long_work.add(owner, _steps(pipe, data), written)
+
         # Even if the request is cancelled nobody else may write before that is over.
-        error = await _to_the_end(future)
-        if isinstance(error, OSError):
-            raise as_status_error(error)
-        if error is not None:
-            raise error
+        await _to_the_end(asyncio.ensure_future(waiting.over(begin)))
         return respond()
 
 
-async def _to_the_end(future: asyncio.Future[Exception | None]) -> Exception | None:
+async def _to_the_end(task: asyncio.Future[None]) -> None:
     try:
-        return await asyncio.shield(future)
+        await asyncio.shield(task)
     except asyncio.CancelledError:
-        await asyncio.wait([future])
+        await asyncio.wait([task])
         raise
 
 

@@ -8,6 +8,7 @@ import struct
 from smb3server.commands.fsctl.ioctl import Control, fsctl
 from smb3server.commands.read import read
 from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest
+from smb3server.dispatch.waiting import answer
 from smb3server.wire.header import Command
 from smb3server.wire.ioctl import IOCTL_RESPONSE
 from smb3server.wire.status import NtStatus, StatusError
@@ -79,19 +80,18 @@ def async_sleep(control: Control) -> Pending:
     entry.begin_io()
     pending = control.request.pend(Interim.AT_ONCE)
 
-    def done() -> None:
+    def work() -> Response:
         try:
             if handle is None:
                 raise StatusError(NtStatus.FILE_CLOSED)
             handle.info()
         except OSError:
-            pending.fail(StatusError(NtStatus.FILE_CLOSED))
-        except StatusError as error:
-            pending.fail(error)
-        else:
-            pending.complete(control.respond())
-        finally:
-            entry.end_io()
+            raise StatusError(NtStatus.FILE_CLOSED) from None
+        return control.respond()
+
+    def done() -> None:
+        answer(pending, work)
+        entry.end_io()
 
     asyncio.get_running_loop().call_later(control.data[0] / 1000, done)
     return pending

@@ -19,8 +19,8 @@ from smb3server.backends.local.backend import LocalBackend
 from smb3server.commands.create import granting
 from smb3server.commands.create.opening import Opening
 from smb3server.commands.info import rename
-from smb3server.dispatch.lookups import when_read
 from smb3server.dispatch.request import HANDLERS, Request
+from smb3server.dispatch.waiting import when_read
 from smb3server.files import flushes, host_locks, notify
 from smb3server.files.caching import READ
 from smb3server.files.locks import LockTable, Waiter

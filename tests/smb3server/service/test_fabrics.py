@@ -14,6 +14,7 @@ from smb3server.client.interfaces import query_interfaces
 from smb3server.net.host import ROCE_UDP_PORT
 from smb3server.server.server import Server
 from smb3server.service.listeners import Fabrics
+from smb3server.service.reception import Reception
 from smb3server.settings.server import Settings
 from smb3server.status.rdma_reasons import Code
 from smb3server.status.report import collect
@@ -118,9 +119,14 @@ def test_iwarp_asks_for_checksums_where_that_is_configured(tmp_path: Path, wante
     """RFC 5044 section 7.1.1: the CRC is used if either side asks for it."""
 
     async def main() -> None:
-        server = Server(Settings(iwarp_crc=wanted))
-        fabrics = Fabrics(server)
+        settings = Settings(iwarp_crc=wanted)
+        server = Server(settings)
+        reception = Reception(
+            server.accept, settings.hosts.admits, server.buffers, server.silent_peers, server.unauthenticated
+        )
+        fabrics = Fabrics(settings, reception, lambda: server.interfaces.interfaces)
         await fabrics.start(("iwarp",), ("127.0.0.1",), 0)
+        assert fabrics.addresses == {"127.0.0.1"}
         port = fabrics.listeners[0][1].address[1]
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(mpa.encode_frame(mpa.REQUEST_KEY, mpa.request_frame(b"", crc=False)))

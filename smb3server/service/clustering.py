@@ -1,0 +1,56 @@
+"""This node's part in a cluster, as configured. Needs aiohttp, and is imported where there is a cluster."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+from smb3server.cluster import tickle
+from smb3server.cluster.cluster import Cluster
+from smb3server.cluster.witness_source import WitnessSource
+from smb3server.persistence.journal import Persistence
+from smb3server.persistence.open_store import open_store
+from smb3server.persistence.sealed_store import SealedStore
+from smb3server.server.server import Server
+from smb3server.settings import store_access
+from smb3server.settings.cluster import ClusterConfig
+
+log = logging.getLogger(__name__)
+
+
+class ClusterNode:
+    """``start`` it once the server listens; ``stop`` it before the server, and ``close`` its store last."""
+
+    def __init__(self, server: Server, persistence: Persistence, config: ClusterConfig) -> None:
+        self._server = server
+        self._config = config
+        self._cannot_tickle = tickle.why_not()
+        """Why clients of a node that died silently are not told (``cluster.tickle``)."""
+        if self._cannot_tickle and any(service.addresses for service in config.services):
+            log.warning(
+                "this node cannot notify clients that only wait when it takes over from a silent node: %s",
+                self._cannot_tickle,
+            )
+        self.warnings = store_access.warnings(config.url, config.access)
+        """What the operator should know."""
+        for warning in self.warnings:
+            log.warning("%s", warning)
+        self._store: SealedStore = open_store(config.url, config.name, config.access)
+        self.cluster = Cluster(server, persistence, self._store, config, self._describe, self._store.refused)
+        self.events = WitnessSource(self.cluster, server)
+
+    def _describe(self) -> dict[str, Any]:
+        """Say what other nodes' Witness services report of this one to clients, and what administrators see."""
+        virtual = {str(entry.address) for service in self._config.services for entry in service.addresses}
+        found = [str(entry.address) for entry in self._server.interfaces.interfaces if not entry.loopback]
+        return {
+            "pid": os.getpid(),
+            "addresses": [address for address in found if address not in virtual],
+            "services": [service.name for service in self._config.services],
+            "cannot_tickle": self._cannot_tickle,
+        }
+
+    async def close(self) -> None:
+        """Close the store."""
+        await self._store.close()

@@ -1,0 +1,118 @@
+"""Shares, made as they are configured: their stores, and the users that clients act as there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from shlex import quote
+
+from smb3server.auth.users import Account
+from smb3server.backends.base import User
+from smb3server.backends.local.backend import LocalBackend, LocalOptions
+from smb3server.commands.info.presentation import hider
+from smb3server.config.error import ConfigError
+from smb3server.config.model import Config, ShareConfig
+from smb3server.service import stand_in
+from smb3server.state.share import Share, ShareCapabilities, ShareFlags
+
+
+def make_shares(config: Config, accounts: Sequence[Account], notes: list[str]) -> Iterator[Share]:
+    """Make the shares of ``config``. ``notes`` gets what the operator should know. Raises ``ConfigError``."""
+    for account in accounts:
+        if account.user is not None and account.user.uid == 0:
+            notes.append(f"user {account.name}: unix_user is root, so this user may do everything in every share")
+    for share in config.shares:
+        yield Share(
+            share.name,
+            backend=_backend(config, share),
+            path=str(share.path),
+            remark=share.remark,
+            read_only=share.never_written,
+            encrypt_data=share.encrypt,
+            guest_ok=share.guest,
+            users=share.users,
+            read_list=share.read_list,
+            write_list=share.write_list if share.read_only else None,
+            hosts=share.hosts,
+            user=share.force_user,
+            default_user=_default_user(share, accounts, notes),
+            hidden=share.hidden or share.name.endswith("$"),
+            keep_inherited_flag=share.keep_inherited_flag,
+            strict_allocate=share.strict_allocate,
+            posix_locks=share.posix_locks,
+            level2_oplocks=share.level2_oplocks,
+            change_notify=share.change_notify,
+            streams=share.streams,
+            continuous_availability=share.continuous_availability,
+            service=share.service,
+            capabilities=_capabilities(share),
+            hides=hider(share.hide_files, share.hide_dot_files),
+            flags=ShareFlags.ACCESS_BASED_DIRECTORY_ENUM if share.access_based_enumeration else 0,
+        )
+
+
+def _backend(config: Config, share: ShareConfig) -> LocalBackend:
+    options = LocalOptions(
+        read_only=share.never_written,
+        sidecar=_sidecar(config.state, share),
+        xattrs=config.xattrs,
+        symlinks=share.symlinks,
+    )
+    try:
+        return LocalBackend(share.path, options)
+    except OSError as error:
+        raise ConfigError(f"share {share.name}: {error}") from error
+
+
+def _sidecar(state: Path | None, share: ShareConfig) -> str | None:
+    """Choose where the metadata lies that the share's file system does not take; None: nowhere.
+
+    A share that moves between nodes has none: the next node would not find it.
+    """
+    if state is None or share.service:
+        return None
+    folder = state / "sidecar"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"state directory {state}: {error}") from error
+    return str(folder / share.name)
+
+
+def _default_user(share: ShareConfig, accounts: Sequence[Account], notes: list[str]) -> User | None:
+    """Choose whom guests, and users without a user of the host, act as; None: as the server itself.
+
+    Nobody acts as root unless the configuration says so.
+    """
+    if os.geteuid() != 0:
+        return None
+    if share.force_user is not None:
+        if share.force_user.uid == 0:
+            notes.append(f"share {share.name}: force_user is root, so every user of the share may do everything in it")
+        return None
+    try:
+        user = stand_in.find(share.path)
+        lacking = stand_in.lacks(share.path, user, share.never_written)
+    except OSError as error:
+        raise ConfigError(f"share {share.name}: {share.path}: {error.strerror}") from error
+    allowed = [account for account in accounts if share.admits(account.name)]
+    if not (share.guest or any(account.user is None for account in allowed)):
+        return user
+    name = stand_in.name_of(user)
+    note = f"share {share.name}: guests and users without unix_user act as {name}"
+    if lacking:
+        note += (
+            f", who may not {lacking} there; remedy: chown {name} {quote(str(share.path))}, or set the share's "
+            "force_user, or the users' unix_user"
+        )
+    notes.append(note)
+    return user
+
+
+def _capabilities(share: ShareConfig) -> int:
+    """Advertise CLUSTER for shares that can move: clients register with Witness then. [MS-SMB2 2.2.10]"""
+    found = int(ShareCapabilities.CONTINUOUS_AVAILABILITY) if share.continuous_availability else 0
+    if share.service:
+        found |= ShareCapabilities.CLUSTER
+    return found

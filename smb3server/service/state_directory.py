@@ -1,0 +1,58 @@
+"""What a server keeps over its runs, in the directory that is configured for it."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+from smb3server.config.error import ConfigError
+from smb3server.persistence.sqlite import SqliteStore
+from smb3server.persistence.store import Store, StoreError
+from smb3server.process.state_lock import StateLock
+
+_GUID_FILE = "server-guid"
+_STORE_FILE = "handles.db"
+
+
+class StateDirectory:
+    """A state directory that no other server uses, from ``__init__`` until ``release``."""
+
+    def __init__(self, path: Path) -> None:
+        """Make the directory if need be, lock it, and read or make the server's GUID. Raises ``ConfigError``."""
+        self._path = path
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = StateLock(path)
+        except BlockingIOError as error:
+            raise ConfigError(f"state directory {path}: {error.strerror}") from error
+        except OSError as error:
+            raise ConfigError(f"state directory {path}: {error}") from error
+        try:
+            self.guid = _guid(path / _GUID_FILE)
+        except (OSError, ValueError) as error:
+            self._lock.release()
+            raise ConfigError(f"state directory {path}: {error}") from error
+
+    async def open_store(self) -> Store:
+        """Open the store of persistent opens. Raises ``ConfigError``."""
+        try:
+            return await SqliteStore.open(self._path / _STORE_FILE)
+        except StoreError as error:
+            raise self.unusable(error) from error
+
+    def unusable(self, error: StoreError) -> ConfigError:
+        """Make the error that says what is wrong with the directory's store."""
+        return ConfigError(f"state directory {self._path}: {error}")
+
+    def release(self) -> None:
+        """Let another server have it."""
+        self._lock.release()
+
+
+def _guid(file: Path) -> uuid.UUID:
+    """Read the ServerGuid, which stays the same over restarts; make it the first time. [MS-SMB2 3.3.1.5]"""
+    if file.exists():
+        return uuid.UUID(file.read_text().strip())
+    guid = uuid.uuid4()
+    file.write_text(f"{guid}\n")
+    return guid

@@ -1,0 +1,103 @@
+"""The TCP ports of a server: which are listened on, and why one cannot be had."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+from collections.abc import Callable, Sequence
+
+from smb3server.config.error import ConfigError
+from smb3server.net.host import ROOT, overlapping, port_owners
+from smb3server.net.listener import TcpListener
+from smb3server.service.reception import Reception
+from smb3server.settings.server import Settings
+
+log = logging.getLogger(__name__)
+
+DEFAULT_PORT, UNPRIVILEGED_PORT = 445, 1445
+EVERYWHERE = ("0.0.0.0", "::")
+
+
+class TcpPorts:
+    """``open`` them, then ``close`` them, once."""
+
+    def __init__(self, settings: Settings, reception: Reception) -> None:
+        self._settings = settings
+        self._reception = reception
+        self.listeners: list[TcpListener] = []
+        self.notes: list[str] = []
+        """What the operator should know."""
+
+    @property
+    def addresses(self) -> set[str]:
+        """Return the local addresses that are listened on."""
+        return {listener.address[0] for listener in self.listeners}
+
+    def open(
+        self, hosts: Sequence[str], wanted: int | None, adopt: Callable[[socket.socket], None] | None = None
+    ) -> None:
+        """Listen on ``hosts``; with none given, everywhere. ``wanted`` None: port 445, or 1445 where that is forbidden.
+
+        ``adopt`` takes a socket that turned out to speak iWARP's MPA. Raises ``ConfigError``, and ``OSError`` for a
+        port below 1024 that nobody asked for.
+        """
+        port = DEFAULT_PORT if wanted is None else wanted
+        for host in hosts or EVERYWHERE:
+            try:
+                self._listen(host, port, adopt)
+            except PermissionError:
+                if wanted is not None:
+                    raise ConfigError(
+                        f"TCP port {port}: ports below 1024 need root or CAP_NET_BIND_SERVICE; remedy: --port "
+                        f"{UNPRIVILEGED_PORT}"
+                    ) from None
+                port = UNPRIVILEGED_PORT
+                self.notes.append(
+                    f"ports below 1024 need root or CAP_NET_BIND_SERVICE: using {port} instead of {DEFAULT_PORT}"
+                )
+                self._listen(host, port, adopt)
+            except OSError as error:
+                # Machines without IPv6 serve IPv4 only, unless IPv6 was asked for.
+                if hosts or ":" not in host or error.errno == errno.EADDRINUSE:
+                    raise ConfigError(_why_not(error, host, port)) from error
+                log.info("not listening on %s: %s", host, error)
+            if port == 0:
+                port = self.listeners[0].address[1]
+
+    def _listen(self, host: str, port: int, adopt: Callable[[socket.socket], None] | None) -> None:
+        reception = self._reception
+        self.listeners.append(
+            TcpListener(
+                host,
+                port,
+                reception.buffers,
+                reception.accept,
+                self._settings.max_message_before_authentication,
+                adopt,
+                self._settings.negotiate_timeout,
+                reception.silent_peers,
+                reception.admits,
+            )
+        )
+
+    async def close(self) -> None:
+        """Stop listening; established connections live on."""
+        for listener in self.listeners:
+            await listener.close()
+
+
+def _why_not(error: OSError, host: str, port: int) -> str:
+    """Say why a TCP port cannot be listened on, and what to do."""
+    where = f"TCP port {port} on {host}"
+    if error.errno == errno.EADDRINUSE:
+        owner = overlapping(port_owners([("tcp", port)], ROOT), "tcp", host, port)
+        if owner is None:
+            return f"{where} is in use; remedy: find the owner with `ss -lntp 'sport = :{port}'` (as root)"
+        if owner.pid == os.getpid():
+            return f"{where} is already this server's own: --listen and --rdma-port must not overlap with it"
+        return f"{where} belongs to {owner}; remedy: stop it or choose another one with --port"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"{where}: this machine does not have the address (`ip address` shows those it has)"
+    return f"{where}: {error.strerror}"

@@ -1,0 +1,63 @@
+"""What breaks the order of rooms, a rule, or goes in a circle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from tools.check_layers.graph import Import, Module, circles, covers, read_modules
+from tools.check_layers.rooms import PACKAGES, PENDING, ROOMS, RULES, Rule
+
+
+def room_of(module: str, rooms: Sequence[str] = ROOMS) -> int | None:
+    """Return the place of a module's room in the order; None if it has none."""
+    found = [number for number, room in enumerate(rooms) if covers(room, module)]
+    return max(found, key=lambda number: len(rooms[number]), default=None)
+
+
+def check(
+    root: Path,
+    rooms: Sequence[str] = ROOMS,
+    rules: Iterable[Rule] = RULES,
+    pending: Iterable[tuple[str, str]] = PENDING,
+) -> list[str]:
+    """Return what is wrong below ``root``, one line each; empty if nothing is."""
+    modules = read_modules(root, PACKAGES)
+    left = set(pending)
+    found = [text for module in modules.values() for text in _check_module(module, rooms, tuple(rules), left)]
+    found += _check_names(modules, rooms, rules)
+    edges = {(name, entry.module) for name, module in modules.items() for entry in module.imports if entry.module}
+    found += [f"PENDING: {importer} imports {imported} no longer" for importer, imported in sorted(left - edges)]
+    graph = {name: sorted({b for a, b in edges if a == name and (a, b) not in left}) for name in modules}
+    found += [f"circle: {' -> '.join(circle)}" for circle in circles(graph)]
+    return found
+
+
+def _check_module(
+    module: Module, rooms: Sequence[str], rules: Sequence[Rule], pending: set[tuple[str, str]]
+) -> Iterator[str]:
+    place = room_of(module.name, rooms)
+    if place is None:
+        if module.imports:
+            yield f"{module.path}:1: {module.name} is in no room of tools/check_layers/rooms.py"
+        return
+    bound = [rule for rule in rules if any(covers(name, module.name) for name in rule.binds)]
+    for entry in module.imports:
+        where = f"{module.path}:{entry.line}: {module.name} imports {entry.name}"
+        yield from (f"{where}: {rule.reason}" for rule in bound if _is_forbidden(entry, rule))
+        there = room_of(entry.module, rooms) if entry.module else None
+        if there is not None and there > place and (module.name, entry.module) not in pending:
+            yield f"{where}: {rooms[there]} is above {rooms[place]}"
+
+
+def _is_forbidden(entry: Import, rule: Rule) -> bool:
+    return any(covers(name, entry.name) for name in rule.forbids)
+
+
+def _check_names(modules: Iterable[str], rooms: Sequence[str], rules: Iterable[Rule]) -> Iterator[str]:
+    """Find rooms, and names in rules, that are not there: they would bind and forbid nothing."""
+    modules = list(modules)
+    named = [*rooms, *(name for rule in rules for name in (*rule.binds, *rule.forbids))]
+    for name in dict.fromkeys(named):
+        if name.partition(".")[0] in PACKAGES and not any(covers(name, module) for module in modules):
+            yield f"rooms: there is no {name}"
