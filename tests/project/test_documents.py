@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from smb3server.cli.main import _COMMANDS
+from tools.check_layers.rooms import ROOMS
 from tools.kernel_lab.cases import CASES
 
 ROOT = next(folder for folder in Path(__file__).parents if (folder / "pyproject.toml").exists())
@@ -136,9 +137,8 @@ def _imports() -> set[tuple[str, str]]:
 
 def test_the_architecture_shows_every_room() -> None:
     section = ARCHITECTURE.split("\n## The rooms\n")[1].split("\n## ")[0]
-    described = set(re.findall(r"^\| `(?:smb3server/)?(\w+)/`", section, re.MULTILINE))
-    folders = {path.parent.name for path in (ROOT / "smb3server").glob("*/__init__.py")}
-    assert described == folders | {"witness"}
+    described = re.findall(r"^\| `(?:smb3server/)?(\w+)/`", section, re.MULTILINE)
+    assert described == [_room(room) for room in ROOMS if _room(room) not in ("", "smbdirect", "__main__")]
 
 
 def _below(arrows: set[tuple[str, str]], room: str, without: str = "") -> set[str]:
