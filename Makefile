@@ -1,8 +1,12 @@
 # What a developer or a user types. Everything lives in .venv; tools/setup.sh makes it and says what the machine lacks.
-# PYTEST_ARGS="-k name -x" narrows `make test`, SERVE_ARGS="--port 1445" goes to the server, CASES="siw tcp" to the kernel lab,
-# SUITES="lock lease" narrows `make torture`, TORTURE_ARGS=--update makes its results the expected ones.
+# PYTEST_ARGS="-k name -x" narrows `make test`, which runs as many tests at a time as there are processors; with -s, --pdb or
+# `-n 0` one. SERVE_ARGS="--port 1445" goes to the server, CASES="siw tcp" to the kernel lab, SUITES="lock lease" narrows
+# `make torture`, TORTURE_ARGS=--update makes its results the expected ones.
 
 VENV_PYTHON := .venv/bin/python
+
+# Tests of a module stay together (they share servers) until a worker has nothing left to do.
+WORKERS = $(if $(filter -s --capture=no --pdb --trace,$(PYTEST_ARGS)),0,auto --maxprocesses 8 --dist worksteal)
 
 .PHONY: serve test lint format kernel-test torture torture-variants clean
 
@@ -11,7 +15,7 @@ serve: .venv/.installed
 
 test: .venv/.installed-dev
 	tools/setup.sh test-tools
-	$(VENV_PYTHON) -m pytest $(PYTEST_ARGS)
+	$(VENV_PYTHON) -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 
 lint: .venv/.installed-dev
 	.venv/bin/ruff check .

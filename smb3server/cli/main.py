@@ -20,7 +20,7 @@ from smb3server.service.service import Service
 from smb3server.status import mount_commands
 from smbdirect.errors import ProviderError
 
-_COMMANDS = {
+COMMANDS = {
     "status": "smb3server.cli.status",
     "doctor": "smb3server.cli.doctor",
     "witness": "smb3server.cli.witness",
@@ -95,7 +95,7 @@ async def serve(config: Config, privileges: Privileges) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit status. A first argument that is one of ``_COMMANDS`` is a command of
+    """Run the command line and return the exit status. A first argument that is one of ``COMMANDS`` is a command of
     its own."""
     return output.run(lambda: _main(arguments))
 
@@ -116,8 +116,8 @@ def _worth_logging(record: logging.LogRecord) -> bool:
 
 def _main(arguments: Sequence[str] | None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if given and given[0] in _COMMANDS:
-        return int(importlib.import_module(_COMMANDS[given[0]]).main(given[1:]))
+    if given and given[0] in COMMANDS:
+        return int(importlib.import_module(COMMANDS[given[0]]).main(given[1:]))
     try:
         config = parse_arguments(arguments)
         hide_arguments(config.command_line_passwords)

@@ -278,7 +278,7 @@ class Cluster:
             # Candidates that have just appeared get their turn, too.
             since = boottime()
             self._unowned_since[service.name] = order, since
-        return service.take if boottime() >= since + self._patience(service.config, order) else None
+        return service.take if boottime() >= since + self.patience(service.config, order) else None
 
     async def _move(self, service: ServiceOwner, node: str) -> None:
         """Clients first, by Witness; then the service."""
@@ -310,8 +310,11 @@ class Cluster:
             order.insert(0, target)
         return order
 
-    def _patience(self, config: ServiceConfig, order: list[str]) -> float:
-        """How long to leave a free service to others."""
+    def patience(self, config: ServiceConfig, order: list[str]) -> float:
+        """Return the seconds for which this node leaves a free service to others.
+
+        ``order``: the candidates, best first.
+        """
         if self.node not in order:
             return float("inf")
         patience = order.index(self.node) * SUCCESSION_DELAY

@@ -104,8 +104,11 @@ class Pending:
         return early
 
     def drop(self) -> None:
-        """Ignore what completes the request later: its handler raised after it had called ``pend``."""
+        """Ignore what completes the request, or has: its handler raised after it had called ``pend``."""
         self._finish = self.on_cancel = None
+        early = self.handler_returned()
+        if isinstance(early, Response) and early.on_sent is not None:
+            early.on_sent()
 
     def cancel(self, closing: bool = False) -> None:
         self.closing = closing

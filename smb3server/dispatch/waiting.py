@@ -99,13 +99,13 @@ def until(
     CANCEL fails it at once. ``work`` may return None: then the request waits on."""
     pending = request.pending or request.pend(interim)
 
-    def over(error: BaseException | None) -> None:
+    def ended(error: BaseException | None) -> None:
         if error is None:
             answer(pending, work)
         elif not pending.done:
             fail(pending, error)
 
-    call_off = begin(over)
+    call_off = begin(ended)
     if call_off is not None:
         pending.on_cancel = partial(_called_off, pending, call_off)
     return pending

@@ -15,7 +15,8 @@ import logging
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 from smb3server.access import masks
 from smb3server.access.identity import Identity
@@ -60,6 +61,7 @@ async def restore(server: ServerState, domain: Domain, shares: Iterable[Share]) 
 
 async def _restore_all(server: ServerState, domain: Domain, shares: Iterable[Share], records: Sequence[Entry]) -> int:
     by_name = {share.name.casefold(): share for share in shares}
+    owners = _Owners(server)
     restored = 0
     turn_ends = time.monotonic() + _TURN
     for entry in records:
@@ -76,7 +78,7 @@ async def _restore_all(server: ServerState, domain: Domain, shares: Iterable[Sha
             log.warning("%s: share %s is not served here", entry.key, record.share)
             continue
         try:
-            restored += restore_open(server, share, share.backend, record)
+            restored += restore_open(server, owners, share, share.backend, record)
         except (FileNotFoundError, NotADirectoryError) as error:
             log.info("open of %s does not come back: %s", "/".join(record.path), error)
             await _remove(domain, entry.key)
@@ -98,14 +100,35 @@ async def _remove(domain: Domain, key: str) -> None:
         log.warning("%s: %s", key, error)
 
 
-def restore_open(server: ServerState, share: Share, backend: Backend, record: OpenRecord) -> bool:
-    """False if it is there already. Raises ``OSError``, ``FileNotFoundError`` also where another file has the name,
-    ``PermissionError`` where its user has no right to it any more."""
+class _Owners:
+    """Sessions that are over, and tree connects of them: they only say whose the restored opens are."""
+
+    def __init__(self, server: ServerState) -> None:
+        self._server = server
+        self._known: dict[tuple[Identity, Share], tuple[Session, TreeConnect]] = {}
+
+    def of(self, stored: Identity, share: Share) -> tuple[Session, TreeConnect]:
+        """Return those of a user; all opens of one user in one share have the same. Raises ``PermissionError`` as
+        ``identity_here`` does."""
+        known = self._known.get((stored, share))
+        if known is None:
+            session = Session(0, None)
+            session.identity = identity_here(self._server, share, stored)
+            session.state = SessionState.EXPIRED
+            known = self._known[stored, share] = session, TreeConnect(0, session, share)
+        return known
+
+
+def restore_open(server: ServerState, owners: _Owners, share: Share, backend: Backend, record: OpenRecord) -> bool:
+    """Restore one open of a share. Return False if it is there already.
+
+    Raises ``OSError``, ``FileNotFoundError`` also where another file has the name, ``PermissionError`` where its user
+    has no right to it any more."""
     if record.persistent_id in server.opens.by_id:
         return False
     entry = Open(
         (record.persistent_id, 0),
-        *_owner(server, share, record.identity),
+        *owners.of(record.identity, share),
         record.path,
         granted_access=record.granted_access,
         maximal_access=record.maximal_access,
@@ -139,14 +162,6 @@ def restore_open(server: ServerState, share: Share, backend: Backend, record: Op
     return True
 
 
-def _owner(server: ServerState, share: Share, given: Identity) -> tuple[Session, TreeConnect]:
-    """Return a session that is over and its tree connect: they only say whose the open is."""
-    session = Session(0, None)
-    session.identity = identity_here(server, share, given)
-    session.state = SessionState.EXPIRED
-    return session, TreeConnect(0, session, share)
-
-
 def identity_here(server: ServerState, share: Share, given: Identity) -> Identity:
     """Who a stored identity is on this server, with the credentials of its account here. Raises ``PermissionError`` for
     somebody who could not log on, or connect to the share, now."""
@@ -168,8 +183,11 @@ def identity_here(server: ServerState, share: Share, given: Identity) -> Identit
 
 
 def _handle_of(accounts: Accounts, backend: Backend, entry: Open, record: OpenRecord) -> Handle:
-    """Opened as the user. Not opened before somebody needs it, which may be never; but locks that programs of the host
-    shall see need a descriptor. Raises ``PermissionError``, in that case later, when it is opened."""
+    """Return the file, opened as the user when it is first needed, which may be never. Only where locks have to be seen
+    by programs of the host, which takes a descriptor, it is opened at once.
+
+    Raises ``OSError``, ``PermissionError`` if the user has no right to it any more. A file that is opened later raises
+    them then."""
     data = record.granted_access
     share = entry.tree.share
     user = share.acting_user(entry.session.user)
@@ -183,37 +201,47 @@ def _handle_of(accounts: Accounts, backend: Backend, entry: Open, record: OpenRe
         open_reparse_point=bool(record.create_options & CreateOptions.OPEN_REPARSE_POINT),
         user=user,
     )
-
-    def checked(handle: Handle) -> Handle:
-        try:
-            _check_kind(handle.kind, record)
-            _check_rights(accounts, backend, handle, entry, record)
-        except BaseException:
-            handle.close()
-            raise
-        return handle
-
+    # What is opened later keeps the open, not the record: there may be tens of thousands.
+    checked = partial(_checked, accounts, backend, entry, wanted)
     if not (share.posix_locks and record.locks):
         remembered = backend.remember(wanted)
         if remembered is not None:
-            _check_kind(remembered.kind, record)
-            return DeferredHandle(remembered, lambda found: checked(found.open(wanted)))
-    return checked(backend.open(wanted))
+            _check_kind(remembered.kind, wanted)
+            return DeferredHandle(remembered, checked)
+    return checked(backend)
 
 
-def _check_rights(accounts: Accounts, backend: Backend, handle: Handle, entry: Open, record: OpenRecord) -> None:
+class _Opens(Protocol):
+    """A store, or one of its files that is remembered."""
+
+    def open(self, request: OpenRequest) -> Handle: ...
+
+
+def _checked(accounts: Accounts, backend: Backend, entry: Open, wanted: OpenRequest, source: _Opens) -> Handle:
+    """Open the file and check that its user may have it."""
+    handle = source.open(wanted)
+    try:
+        _check_kind(handle.kind, wanted)
+        _check_rights(accounts, backend, handle, entry)
+    except BaseException:
+        handle.close()
+        raise
+    return handle
+
+
+def _check_rights(accounts: Accounts, backend: Backend, handle: Handle, entry: Open) -> None:
     """Whether the user would be granted now what was granted then (MS-FSA 2.1.5.1.2.1). Who created a file was granted
     what they asked for, whatever its descriptor gives: of that they keep what it gives, if access to the data is in it.
     Raises ``PermissionError``."""
     held = caller_of(entry.session, entry.tree, accounts).rights_on(backend, handle.path, handle.describe())
-    missing = record.granted_access & ~held
-    if missing & (_DATA if record.create_action == CreateAction.CREATED else ~0):
+    missing = entry.granted_access & ~held
+    if missing & (_DATA if entry.create_action == CreateAction.CREATED else ~0):
         raise PermissionError(errno.EACCES, f"its user no longer has access {missing:#x} to the file")
-    entry.granted_access = record.granted_access & ~missing
+    entry.granted_access &= ~missing
 
 
-def _check_kind(kind: Kind, record: OpenRecord) -> None:
-    if kind == Kind.DIRECTORY and not record.is_directory and not record.stream:
+def _check_kind(kind: Kind, wanted: OpenRequest) -> None:
+    if kind == Kind.DIRECTORY and not wanted.directory and not wanted.stream:
         raise FileNotFoundError("a directory has the name now")
 
 

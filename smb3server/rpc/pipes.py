@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from smb3server.dispatch.request import Request
+from smb3server.dispatch.request import SessionRequest
 from smb3server.rpc.association import Association, AssociationGroups
 from smb3server.rpc.dcerpc import Interface, RpcEndpoint
 from smb3server.state.objects import Session
@@ -121,13 +121,11 @@ def normalize(name: str) -> str:
     return name.casefold().lstrip("\\").removeprefix("pipe\\")
 
 
-def open_pipe(request: Request, name: str) -> RpcPipe:
+def open_pipe(request: SessionRequest, name: str) -> RpcPipe:
     """OBJECT_NAME_NOT_FOUND for a name that nobody serves; ACCESS_DENIED for anonymous users where they are barred."""
     factory = PIPES.get(normalize(name))
     if factory is None:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
-    if request.session is None:
-        raise StatusError(NtStatus.USER_SESSION_DELETED)
     server = request.server
     interfaces = factory(server, request.session)
     # Calls act for the session's user; binds may protect them on top of what the session does.

@@ -202,7 +202,9 @@ class Channel:
 
 
 class Session:
-    """3.3.1.8. ``open_table`` is keyed by the volatile half of the FileId, ``tree_connect_table`` by TreeId."""
+    """What one user does on one or more connections. [MS-SMB2 3.3.1.8]
+
+    ``open_table`` is keyed by the volatile half of the FileId, ``tree_connect_table`` by TreeId."""
 
     def __init__(self, session_id: int, connection: Connection | None) -> None:
         self.session_id = session_id
@@ -483,8 +485,7 @@ class Open:
     @property
     def is_dormant(self) -> bool:
         """Whether it takes no descriptor, because its client is not back since it was restored."""
-        handle: object = self.handle
-        return isinstance(handle, DeferredHandle)
+        return isinstance(self.handle, DeferredHandle)
 
     def use_handle(self, handle: Handle) -> None:
         """Set what the open does its work with."""

@@ -236,14 +236,14 @@ class OpenTable:
     def close_gone(self, file: File[Open] | None) -> None:
         """Close restored opens of a file that is gone, whose inode number another file has by now."""
         for opened in list(file.opens) if file is not None else ():
-            handle: object = opened.handle
+            handle = opened.handle
             if isinstance(handle, DeferredHandle) and handle.gone:
                 self.close(opened)
 
     def wake(self, opened: Open) -> None:
         """Open what so far was only remembered of the file: its client comes back. Raises ``OSError``,
         ``FileNotFoundError`` if the file is gone."""
-        handle: object = opened.handle
+        handle = opened.handle
         if isinstance(handle, DeferredHandle):
             opened.use_handle(handle.open())
             self.dormant -= 1

@@ -1,8 +1,9 @@
 """``smb3server verbs-check [ADDRESS...]``: does the verbs provider keep its contract on this machine's NICs?
 
 For the owner of an RDMA NIC. Without addresses every interface with an RDMA device that is up is checked. The device
-talks to itself (most do): what is shown is that library, driver and firmware keep the contract. Exit status: 0 if
-everything passed on every address, 1 if not, 2 if there is nothing to check.
+talks to itself (most do): what is shown is that library, driver and firmware carry messages and data unharmed. With
+``--source`` the contract suite of the source tree runs, too. Exit status: 0 if everything passed on every address, 1 if
+not, 2 if there is nothing to check.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from typing import Any
 
 from smb3server.net.host import RdmaDevice, rdma_devices
 from smb3server.net.interfaces import read_interfaces
-from smbdirect.errors import ConnectionLost, ProviderError
+from smb3server.tools.transfers import check_transfers
+from smbdirect.errors import ConnectionLost, ProtocolError, ProviderError
 from smbdirect.providers.base import ConnectionRequest, Endpoint
 from smbdirect.providers.verbs.device import why_unavailable
 from smbdirect.providers.verbs.provider import VerbsProvider
 
-ROOT = Path(__file__).resolve().parents[2]
 SUITES = (
     "tests/smbdirect/contract/test_contract.py",
     "tests/smbdirect/contract/test_transfers.py",
@@ -107,9 +108,11 @@ def verdicts(document: str) -> dict[str, str]:
     return found
 
 
-def run_suite(address: str, driver: str) -> dict[str, str]:
-    """The contract suite over the device that has ``address``; some drivers have known gaps. Raises
-    ``RuntimeError`` if it does not run at all."""
+def run_suite(source: Path, address: str, driver: str) -> dict[str, str]:
+    """Run the contract suite of the tree ``source`` over the device that has ``address``; some drivers have known gaps.
+
+    Raises ``RuntimeError`` if it does not run at all.
+    """
     with tempfile.TemporaryDirectory(prefix="verbs-selfcheck-") as folder:
         result = Path(folder) / "result.xml"
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--timeout={TEST_SECONDS}"]
@@ -117,7 +120,7 @@ def run_suite(address: str, driver: str) -> dict[str, str]:
         environment = os.environ | {"VERBS_HOST": address, "VERBS_DEVICE": driver, "PYTHONDONTWRITEBYTECODE": "1"}
         run = subprocess.run(
             command,
-            cwd=ROOT,
+            cwd=source,
             env=environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -130,12 +133,15 @@ def run_suite(address: str, driver: str) -> dict[str, str]:
         return verdicts(result.read_text())
 
 
-def check(address: str, device: str, driver: str) -> Check:
+def check(address: str, device: str, driver: str, source: Path | None) -> Check:
+    """Check one address; without the ``source`` tree, transfers alone."""
     found = Check(address, device)
     try:
         found.capabilities = asyncio.run(capabilities(address))
-        found.verdicts = run_suite(address, driver)
-    except (OSError, ProviderError, ConnectionLost, RuntimeError, subprocess.TimeoutExpired) as error:
+        found.verdicts = asyncio.run(check_transfers(VerbsProvider(), address))
+        if source is not None:
+            found.verdicts |= run_suite(source, address, driver)
+    except (OSError, ProviderError, ConnectionLost, ProtocolError, RuntimeError, subprocess.TimeoutExpired) as error:
         found.error = str(error)
     return found
 
@@ -154,9 +160,14 @@ def show(found: Check) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="smb3server verbs-check", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="smb3server verbs-check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("address", nargs="*", help="addresses of RDMA interfaces (default: all)")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument(
+        "--source", type=Path, metavar="TREE", help="run the contract suite of this source tree, too; takes pytest"
+    )
     options = parser.parse_args(arguments)
     devices = rdma_devices()
     if not options.json:
@@ -175,7 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results = []
     for address in wanted:
         at = known.get(address)
-        results.append(check(address, at.name if at else "?", at.driver if at else ""))
+        results.append(check(address, at.name if at else "?", at.driver if at else "", options.source))
     if options.json:
         print(json.dumps([dataclasses.asdict(found) | {"passed": found.passed} for found in results], indent=2))
     else:

@@ -9,6 +9,8 @@ import subprocess
 import time
 from pathlib import Path
 
+from tools.support.ports import free_port
+
 REALM = "SMB3.TEST"
 HOST = "files.smb3.test"
 """What the service calls itself; nothing resolves it, clients are given the address."""
@@ -73,7 +75,7 @@ class Kdc:
     def __init__(self, folder: Path, enctypes: str = "aes256-cts aes128-cts", foreign: str = "") -> None:
         """``foreign``: one more realm, whose principals get tickets of this one's services by a cross-realm key."""
         self.folder = folder
-        self.port = _free_port()
+        self.port = free_port()
         self.keytab = folder / "server.keytab"
         self.cache = folder / "cache"
         values = {"realm": REALM, "host": HOST, "port": self.port, "folder": folder, "enctypes": enctypes}
@@ -147,16 +149,3 @@ class Kdc:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-
-
-def _free_port() -> int:
-    """Of both protocols, as far as one can know."""
-    while True:
-        with socket.socket() as tcp, socket.socket(type=socket.SOCK_DGRAM) as udp:
-            tcp.bind(("127.0.0.1", 0))
-            port = int(tcp.getsockname()[1])
-            try:
-                udp.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port

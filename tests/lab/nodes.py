@@ -11,8 +11,8 @@ from smb3server.client.persistent import PersistentShare
 from smb3server.client.transports import open_tcp
 from smbdirect.message_transport import MessageTransport
 from tools.cluster import node
-from tools.cluster.etcd import free_ports
 from tools.cluster.node import PASSWORD, USER, admin
+from tools.support.ports import free_port
 
 __all__ = ["PASSWORD", "TTL", "USER", "AnyNode", "Node", "admin", "client", "seconds_since"]
 
@@ -21,7 +21,7 @@ TTL = 2
 
 class Node(node.Node):
     def __init__(self, folder: Path, name: str, url: str, services: str, ttl: int = TTL, **more: Any) -> None:
-        super().__init__(folder, name, url, services, port=free_ports(1)[0], ttl=ttl, **more)
+        super().__init__(folder, name, url, services, port=free_port(), ttl=ttl, **more)
 
     async def connect(self) -> MessageTransport:
         return await open_tcp("127.0.0.1", self.port)

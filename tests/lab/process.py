@@ -14,8 +14,8 @@ from pathlib import Path
 from smb3server.client.persistent import PersistentShare
 from smb3server.client.transports import open_tcp
 from smbdirect.message_transport import MessageTransport
-from tools.cluster.etcd import free_ports
 from tools.support import own_user
+from tools.support.ports import free_port
 
 USER, PASSWORD = "u", "pw"
 
@@ -27,7 +27,7 @@ class ServerProcess:
         self.folder = folder
         self.share = folder / "share"
         self.share.mkdir(exist_ok=True)
-        (self.port,) = free_ports(1)
+        self.port = free_port()
         self.config = folder / "server.toml"
         self.config.touch(0o600)
         self.config.write_text(

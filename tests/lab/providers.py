@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -20,13 +19,7 @@ from smbdirect.providers.iwarp import IwarpProvider
 from smbdirect.providers.loopback import Faults, LoopbackProvider
 from smbdirect.providers.roce import RoceProvider
 from smbdirect.providers.verbs.provider import VerbsProvider
-
-
-def free_udp_port() -> int:
-    """A UDP port for software RoCEv2, whose own may be taken on this machine."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+from tools.support.ports import free_port
 
 
 class Entry(NamedTuple):
@@ -47,10 +40,10 @@ PROVIDERS: dict[str, Entry] = {
     "iwarp-crc-ipv6": Entry(lambda: IwarpProvider(crc=True), "::1"),
     "iwarp-mss": Entry(lambda: IwarpProvider(large_fpdus=False)),
     "verbs": Entry(VerbsProvider, os.environ.get("VERBS_HOST", "127.0.0.1"), responder_knows=False),
-    "roce": Entry(lambda: RoceProvider(free_udp_port())),
-    "roce-ipv6-mtu256": Entry(lambda: RoceProvider(free_udp_port(), max_mtu=256), "::1"),
-    "roce-batches": Entry(lambda: RoceProvider(free_udp_port(), max_mtu=1024, segmentation=True)),
-    "roce-unprivileged": Entry(lambda: RoceProvider(free_udp_port(), check_icrc=False)),
+    "roce": Entry(lambda: RoceProvider(free_port())),
+    "roce-ipv6-mtu256": Entry(lambda: RoceProvider(free_port(), max_mtu=256), "::1"),
+    "roce-batches": Entry(lambda: RoceProvider(free_port(), max_mtu=1024, segmentation=True)),
+    "roce-unprivileged": Entry(lambda: RoceProvider(free_port(), check_icrc=False)),
 }
 
 

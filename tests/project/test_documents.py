@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.cli.main import _COMMANDS
+from smb3server.cli.main import COMMANDS
 from tools.check_layers.rooms import ROOMS
 from tools.kernel_lab.cases import CASES
 
@@ -86,7 +86,7 @@ def test_programs_that_a_page_runs_exist(page: Path) -> None:
         path = ROOT / module.replace(".", "/")
         assert path.with_suffix(".py").exists() or (path / "__main__.py").exists() or module == "pytest", module
     for command in re.findall(r"`smb3server ([a-z][a-z-]*)[ `]", text):
-        assert command in _COMMANDS, command
+        assert command in COMMANDS, command
 
 
 @cache

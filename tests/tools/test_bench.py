@@ -232,6 +232,12 @@ def test_python_that_has_the_packages_is_used_as_it_is() -> None:
     assert interpreter.prepare(sys.executable, ROOT) == sys.executable
 
 
+def test_an_installed_server_makes_no_environments(tmp_path: Path) -> None:
+    """Where nothing of ours is, nothing runs, and there is no list of what it takes either."""
+    with pytest.raises(BenchError, match=r"No module named 'smb3server'.*only a checkout"):
+        interpreter.prepare("/usr/bin/python3", tmp_path)
+
+
 def test_environments_differ_by_python_and_by_requirements() -> None:
     one = interpreter.Interpreter("/usr/bin/python3.11", "3.11.2", "CPython", "distribution")
     keys = {

@@ -151,7 +151,7 @@ def test_relative_imports_are_resolved_against_the_package(tmp_path: Path) -> No
         "smb3server.wire.header",
         "smb3server.backends.b.c",
     ]
-    first = next(name for _, name in imports(source, tmp_path / "x.py", "smb3server.backends.x"))
+    _, first = next(imports(source, tmp_path / "x.py", "smb3server.backends.x"))
     assert first == "smb3server.backends.a"
 
 

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+
 import pytest
 
+from smb3server.tools.transfers import CHECKS, check_transfers
 from smb3server.tools.verbs_check import Check, main, show, verdicts
+from smbdirect.providers.base import Provider
+from smbdirect.providers.iwarp import IwarpProvider
+from smbdirect.providers.loopback import LoopbackProvider
 from smbdirect.providers.verbs.device import why_unavailable
+from smbdirect.transport.rdma import Rdma
 
 DOCUMENT = """<testsuites><testsuite>
 <testcase name="test_a[verbs]"/>
@@ -30,6 +38,22 @@ def test_passed() -> None:
     assert Check("a", "d", {}, {"t": "ok", "u": "skipped: x"}).passed
     assert not Check("a", "d", {}, {"t": "ok", "u": "FAILED: x"}).passed
     assert not Check("a", "d", {}, {"t": "ok"}, "no device").passed
+
+
+@pytest.mark.parametrize("provider", [IwarpProvider, LoopbackProvider])
+def test_transfers_arrive(provider: Callable[[], Provider]) -> None:
+    found = asyncio.run(check_transfers(provider(), "127.0.0.1"))
+    assert found == dict.fromkeys(CHECKS, "ok")
+
+
+@pytest.mark.parametrize("method", ["write_to_peer", "read_from_peer"])
+def test_transfers_that_bring_something_else_fail(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that says it is done, and moves nothing."""
+    monkeypatch.setattr(Rdma, method, lambda self, remote, local, on_done: self._loop.call_soon(on_done, None))
+    found = asyncio.run(check_transfers(IwarpProvider(), "127.0.0.1"))
+    failed = "RDMA Write" if method == "write_to_peer" else "RDMA Read"
+    assert [name for name, verdict in found.items() if verdict != "ok"] == [failed]
+    assert found[failed].startswith("FAILED: the data")
 
 
 @pytest.mark.skipif(why_unavailable() is None, reason="this machine has an RDMA device")

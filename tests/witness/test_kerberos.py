@@ -19,6 +19,7 @@ from smb3server.auth.principals import Principals
 from smb3server.auth.users import UserDatabase
 from smb3server.backends.base import User
 from tests.lab.witness import PASSWORD, USER, Running, settings
+from tools.support.ports import free_port
 
 REALM = "WITNESS.TEST"
 SYSTEM_PYTHON = "/usr/bin/python3"
@@ -48,8 +49,7 @@ def _run(*command: str) -> None:
 def realm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A realm with ``u`` and ``host/localhost``, and the environment that leads to it."""
     folder = tmp_path_factory.mktemp("realm")
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     (folder / "krb5.conf").write_text(
         f"[libdefaults]\ndefault_realm = {REALM}\ndns_lookup_kdc = false\ndns_lookup_realm = false\nrdns = false\n"
         "dns_canonicalize_hostname = false\nudp_preference_limit = 1\n"

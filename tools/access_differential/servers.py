@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tools.access_differential.player import Login
 from tools.support import server_process
+from tools.support.ports import free_port
 
 LOGINS = (Login("games", "Passw0rd-1", "S-1-22-2-60"), Login("news", "Passw0rd-2", "S-1-22-2-9"))
 """Two users that every Debian has, and who own nothing that matters."""
@@ -80,12 +81,6 @@ def _program(name: str) -> str:
     return shutil.which(name) or f"/usr/sbin/{name}"
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def _open_folder(path: Path) -> Path:
     path.mkdir(parents=True)
     path.chmod(0o777)
@@ -99,7 +94,7 @@ def running_samba(folder: Path) -> Iterator[tuple[int, Path]]:
     path = _open_folder(folder / "share")
     for name in _SMBD_FOLDERS:
         (folder / name).mkdir(mode=0o755)
-    port = _free_port()
+    port = free_port()
     configuration = folder / "smb.conf"
     configuration.write_text(_SMB_CONF.format(folder=folder, port=port, path=path, share=SHARE))
     for login in LOGINS:

@@ -25,7 +25,6 @@ import resource
 import secrets
 import shutil
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -48,6 +47,7 @@ from smb3server.settings.cluster import DEFAULT_NAME, StoreAccess
 from tools.failover.client import Step, percentiles
 from tools.failover.crowd import Options, Outcome, work
 from tools.support import own_user
+from tools.support.ports import free_port, free_ports
 
 _USER, _PASSWORD = "bench", "bench"
 _STATE = "smb3server/state/bench/"
@@ -55,14 +55,6 @@ _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 _OPEN_TIMEOUT = 300.0
 _LONG = 4.0
 """Seconds beyond the ttl after which one wants to know what a takeover took so long for."""
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports: list[int] = [sock.getsockname()[1] for sock in sockets]
-    for sock in sockets:
-        sock.close()
-    return ports
 
 
 class Setup:
@@ -311,7 +303,7 @@ def _until(last: Step, clients: int, folder: Path) -> float:
     """Processor seconds of a fresh server for clients that stop after this step."""
     share = folder / "share"
     share.mkdir(parents=True)
-    (port,) = free_ports(1)
+    port = free_port()
     config = folder / "smb.toml"
     config.touch(0o600)
     config.write_text(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tools.cluster.certificates import Authority
+from tools.support.ports import free_ports
 
 CLIENT_PORT, PEER_PORT = 2379, 2380
 """Of members that have an address to themselves."""
@@ -37,14 +37,6 @@ class EtcdError(Exception):
 def why_not() -> str | None:
     """Why there can be none here, or None."""
     return None if shutil.which("etcd") else "etcd is not installed (Debian: etcd-server)"
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports: list[int] = [sock.getsockname()[1] for sock in sockets]
-    for sock in sockets:
-        sock.close()
-    return ports
 
 
 def _memory() -> Path | None:

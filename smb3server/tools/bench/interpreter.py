@@ -90,8 +90,11 @@ def prepare(python: str, root: Path) -> str:
     with pip and kept for the next time. Raises ``BenchError`` if that cannot be done.
     """
     found = identify(python)
-    if not _lacks(python, root):
+    lack = _lacks(python, root)
+    if not lack:
         return python
+    if not (root / "pyproject.toml").exists():
+        raise BenchError(f"our server does not run on {python}: {lack}; only a checkout makes environments for others")
     requirements: list[str] = tomllib.loads((root / "pyproject.toml").read_text())["project"]["dependencies"]
     folder = root / "build" / "bench-python" / environment_key(found, requirements)
     inside = str(folder / "bin" / "python")

@@ -37,6 +37,7 @@ from tests.lab.rights import (
 )
 from tests.lab.rights_table import TABLE, Right, Row
 from tests.lab.wire_client import Client
+from tools.support.ports import free_port
 
 ADMINISTRATOR, USER = "games", "news"
 """Users of the host that every Debian has."""
@@ -109,9 +110,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         if above != Path("/"):
             above.chmod(above.stat().st_mode | 0o755)
     (folder / "share").chmod(0o777)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        number: int = probe.getsockname()[1]
+    number = free_port()
     configuration = folder / "smb.conf"
     configuration.write_text(CONFIGURATION.format(folder=folder, port=number))
     for name in (ADMINISTRATOR, USER):

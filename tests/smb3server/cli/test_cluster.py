@@ -14,8 +14,8 @@ from smb3server.cli.cluster import main
 from smb3server.wire.create import ShareAccess
 from tests.lab.etcd import Etcd
 from tests.lab.nodes import Node, admin, client
-from tools.cluster.etcd import free_ports
 from tools.support import own_user
+from tools.support.ports import free_port
 
 HELP_WORDS = ("status", "drain", "move", "move-client", "Exit status")
 
@@ -111,7 +111,7 @@ def test_drain_says_what_it_did(cluster: tuple[Etcd, dict[str, Node]]) -> None:
 
 
 def test_etcd_out_of_reach(tmp_path: Path) -> None:
-    (port,) = free_ports(1)
+    port = free_port()
     done = admin(f"etcd://127.0.0.1:{port}", "status")
     assert done.returncode == 1 and done.stderr.count("\n") == 1
     assert "no etcd member answers" in done.stderr and str(port) in done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
@@ -11,7 +12,16 @@ import pytest
 from smb3server.backends.base import FolderNotRead
 from smb3server.dispatch import waiting
 from smb3server.dispatch.chain import Chain
-from smb3server.dispatch.request import Host, Interim, Pending, Request, Response
+from smb3server.dispatch.request import (
+    Host,
+    Interim,
+    Pending,
+    Request,
+    Response,
+    SessionRequest,
+    TreeRequest,
+    handles,
+)
 from smb3server.dispatch.waiting import Attempt, Begin, MustWait
 from smb3server.files.caching import Caching
 from smb3server.process.long_work import LongWork
@@ -333,3 +343,128 @@ def test_no_attempt_follows_the_work_of_who_is_cancelled() -> None:
         assert attempt.steps == [DONE]
 
     play(scene)
+
+
+# Until something is over
+
+
+def test_a_request_is_answered_when_something_is_over() -> None:
+    async def scene(peer: Peer, caching: Caching) -> None:
+        ends: list[waiting.Done] = []
+        pending = waiting.until(peer.request(), ends.append, lambda: DONE)
+        assert pending.handler_returned() is None
+        ends[0](None)
+        assert peer.results == [DONE]
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (StatusError(NtStatus.DELETE_PENDING), NtStatus.DELETE_PENDING),
+        (OSError(errno.ENOSPC, "full"), NtStatus.DISK_FULL),
+        (RuntimeError("a fault in the server"), NtStatus.INTERNAL_ERROR),
+    ],
+)
+@pytest.mark.parametrize("raised_by", ["what is waited for", "work"])
+def test_what_goes_wrong_meanwhile_is_the_reply(error: Exception, status: int, raised_by: str) -> None:
+    async def scene(peer: Peer, caching: Caching) -> None:
+        def work() -> Response:
+            if raised_by == "work":
+                raise error
+            return DONE
+
+        ends: list[waiting.Done] = []
+        waiting.until(peer.request(), ends.append, work).handler_returned()
+        ends[0](None if raised_by == "work" else error)
+        assert peer.status == status
+
+    play(scene)
+
+
+def test_what_a_cancelled_request_waits_for_is_called_off_once() -> None:
+    async def scene(peer: Peer, caching: Caching) -> None:
+        ends: list[waiting.Done] = []
+        called_off: list[int] = []
+
+        def begin(done: waiting.Done) -> Callable[[], None]:
+            ends.append(done)
+            return lambda: called_off.append(1)
+
+        pending = waiting.until(peer.request(), begin, lambda: DONE)
+        pending.handler_returned()
+        pending.cancel()
+        pending.cancel()
+        ends[0](None)
+        ends[0](OSError())
+        assert (called_off, peer.status) == ([1], NtStatus.CANCELLED)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_coroutine_waits_until_something_is_over(cancelled: bool) -> None:
+    async def scene(peer: Peer, caching: Caching) -> None:
+        ends: list[waiting.Done] = []
+        called_off: list[int] = []
+
+        def begin(done: waiting.Done) -> Callable[[], None]:
+            ends.append(done)
+            return lambda: called_off.append(1)
+
+        async def work() -> Response:
+            await waiting.over(begin)
+            return DONE
+
+        pending = waiting.run(peer.request(), work())
+        pending.handler_returned()
+        await turn()
+        if cancelled:
+            pending.cancel()
+        else:
+            ends[0](None)
+        for _ in range(5):
+            await turn()
+        ends[0](None)
+        assert peer.status == (NtStatus.CANCELLED if cancelled else NtStatus.SUCCESS)
+        assert called_off == [1]
+
+    play(scene)
+
+
+# Results before the handler returns
+
+
+def test_a_result_waits_until_the_handler_has_returned() -> None:
+    async def scene(peer: Peer, caching: Caching) -> None:
+        pending = peer.request().pend()
+        pending.complete(DONE)
+        assert pending.done
+        assert not peer.results, "not on the handler's stack"
+        assert pending.handler_returned() is DONE
+        assert not peer.results, "the dispatcher answers it"
+
+    play(scene)
+
+
+def test_what_a_failed_handler_has_completed_is_given_back() -> None:
+    async def scene(peer: Peer, caching: Caching) -> None:
+        released: list[int] = []
+        response = Response([b"data"], on_sent=lambda: released.append(1))
+        pending = peer.request().pend()
+        pending.complete(response)
+        pending.drop()
+        assert released == [1]
+        pending.complete(response)
+        assert released == [1, 1]
+        assert not peer.results
+
+    play(scene)
+
+
+def test_a_handler_gets_no_more_than_was_checked() -> None:
+    with pytest.raises(TypeError):
+        handles(Command.ECHO, SessionRequest)
+    with pytest.raises(TypeError):
+        handles(Command.TREE_CONNECT, TreeRequest)

@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from smb3server.persistence.records import parse
 
@@ -19,8 +21,8 @@ GOOD: dict[str, Any] = {
 
 
 def test_a_good_record_has_no_credentials() -> None:
-    for given in (GOOD, {**GOOD, "format": 1, "user": [0, 0, []]}):
-        record = parse(json.dumps(given).encode())
+    for fields in (GOOD, {**GOOD, "format": 1, "user": [0, 0, []]}):
+        record = parse(json.dumps(fields).encode())
         assert record.path == ("d", "f") and record.identity.name == "bob" and record.identity.user is None
 
 
@@ -52,3 +54,9 @@ def test_a_missing_field(key: str) -> None:
 def test_nesting_is_refused() -> None:
     with pytest.raises(ValueError):
         parse(b"[" * 100000 + b"]" * 100000)
+
+
+@given(st.binary(max_size=80) | st.sampled_from([b"{}", b"[]", b'{"format":1}', b'{"format":2}', b"null"]))
+def test_bad_records(data: bytes) -> None:
+    with pytest.raises(ValueError):
+        parse(data)

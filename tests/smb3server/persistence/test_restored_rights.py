@@ -200,3 +200,27 @@ def test_a_folder_on_the_way_that_the_user_may_not_pass(tmp_path: Path) -> None:
         assert await setup.restored(record) is None
 
     run(tmp_path, body)
+
+
+def test_opens_of_one_user_share_what_says_so(tmp_path: Path) -> None:
+    """There may be tens of thousands: none has a session of its own."""
+
+    async def body(setup: Setup) -> None:
+        for name in ("f", "g"):
+            setup.file(name, BOB.uid)
+        records = [setup.record("f"), setup.record("g", id=ID + 1), setup.record("g", "", id=ID + 2)]
+        records[2]["identity"] = ["", "", False, True]
+        await setup.restored(records[0])
+        store = await SqliteStore.open(setup.folder.parent / "more.db")
+        puts = [Put(key_of("", record["id"]), json.dumps(record).encode()) for record in records[1:]]
+        setup.persistence.serve(Domain(store, ""), [setup.share])
+        await store.commit([*puts, Put(key_of("", ID + 3), json.dumps(setup.record("f", id=ID + 3)).encode())])
+        assert await restore(setup.server, Domain(store, ""), [setup.share]) == 2
+        await store.close()
+        first, second = (setup.server.opens.by_id[ID + number] for number in (1, 3))
+        assert first.session is second.session and first.tree is second.tree
+        assert setup.server.opens.by_id[ID].session is not first.session
+        for opened in list(setup.server.opens.by_id.values()):
+            setup.server.opens.abandon(opened)
+
+    run(tmp_path, body)

@@ -12,13 +12,7 @@ from smbdirect.life import IllegalChange
 
 def test_a_connection_goes_from_its_beginning_to_its_end() -> None:
     life = ConnectionLife.NEW
-    for after in (
-        ConnectionLife.INVITED,
-        ConnectionLife.NEGOTIATED,
-        ConnectionLife.AUTHENTICATED,
-        ConnectionLife.CLOSING,
-        ConnectionLife.CLOSED,
-    ):
+    for after in list(ConnectionLife)[1:]:
         life = change(life, after)
     assert life is ConnectionLife.CLOSED
 

@@ -28,8 +28,8 @@ from smbdirect.providers.loopback import CAPABILITIES, LoopbackProvider
 from smbdirect.providers.roce import RoceProvider
 from smbdirect.providers.verbs.provider import VerbsProvider
 from smbdirect.transport.smb_direct import SmbDirectTransport
-from tests.lab.providers import free_udp_port
 from tests.lab.scene import Scene, ask, log_on, play
+from tools.support.ports import free_port
 
 UNLISTED = "127.44.55.66"
 """A local address that is on no interface, so that no list of interfaces has it."""
@@ -243,7 +243,7 @@ FABRICS = {
     "registered": Fabric(lambda: LoopbackProvider(LIKE_VERBS), "loopback"),
     "iwarp": Fabric(IwarpProvider, "iwarp"),
     # Its own UDP port may be taken on this machine; both ends must agree on another.
-    "roce": Fabric(lambda: RoceProvider(free_udp_port()), "roce", "roce"),
+    "roce": Fabric(lambda: RoceProvider(free_port()), "roce", "roce"),
     # Software devices run in emulated guests.
     "verbs": Fabric(VerbsProvider, "verbs", "iwarp", os.environ.get("VERBS_HOST", "127.0.0.1"), 1_000),
 }

@@ -16,8 +16,8 @@ from smbdirect.providers.roce.headers import BTH, DETH, ICRC_LENGTH, Bth, Deth, 
 from smbdirect.providers.roce.provider import DATAGRAMS_PER_PEER, DATAGRAMS_PER_TURN, RoceProvider
 from smbdirect.providers.roce.sockets import Route
 from smbdirect.transport.listen import listen
-from tests.lab.providers import free_udp_port
 from tests.lab.roce_cm import CLIENT_SIDE, SERVER_SIDE, End, Pair, request_bytes_fast
+from tools.support.ports import free_port
 
 
 def run(end: End, now: float, until: float) -> list[tuple[object, bytes]]:
@@ -150,7 +150,7 @@ def test_a_turn_of_the_event_loop_takes_few_datagrams() -> None:
     """However many arrive at once, those of others get their turn; what waits is bounded, and shared among peers."""
 
     async def body() -> None:
-        provider = RoceProvider(free_udp_port())
+        provider = RoceProvider(free_port())
         taken: list[bytes] = []
 
         def take(datagram: memoryview, route: object, now: float) -> None:
@@ -190,7 +190,7 @@ def test_a_request_whose_reply_is_not_answered_leaves_nothing_behind() -> None:
     """The negotiation's time is over before the connection manager has sent its reply as often as it may."""
 
     async def body() -> None:
-        provider = RoceProvider(free_udp_port())
+        provider = RoceProvider(free_port())
         transports: list[object] = []
         listener = await listen(
             provider, "127.0.0.1", 5445, transports.append, Settings(negotiation_timeout_passive=0.2)

@@ -18,7 +18,8 @@ from smbdirect.providers.roce import RoceProvider
 from smbdirect.providers.roce.cm import MAX_PENDING_PER_PEER
 from smbdirect.providers.roce.cm_messages import CMA, REQ, Attribute, CmaHeader, Req, mad_bytes
 from smbdirect.providers.roce.headers import AETH, DETH, IETH, RETH, Aeth, Deth, Ieth, Opcode, Reth
-from tests.lab.providers import Pair, Side, connect, free_udp_port
+from tests.lab.providers import Pair, Side, connect
+from tools.support.ports import free_port
 
 HOST = "127.0.0.1"
 MTU = 4096
@@ -96,7 +97,7 @@ class Scene:
 
 def run(scenario: Callable[[Scene], Awaitable[None]], source: str = HOST) -> None:
     async def main() -> None:
-        port = free_udp_port()
+        port = free_port()
         provider = RoceProvider(port)
         pair = await connect(provider, HOST, receives=64)
         pair.client.endpoint.post([Send([b"hello"])])
@@ -308,7 +309,7 @@ def a_request(local_id: int, port: int, **changes: Any) -> bytes:
 
 def test_request_floods_stay_bounded_and_others_are_served() -> None:
     async def main() -> None:
-        port = free_udp_port()
+        port = free_port()
         provider = RoceProvider(port)
         seen: list[Any] = []
         listener = await provider.listen(HOST, 0, seen.append)
@@ -338,7 +339,7 @@ def test_request_floods_stay_bounded_and_others_are_served() -> None:
 
 def test_management_datagrams_with_wrong_frames() -> None:
     async def main() -> None:
-        port = free_udp_port()
+        port = free_port()
         provider = RoceProvider(port)
         seen: list[Any] = []
         listener = await provider.listen(HOST, 0, seen.append)

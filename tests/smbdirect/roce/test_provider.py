@@ -19,7 +19,8 @@ from scapy.utils import rdpcap
 from smbdirect.errors import ConnectionLost, ProviderError
 from smbdirect.providers.base import Access, CloseCause, Read, RemoteSegment, Send, Write
 from smbdirect.providers.roce import RoceProvider, icrc, sockets
-from tests.lab.providers import Pair, Side, connect, free_udp_port
+from tests.lab.providers import Pair, Side, connect
+from tools.support.ports import free_port
 
 RIGHTS = Access.LOCAL_WRITE | Access.REMOTE_READ | Access.REMOTE_WRITE
 
@@ -92,7 +93,7 @@ async def finish(pair: Pair) -> None:
 @pytest.mark.parametrize("check", [True, False])
 def test_two_providers_on_two_addresses(listen_on: str, connect_to: str, check: bool) -> None:
     async def main() -> None:
-        port = free_udp_port()
+        port = free_port()
         pair = await connect_two(RoceProvider(port, check), RoceProvider(port, check), listen_on, connect_to)
         assert pair.server.endpoint.local_address[0] == listen_on
         assert pair.server.endpoint.peer_address[0] == "127.0.0.1"
@@ -108,7 +109,7 @@ def test_listening_on_all_addresses(everywhere: str, host: str, check: bool) -> 
     """Answers leave from the address that was asked."""
 
     async def main() -> None:
-        provider = RoceProvider(free_udp_port(), check)
+        provider = RoceProvider(free_port(), check)
         pair = await connect_two(provider, provider, everywhere, host)
         assert pair.server.endpoint.local_address[0] == host
         await exercise(pair)
@@ -138,7 +139,7 @@ def test_without_the_capability_it_serves_and_says_so_once(monkeypatch: pytest.M
     monkeypatch.setattr(sockets.socket, "socket", without_raw)
 
     async def main() -> None:
-        provider = RoceProvider(free_udp_port())
+        provider = RoceProvider(free_port())
         pair = await connect_two(provider, provider, "127.0.0.1", "127.0.0.1")
         other = await connect_two(provider, provider, "127.0.0.2", "127.0.0.2")
         assert len(provider.notices) == 1 and "CAP_NET_RAW" in provider.notices[0]
@@ -151,7 +152,7 @@ def test_without_the_capability_it_serves_and_says_so_once(monkeypatch: pytest.M
 
 def test_path_mtu_is_the_smaller_of_both() -> None:
     async def main() -> None:
-        port = free_udp_port()
+        port = free_port()
         pair = await connect_two(RoceProvider(port), RoceProvider(port, max_mtu=512), "127.0.0.2", "127.0.0.2")
         assert pair.server.endpoint.queue_pair.requester.mtu == 512  # type: ignore[attr-defined]
         await exercise(pair)
@@ -162,7 +163,7 @@ def test_path_mtu_is_the_smaller_of_both() -> None:
 
 def test_counters_after_warm_up() -> None:
     async def main() -> None:
-        pair = await connect(RoceProvider(free_udp_port()), "127.0.0.1", receives=32)
+        pair = await connect(RoceProvider(free_port()), "127.0.0.1", receives=32)
         memory = bytearray(8192)
         region = pair.client.endpoint.register(memoryview(memory), RIGHTS)
         pair.client.endpoint.post([Send([b"hello"])])
@@ -192,7 +193,7 @@ def test_counters_after_warm_up() -> None:
 @pytest.mark.parametrize("check", [True, False])
 def test_a_congestion_mark_is_reported(check: bool) -> None:
     async def main() -> None:
-        pair = await connect(RoceProvider(free_udp_port(), check), "127.0.0.1", receives=32)
+        pair = await connect(RoceProvider(free_port(), check), "127.0.0.1", receives=32)
         pair.client.endpoint.post([Send([b"hello"])])
         await pair.server.receives(1)
         port = pair.client.endpoint.path._port  # type: ignore[attr-defined]
@@ -214,7 +215,7 @@ def test_a_congestion_mark_is_reported(check: bool) -> None:
 
 def test_many_connections_leave_nothing_behind() -> None:
     async def main() -> None:
-        provider = RoceProvider(free_udp_port())
+        provider = RoceProvider(free_port())
         descriptors = len(os.listdir("/proc/self/fd"))
         for _ in range(300):
             pair = await connect(provider, "127.0.0.1", receives=2)
@@ -253,7 +254,7 @@ def test_a_silent_peer_times_out() -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_tshark_and_the_icrc_of_every_packet(tmp_path: Path, host: str) -> None:
     capture = tmp_path / "roce.pcap"
-    port = free_udp_port()
+    port = free_port()
 
     async def main() -> int:
         provider = RoceProvider(port, max_mtu=1024)

@@ -1,0 +1,65 @@
+"""Ports of loopback for servers that must know theirs before they start, or keep it over restarts."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+FIRST, LAST = 10000, 32767
+"""Where ports are looked for: Linux gives ports above to connections and to whoever asks for any."""
+_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_APART = 500
+"""Ports between the places where two processes begin to look."""
+
+
+def _last() -> int:
+    """The last port that the kernel does not give away by itself."""
+    try:
+        return min(LAST, int(_RANGE.read_text().split()[0]) - 1)
+    except OSError:
+        return LAST
+
+
+def _candidates() -> Iterator[int]:
+    """All ports, forever, from a place of this process's own."""
+    last = _last()
+    if last <= FIRST + _APART:
+        raise RuntimeError(f"{_RANGE} leaves no ports between {FIRST} and {last}")
+    place = FIRST + os.getpid() * _APART % (last - FIRST)
+    return itertools.cycle(itertools.chain(range(place, last + 1), range(FIRST, place)))
+
+
+def _is_free(port: int) -> bool:
+    """Whether nobody has the port, neither of TCP nor of UDP."""
+    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+        with socket.socket(socket.AF_INET, kind) as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                return False
+    return True
+
+
+_looking: tuple[int, Iterator[int]] | None = None
+"""The process that looks, and where it goes on: no port is given twice before all were."""
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ``count`` ports that are free for TCP and UDP on 127.0.0.1.
+
+    Nothing takes one before its server does, or while that is restarted: the kernel does not give these ports away, and
+    other processes look for theirs elsewhere.
+    """
+    global _looking  # noqa: PLW0603
+    if _looking is None or _looking[0] != os.getpid():
+        _looking = os.getpid(), _candidates()
+    return list(itertools.islice(filter(_is_free, _looking[1]), count))
+
+
+def free_port() -> int:
+    """Return one such port."""
+    (port,) = free_ports(1)
+    return port
