@@ -20,6 +20,7 @@ against the message before it slices. All fields of one record share a byte orde
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar, get_type_hints
 
 import construct
@@ -71,12 +72,13 @@ class Codec(Generic[R]):
         """The bytes of fields given one by one, in order."""
         self.iter_fields = self._struct.iter_unpack
         """The bare tuples of records that lie one behind the other."""
-        self._make = record._make  # type: ignore[attr-defined]
+        self.make: Callable[[Iterable[Any]], R] = record._make  # type: ignore[attr-defined]
+        """The record of its fields."""
 
     def unpack(self, buffer: Buffer, offset: int = 0) -> R:
         """The record at ``offset``. Raises ``DecodeError`` if the buffer ends before it does."""
         try:
-            return self._make(self._unpack_from(buffer, offset))  # type: ignore[no-any-return]
+            return self.make(self._unpack_from(buffer, offset))
         except struct.error:
             raise DecodeError(
                 f"{self.record.__name__} needs {self.size} bytes at {offset}, message has {len(buffer)}"

@@ -127,6 +127,9 @@ class OpenRequest:
     """For a new file: self-relative, stored with it before anybody else can open it."""
     ea: Sequence[tuple[bytes, bytes]] = ()
     user: User | None = None
+    exact: bool = False
+    """To open only: FileNotFoundError may as well say that the name is there in another case, or that an ancestor is
+    missing. A store that finds names in any case at no price ignores it."""
     direct: bool = False
     """FILE_NO_INTERMEDIATE_BUFFERING or a write-through hint; a backend may ignore it."""
 

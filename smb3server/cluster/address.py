@@ -30,6 +30,7 @@ _NODAD = 0x02
 
 
 def _change(command: str, entry: VirtualAddress, lifetime: Callable[[], int] = int) -> None:
+    # Takes a quarter of a second to load; a node without virtual addresses goes without.
     from pyroute2 import IPRoute, NetlinkError
 
     with IPRoute() as route:

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from smb3server.cluster.cluster import Cluster
 from smb3server.cluster.view import Event, MoveClientEvent, MoveEvent, NodeChanged, NodeEvent, ServiceEvent
 from witness import cluster as witness
 from witness.ndr import V2, Address, AddressInfo, InterfaceInfo, InterfaceState
 
-if TYPE_CHECKING:
-    from smb3server.server.server import Server
-
 
 class WitnessSource:
     """Net names are those of the services, and the server's own for all of them: a client that registered with that one
     means the service at the address that it registered."""
 
-    def __init__(self, cluster: Cluster, server: Server) -> None:
+    def __init__(self, cluster: Cluster, server_name: str) -> None:
+        """``server_name``: the net name of the server itself."""
         self._cluster = cluster
-        self._server = server
+        self._server_name = server_name
         self._nodes: dict[str, list[Address]] = {}
         """Addresses of every node that has been seen, gone or not."""
         self._places: dict[str, list[Address]] = {}
@@ -34,12 +31,12 @@ class WitnessSource:
     def _services(self, net_name: str) -> list[str]:
         wanted = net_name.casefold()
         every = list(self._cluster.services)
-        if wanted == self._server.settings.server_name.casefold():
+        if wanted == self._server_name.casefold():
             return every
         return [name for name in every if name.casefold() == wanted]
 
     def net_names(self) -> Collection[str]:
-        return [self._server.settings.server_name, *self._cluster.services]
+        return [self._server_name, *self._cluster.services]
 
     def shares(self, net_name: str) -> Collection[str]:
         return [share.name for service in self._services(net_name) for share in self._cluster.services[service].shares]
@@ -96,7 +93,7 @@ class WitnessSource:
 
     def _moved(self, event: ServiceEvent) -> list[witness.Event]:
         """3.1.6.1, 3.1.6.4: first what has clients reconnect, then the addresses for those who want to know them."""
-        up, server = event.node is not None, self._server.settings.server_name
+        up, server = event.node is not None, self._server_name
         before = self._places.get(event.service, [])
         now = before
         if event.node is not None:
@@ -118,7 +115,7 @@ class WitnessSource:
         at = frozenset(self._places.get(event.service) or self._place(event.service, event.node))
         return [
             witness.ServiceMove(event.service, shares, target),
-            witness.ServiceMove(self._server.settings.server_name, shares, target, at),
+            witness.ServiceMove(self._server_name, shares, target, at),
         ]
 
     def _move_client(self, event: MoveClientEvent) -> list[witness.Event]:
@@ -129,7 +126,7 @@ class WitnessSource:
                 target = witness.online(self._place(service, event.node))
                 at = frozenset([*self._places.get(service, ()), *(entry.address for entry in target)])
                 found.append(witness.ClientMove(event.client, target, service))
-                found.append(witness.ClientMove(event.client, target, self._server.settings.server_name, at))
+                found.append(witness.ClientMove(event.client, target, self._server_name, at))
         return found
 
     def _changed(self, node: str) -> list[witness.Event]:
@@ -142,7 +139,7 @@ class WitnessSource:
         for service in self._cluster.services:
             if changes and not self._cluster.addresses_of(service) and self._cluster.view.served_by(service) == node:
                 self._places[service] = self._place(service, node)
-                found += [witness.IpChange(name, changes) for name in (service, self._server.settings.server_name)]
+                found += [witness.IpChange(name, changes) for name in (service, self._server_name)]
         return found
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 import os
+from dataclasses import dataclass
 
 from smb3server.commands.fsctl import pipe_turns
 from smb3server.dispatch.data_channel import RemoteMemory, fail, remote_buffers
@@ -20,183 +20,190 @@ from smb3server.wire.read_write import READ_DATA_OFFSET, READ_RESPONSE, ReadRequ
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.message_transport import PooledBuffer
 
-log = logging.getLogger(__name__)
-
 _READS = int(Access.READ_DATA | Access.EXECUTE)
 _MAX_OFFSET = (1 << 63) - 1
 LENT_FROM = 65536
 """Bytes from which a buffer counts for its user."""
 _NO_DATA = b"\0"
 """A response without data still has one byte of buffer (StructureSize 17 counts it)."""
+_FIXED = READ_RESPONSE.pack_fields
 
 
 @handles(Command.READ, TreeRequest)
 def read(request: TreeRequest) -> Response | Pending:
-    """Checks in the order of the section: size, open, access, channel, then the file's own."""
-    record = parse_read_request(request.message)
+    """Check in the order of the section: size, open, access, channel, then what the file says."""
+    body = parse_read_request(request.message)
     connection = request.connection
-    if record.length > connection.max_read_size:
+    if body.length > connection.max_read_size:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    found = find_open(request, (record.persistent, record.volatile))
-    remote = remote_buffers(request, record, record.length) if found.pipe is None else None
+    opened = find_open(request, (body.persistent, body.volatile))
+    remote = remote_buffers(request, body, body.length) if body.channel and opened.pipe is None else None
     if (
         remote is None
-        and record.length > connection.max_transact_size  # what is shorter fits in any case
-        and not fits_message(connection.transport, record.length, request.encrypted)
+        and body.length > connection.max_transact_size  # what is shorter fits in any case
+        and not fits_message(connection.transport, body.length, request.encrypted)
     ):
         # Less data than asked for would be no answer: Linux leaves the rest of its pages zero.
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    if found.pipe is not None:
-        return pipe_turns.in_turn(request, found, lambda: _read_pipe(found, record))
+    if opened.pipe is not None:
+        return pipe_turns.in_turn(request, opened, lambda: _read_pipe(opened, body))
+    reading = FileRead(request, body, opened, remote)
     if remote is None:
-        connection.largest_inline = max(connection.largest_inline, record.length)
-        return _read_file(request, record, found, None)
+        connection.largest_inline = max(connection.largest_inline, body.length)
+        return reading.run()
     try:
-        return _read_file(request, record, found, remote)
+        return reading.run()
     except Exception as error:
         return remote.failure(request, error)
 
 
-def _read_pipe(found: Open, record: ReadRequest) -> Response:
-    if found.pipe is None or not found.granted_access & _READS:
+def _read_pipe(opened: Open, body: ReadRequest) -> Response:
+    if opened.pipe is None or not opened.granted_access & _READS:
         raise StatusError(NtStatus.ACCESS_DENIED)
-    data, more = found.pipe.read(record.length)
+    data, more = opened.pipe.read(body.length)
     fixed = READ_RESPONSE.pack(ReadResponse(data_offset=READ_DATA_OFFSET, data_length=len(data)))
     return Response([fixed, data or _NO_DATA], status=NtStatus.BUFFER_OVERFLOW if more else NtStatus.SUCCESS)
 
 
-def _read_file(
-    request: TreeRequest, record: ReadRequest, found: Open, remote: RemoteMemory | None
-) -> Response | Pending:
-    if found.is_directory:
-        raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
-    if not found.granted_access & _READS:
-        raise StatusError(NtStatus.ACCESS_DENIED)
-    length, offset = record.length, record.offset
-    file, handle = found.file, found.handle
-    if file is None or handle is None or offset + length > _MAX_OFFSET:
-        raise StatusError(NtStatus.INVALID_PARAMETER)
-    if file.locks.locks and file.locks.denies_read(found, offset, length):
-        raise StatusError(NtStatus.FILE_LOCK_CONFLICT)
-    if length == 0:
-        if record.minimum_count:
+@dataclass(slots=True)
+class FileRead:
+    """A READ of a file on its way to its reply: at once, when a buffer comes back, or through a worker thread."""
+
+    request: TreeRequest
+    body: ReadRequest
+    opened: Open
+    remote: RemoteMemory | None
+    """Where the peer wants the data; None: in the message."""
+
+    def run(self) -> Response | Pending:
+        """Check the file, and read what needs no waiting. Raises ``StatusError`` and ``OSError``."""
+        opened, body = self.opened, self.body
+        if opened.is_directory:
+            raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
+        if not opened.granted_access & _READS:
+            raise StatusError(NtStatus.ACCESS_DENIED)
+        length, offset = body.length, body.offset
+        file = opened.file
+        if file is None or opened.handle is None or offset + length > _MAX_OFFSET:
+            raise StatusError(NtStatus.INVALID_PARAMETER)
+        if file.locks.locks and file.locks.denies_read(opened, offset, length):
+            raise StatusError(NtStatus.FILE_LOCK_CONFLICT)
+        if length == 0:
+            return self._nothing()
+        usage = opened.usage if length >= LENT_FROM else None
+        if usage is not None and usage.lent and not self.request.server.ceilings.may_lend(usage, length):
+            return self._wait_for_buffer(usage)
+        buffer = self.request.connection.transport.acquire(length)
+        if usage is not None:
+            # A large buffer counts for its user until it is released.
+            usage.lent += length
+            buffer.on_release = usage.give_back
+        try:
+            count = _read_cached(opened, buffer.view, offset)
+            if count >= 0:
+                return self._reply(buffer, count)
+        except BaseException:
+            buffer.release()
+            raise
+        return self._read_in_thread(buffer)
+
+    def _nothing(self) -> Response:
+        """Answer a READ of no bytes."""
+        if self.body.minimum_count:
             raise StatusError(NtStatus.END_OF_FILE)
-        return _nothing(remote)
-    buffer: PooledBuffer
-    if length < LENT_FROM or found.usage is None:
-        buffer = request.connection.transport.acquire(length)
-    else:
-        server = request.server
-        if not server.ceilings.may_lend(found.usage, length):
-            return _read_later(request, record, found, remote, found.usage)
-        # A large buffer counts for its user until it is released.
-        buffer = request.connection.transport.acquire(length)
-        found.usage.lent += length
-        buffer.on_release = found.usage.give_back
-    try:
-        count = _read_cached(found, buffer.view, offset)
-        if count >= 0:
-            return _reply(record, found, buffer, count, remote)
-    except BaseException:
-        buffer.release()
-        raise
-    return _read_in_thread(request, record, found, buffer, remote)
+        fixed = READ_RESPONSE.pack(ReadResponse(data_offset=READ_DATA_OFFSET))
+        if self.remote is not None:
+            return Response([fixed], invalidate=self.remote.invalidate)
+        return Response([fixed, _NO_DATA])
 
+    def _reply(self, buffer: PooledBuffer, count: int) -> Response:
+        """Answer with what was read. The response owns ``buffer`` from here on; if this raises, the caller still
+        does."""
+        body, remote = self.body, self.remote
+        if count == 0 or count < body.minimum_count:
+            raise StatusError(NtStatus.END_OF_FILE)
+        self.opened.position = body.offset + count
+        data = buffer.view[:count]
+        if remote is None:
+            return Response([_FIXED(17, READ_DATA_OFFSET, 0, count, 0, 0), data], on_sent=buffer.release)
+        # The response is received after the data is placed, so it need not wait.
+        remote.rdma.write_to_peer(remote.buffers, [data], lambda error: buffer.release())
+        # Linux 6.12: reads these 16 bytes of body and takes a 17th for the start of the next message.
+        return Response([_FIXED(17, READ_DATA_OFFSET, 0, 0, count, 0)], invalidate=remote.invalidate)
 
-def _read_later(
-    request: TreeRequest, record: ReadRequest, found: Open, remote: RemoteMemory | None, usage: Usage
-) -> Pending:
-    """The user has as many buffers as may be: go on when one comes back, after those who waited before."""
+    # Waiting for a buffer
 
-    def cancelled() -> None:
-        if again in usage.waiting:
-            usage.waiting.remove(again)
+    def _wait_for_buffer(self, usage: Usage) -> Pending:
+        """Go on when a buffer of the user comes back, who has as many as may be, after those who waited before."""
+        pending = self.request.pending or self.request.pend(Interim.DELAYED)
+        pending.on_cancel = self._cancelled
+        usage.waiting.append(self._again)
+        return pending
+
+    def _cancelled(self) -> None:
+        usage, pending = self.opened.usage, self.request.pending
+        assert usage is not None and pending is not None
+        if self._again in usage.waiting:
+            usage.waiting.remove(self._again)
         pending.fail(StatusError(NtStatus.CANCELLED))
 
-    def again() -> None:
+    def _again(self) -> None:
+        usage, pending = self.opened.usage, self.request.pending
+        assert usage is not None and pending is not None
         try:
             pending.on_cancel = None
-            if found.handle is None:
+            if self.opened.handle is None:
                 raise StatusError(NtStatus.FILE_CLOSED)
-            result = _read_file(request, record, found, remote)
+            result = self.run()
         except Exception as error:
-            fail(pending, error, remote)
+            fail(pending, error, self.remote)
             usage.call_next()
             return
         if isinstance(result, Response):
             pending.complete(result)
 
-    pending = request.pending or request.pend(Interim.DELAYED)
-    pending.on_cancel = cancelled
-    usage.waiting.append(again)
-    return pending
+    # Waiting for a disk
 
+    def _read_in_thread(self, buffer: PooledBuffer) -> Pending:
+        opened, handle = self.opened, self.opened.handle
+        if handle is None:
+            raise StatusError(NtStatus.FILE_CLOSED)
+        pending = self.request.pending or self.request.pend(Interim.DELAYED)
+        opened.begin_io()
+        loop = asyncio.get_running_loop()
+        future = loop.run_in_executor(None, handle.read_into, [buffer.view], self.body.offset)
+        future.add_done_callback(lambda future: self._was_read(future, buffer, pending))
+        return pending
 
-def _nothing(remote: RemoteMemory | None) -> Response:
-    fixed = READ_RESPONSE.pack(ReadResponse(data_offset=READ_DATA_OFFSET))
-    if remote is not None:
-        return Response([fixed], invalidate=remote.invalidate)
-    return Response([fixed, _NO_DATA])
-
-
-def _read_cached(found: Open, view: memoryview, offset: int) -> int:
-    """Read what is there without waiting for a disk: bytes, or -1 if a worker thread has to."""
-    handle = found.handle
-    if handle is None:
-        raise StatusError(NtStatus.FILE_CLOSED)
-    if found.descriptor is None:
-        return handle.read_into([view], offset)
-    try:
-        count = os.preadv(found.descriptor, [view], offset, os.RWF_NOWAIT if found.may_block else 0)
-    except OSError as error:
-        if error.errno == errno.EAGAIN:
-            return -1
-        if error.errno != errno.EOPNOTSUPP or not found.may_block:
-            raise
-        # A file system without RWF_NOWAIT (tmpfs of older kernels): memory, or as good as.
-        found.may_block = False
-        count = os.preadv(found.descriptor, [view], offset)
-    if count < len(view) and found.may_block and offset + count < os.fstat(found.descriptor).st_size:
-        return -1
-    return count
-
-
-def _read_in_thread(
-    request: TreeRequest, record: ReadRequest, found: Open, buffer: PooledBuffer, remote: RemoteMemory | None
-) -> Pending:
-    handle = found.handle
-    if handle is None:
-        raise StatusError(NtStatus.FILE_CLOSED)
-    pending = request.pending or request.pend(Interim.DELAYED)
-    found.begin_io()
-    future = asyncio.get_running_loop().run_in_executor(None, handle.read_into, [buffer.view], record.offset)
-
-    def done(future: asyncio.Future[int]) -> None:
-        # Not before now may the buffer be used again, whatever became of the request.
-        found.end_io()
+    def _was_read(self, future: asyncio.Future[int], buffer: PooledBuffer, pending: Pending) -> None:
+        """Not before now may ``buffer`` be used again, whatever became of the request."""
+        self.opened.end_io()
         try:
-            response = _reply(record, found, buffer, future.result(), remote)
+            response = self._reply(buffer, future.result())
         except Exception as error:
             buffer.release()
-            fail(pending, error, remote)
+            fail(pending, error, self.remote)
             return
         pending.complete(response)
 
-    future.add_done_callback(done)
-    return pending
 
-
-def _reply(record: ReadRequest, found: Open, buffer: PooledBuffer, count: int, remote: RemoteMemory | None) -> Response:
-    """Answer with what was read. The response owns the buffer from here on; if this raises, the caller still does."""
-    if count == 0 or count < record.minimum_count:
-        raise StatusError(NtStatus.END_OF_FILE)
-    found.position = record.offset + count
-    data = buffer.view[:count]
-    if remote is None:
-        fixed = READ_RESPONSE.pack(ReadResponse(data_offset=READ_DATA_OFFSET, data_length=count))
-        return Response([fixed, data], on_sent=buffer.release)
-    # The response is received after the data is placed, so it need not wait.
-    remote.rdma.write_to_peer(remote.buffers, [data], lambda error: buffer.release())
-    fixed = READ_RESPONSE.pack(ReadResponse(data_offset=READ_DATA_OFFSET, data_remaining=count))
-    # Linux 6.12: reads these 16 bytes of body and takes a 17th for the start of the next message.
-    return Response([fixed], invalidate=remote.invalidate)
+def _read_cached(opened: Open, view: memoryview, offset: int) -> int:
+    """Read what is there without waiting for a disk: return bytes, or -1 if a worker thread has to."""
+    handle = opened.handle
+    if handle is None:
+        raise StatusError(NtStatus.FILE_CLOSED)
+    if opened.descriptor is None:
+        return handle.read_into([view], offset)
+    try:
+        count = os.preadv(opened.descriptor, [view], offset, os.RWF_NOWAIT if opened.may_block else 0)
+    except OSError as error:
+        if error.errno == errno.EAGAIN:
+            return -1
+        if error.errno != errno.EOPNOTSUPP or not opened.may_block:
+            raise
+        # A file system without RWF_NOWAIT (tmpfs of older kernels): memory, or as good as.
+        opened.may_block = False
+        count = os.preadv(opened.descriptor, [view], offset)
+    if count < len(view) and opened.may_block and offset + count < os.fstat(opened.descriptor).st_size:
+        return -1
+    return count

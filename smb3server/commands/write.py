@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 from smb3server.access import required
 from smb3server.commands.fsctl import pipe_turns
 from smb3server.dispatch.data_channel import RemoteMemory, fail, remote_buffers
@@ -26,8 +24,6 @@ from smb3server.wire.read_write import (
 )
 from smb3server.wire.status import NtStatus, StatusError
 
-log = logging.getLogger(__name__)
-
 _WRITES = required.WRITE
 _WRITE_DATA = int(Access.WRITE_DATA)
 _MAX_OFFSET = (1 << 63) - 1
@@ -37,129 +33,151 @@ _OPTION_THROUGH = int(CreateOptions.WRITE_THROUGH)
 
 @handles(Command.WRITE, TreeRequest)
 def write(request: TreeRequest) -> Response | Pending:
-    """Checks in the order of the section: sizes, open, channel, access, then the file's own."""
-    record = parse_write_request(request.message)
+    """Check in the order of the section: sizes, open, channel, access, then what the file says."""
+    body = parse_write_request(request.message)
     connection = request.connection
-    if record.length > connection.max_write_size:
+    if body.length > connection.max_write_size:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    remote = remote_buffers(request, record, record.remaining_bytes)
+    remote = remote_buffers(request, body, body.remaining_bytes) if body.channel else None
     if remote is None:
-        if record.data_offset > 0x100:
+        if body.data_offset > 0x100:
             raise StatusError(NtStatus.INVALID_PARAMETER)
-        data = tail(request.message, record.data_offset, record.length, TAIL)
-        found = find_open(request, (record.persistent, record.volatile))
-        if found.pipe is not None:
-            return _write_pipe(request, found, data)
-        connection.largest_inline = max(connection.largest_inline, record.length)
-        _check(found, record.offset, len(data))
-        return _store(request, record, found, data)
+        data = tail(request.message, body.data_offset, body.length, TAIL)
+        opened = find_open(request, (body.persistent, body.volatile))
+        if opened.pipe is not None:
+            return _write_pipe(request, opened, data)
+        connection.largest_inline = max(connection.largest_inline, body.length)
+        _check(opened, body.offset, len(data))
+        return _store(request, body, opened, data)
     try:
-        return _write_from_peer(request, record, remote)
+        return _write_from_peer(request, body, remote)
     except Exception as error:
         return remote.failure(request, error)
 
 
-def _write_pipe(request: TreeRequest, found: Open, data: memoryview) -> Response | Pending:
-    if found.pipe is None or not found.granted_access & _WRITES:
+def _write_pipe(request: TreeRequest, opened: Open, data: memoryview) -> Response | Pending:
+    if opened.pipe is None or not opened.granted_access & _WRITES:
         raise StatusError(NtStatus.ACCESS_DENIED)
     written = Response([WRITE_RESPONSE.pack(WriteResponse(byte_count=len(data)))])
-    return pipe_turns.write(request, found, bytes(data), lambda: written)
+    return pipe_turns.write(request, opened, bytes(data), lambda: written)
 
 
-def _check(found: Open, offset: int, length: int) -> None:
-    if found.is_directory:
+def _check(opened: Open, offset: int, length: int) -> None:
+    if opened.is_directory:
         raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
-    if not found.granted_access & _WRITES:
+    if not opened.granted_access & _WRITES:
         raise StatusError(NtStatus.ACCESS_DENIED)
-    if length and not found.granted_access & _WRITE_DATA and found.handle is not None:
-        required.check_append(found.granted_access, offset, found.handle.info().end_of_file)
-    file = found.file
-    if file is None or offset + length > (found.max_offset if length else _MAX_OFFSET):
+    if length and not opened.granted_access & _WRITE_DATA and opened.handle is not None:
+        required.check_append(opened.granted_access, offset, opened.handle.info().end_of_file)
+    file = opened.file
+    if file is None or offset + length > (opened.max_offset if length else _MAX_OFFSET):
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    if file.locks.locks and file.locks.denies_write(found, offset, length):
+    if file.locks.locks and file.locks.denies_write(opened, offset, length):
         raise StatusError(NtStatus.FILE_LOCK_CONFLICT)
 
 
 def _store(
-    request: TreeRequest, record: WriteRequest, found: Open, data: memoryview, remote: RemoteMemory | None = None
+    request: TreeRequest, body: WriteRequest, opened: Open, data: memoryview, remote: RemoteMemory | None = None
 ) -> Response | Pending:
-    """Into the page cache at once; to stable storage before the reply if that was asked for."""
-    file, handle = found.file, found.handle
+    """Write to the page cache at once; to stable storage before the reply if that was asked for."""
+    file, handle = opened.file, opened.handle
     if file is None or handle is None:
         raise StatusError(NtStatus.FILE_CLOSED)
     count = len(data)
     response = Response(
-        [WRITE_RESPONSE.pack(WriteResponse(byte_count=count))],
+        [WRITE_RESPONSE.pack_fields(17, 0, count, 0, 0, 0)],
         invalidate=remote.invalidate if remote is not None else None,
     )
     if count == 0:
         return response
     if file.caching.holders:
-        file.data_changes(found.caching)
+        file.data_changes(opened.caching)
     times = file.write_time
     if (times is None or not times.dirty) and not file.stream:
         write_times.of(file).writing(handle)
-    handle.write_from([data], record.offset)
-    if not found.wrote:
-        report_write(found)
-    found.position = record.offset + count
-    if not (record.flags & _THROUGH or found.create_options & _OPTION_THROUGH or found.write_through):
+    handle.write_from([data], body.offset)
+    if not opened.wrote:
+        report_write(opened)
+    opened.position = body.offset + count
+    if not (body.flags & _THROUGH or opened.create_options & _OPTION_THROUGH or opened.write_through):
         return response
     pending = request.pending or request.pend(Interim.DELAYED)
     start_flush(
-        request,
-        found,
-        lambda error: pending.complete(response) if error is None else fail(pending, error, remote),
+        request, opened, lambda error: pending.complete(response) if error is None else fail(pending, error, remote)
     )
     return pending
 
 
-def _write_from_peer(request: TreeRequest, record: WriteRequest, remote: RemoteMemory) -> Response | Pending:
+def _write_from_peer(request: TreeRequest, body: WriteRequest, remote: RemoteMemory) -> Response | Pending:
     """Fetch RemainingBytes by RDMA Read, then write. Data in the message, too, is INVALID_PARAMETER."""
-    length = record.remaining_bytes
-    if record.length or record.data_offset or length > request.connection.max_write_size:
+    length = body.remaining_bytes
+    if body.length or body.data_offset or length > request.connection.max_write_size:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    found = find_open(request, (record.persistent, record.volatile))
-    if found.pipe is not None:
+    opened = find_open(request, (body.persistent, body.volatile))
+    if opened.pipe is not None:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    _check(found, record.offset, length)
+    _check(opened, body.offset, length)
     if length == 0:
-        return _store(request, record, found, request.message[:0], remote)
-    buffer = request.connection.transport.acquire(length)
-    pending = request.pend(Interim.DELAYED)
-    found.begin_io()
-    caching = found.file.caching if found.file is not None else None
-    if caching is not None:
-        caching.arrives(pending)
+        return _store(request, body, opened, request.message[:0], remote)
+    return PeerWrite(request, body, opened, remote).start()
 
-    def done(error: BaseException | None) -> None:
-        found.end_io()
+
+class PeerWrite:
+    """A WRITE whose data comes by RDMA Read.
+
+    Invariant: from ``start`` to ``_give_back`` the open has an operation under way, its file's caching knows of one
+    that arrives, and the buffer is lent. ``_fetched`` is called once, when the data is there or the connection failed.
+    """
+
+    __slots__ = ("_body", "_buffer", "_caching", "_opened", "_pending", "_remote", "_request")
+
+    def __init__(self, request: TreeRequest, body: WriteRequest, opened: Open, remote: RemoteMemory) -> None:
+        self._request = request
+        self._body = body
+        self._opened = opened
+        self._remote = remote
+        self._caching = opened.file.caching if opened.file is not None else None
+        self._buffer = request.connection.transport.acquire(body.remaining_bytes)
+        self._pending = request.pend(Interim.DELAYED)
+
+    def start(self) -> Pending:
+        """Fetch the data. Raises ``StatusError`` if the descriptors do not cover it; nothing is left behind then."""
+        self._opened.begin_io()
+        if self._caching is not None:
+            self._caching.arrives(self._pending)
+        try:
+            self._remote.rdma.read_from_peer(self._remote.buffers, [self._buffer.view], self._fetched)
+        except ValueError:
+            self._opened.end_io()
+            self._give_back()
+            self._request.pending = None
+            raise StatusError(NtStatus.INVALID_PARAMETER) from None
+        return self._pending
+
+    def _fetched(self, error: BaseException | None) -> None:
+        self._opened.end_io()
         try:
             if error is not None:
                 raise StatusError(NtStatus.CONNECTION_DISCONNECTED)
-            if pending.done:
-                return
-            # Locks may have come, the open and the share may have gone while the data was on its way.
-            if request.server.has_lost(found.tree.share):
-                raise StatusError(NtStatus.NETWORK_NAME_DELETED)
-            _check(found, record.offset, length)
-            result = _store(request, record, found, buffer.view, remote)
-            if isinstance(result, Response):
-                pending.complete(result)
+            if not self._pending.done:
+                self._store()
         except Exception as failure:
-            fail(pending, failure, remote)
+            fail(self._pending, failure, self._remote)
         finally:
-            buffer.release()
-            if caching is not None:
-                caching.arrived(pending)
+            self._give_back()
 
-    try:
-        remote.rdma.read_from_peer(remote.buffers, [buffer.view], done)
-    except ValueError:
-        found.end_io()
-        buffer.release()
-        if caching is not None:
-            caching.arrived(pending)
-        request.pending = None
-        raise StatusError(NtStatus.INVALID_PARAMETER) from None
-    return pending
+    def _store(self) -> None:
+        """Store what was fetched, unless that is no longer possible: locks may have come, the open and the share may
+        have gone while the data was on its way."""
+        opened, body = self._opened, self._body
+        if self._request.server.has_lost(opened.tree.share):
+            raise StatusError(NtStatus.NETWORK_NAME_DELETED)
+        _check(opened, body.offset, body.remaining_bytes)
+        result = _store(self._request, body, opened, self._buffer.view, self._remote)
+        if isinstance(result, Response):
+            self._pending.complete(result)
+
+    def _give_back(self) -> None:
+        self._buffer.release()
+        if self._caching is not None:
+            self._caching.arrived(self._pending)

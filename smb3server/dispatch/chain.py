@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 class Reply:
     """One command's part of an outgoing message."""
 
-    __slots__ = ("header", "invalidate", "message_id", "on_encoded", "on_sent", "segments", "signer")
+    __slots__ = ("header", "invalidate", "message_id", "on_encoded", "on_sent", "segments", "signer", "size")
 
     def __init__(self, header: bytearray, segments: Sequence[Buffer], message_id: int) -> None:
         self.header = header
         self.segments = segments
+        self.size = len(header) + sum(map(len, segments)) + 7 & -8
+        """Bytes, padding included."""
         self.message_id = message_id
         self.signer: Signer | None = None
         """Signs it; None: it goes out without a signature."""
@@ -30,11 +32,6 @@ class Reply:
         self.invalidate: int | None = None
         self.on_encoded: Callable[[Sequence[Buffer]], None] | None = None
         """Gets the finished segments (preauthentication integrity)."""
-
-    @property
-    def size(self) -> int:
-        """Bytes, padding included."""
-        return len(self.header) + sum(map(len, self.segments)) + 7 & -8
 
 
 class Chain:

@@ -67,8 +67,11 @@ def remote_buffers(request: Request, record: ReadRequest | WriteRequest, length:
     if request.encrypted or (session is not None and session.encrypt_data) or (tree is not None and tree.encrypt_data):
         raise StatusError(NtStatus.INVALID_PARAMETER)
     buffers = descriptors(message, record.channel_info_offset, record.channel_info_length)
-    if sum(buffer.length for buffer in buffers) < length:
-        raise StatusError(NtStatus.INVALID_PARAMETER)
-    if any(buffer.offset + buffer.length > ADDRESS_SPACE for buffer in buffers):
+    covered = 0
+    for buffer in buffers:
+        if buffer.offset + buffer.length > ADDRESS_SPACE:
+            raise StatusError(NtStatus.INVALID_PARAMETER)
+        covered += buffer.length
+    if covered < length:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     return RemoteMemory(rdma, buffers, buffers[0].token if invalidate else None)

@@ -220,7 +220,8 @@ class Dispatcher:
     def _next_request(self, chain: Chain) -> Request:
         """Cut the next command out of the message (3.3.5.2.7) and take its MessageId (3.3.5.2.3)."""
         view, start = chain.view, chain.offset
-        header = HEADER.unpack(view, start)
+        # Whoever set ``offset`` has checked that a header is there.
+        header = HEADER.make(HEADER.fields_from(view, start))
         if header.protocol_id != PROTOCOL_ID or header.structure_size != HEADER_SIZE:
             raise Disconnect("bad SMB2 header")
         step = header.next_command

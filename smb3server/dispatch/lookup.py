@@ -9,6 +9,7 @@ from smb3server.wire.header import Command, HeaderFlags
 from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
+    from smb3server.backends.base import Handle
     from smb3server.dispatch.request import Request, TreeRequest
     from smb3server.state.objects import Open
 
@@ -35,6 +36,14 @@ def find_open(request: TreeRequest, file_id: FileId) -> Open:
     if header.status != found.channel_sequence or header.flags & _REPLAY:
         _check_sequence(request, found)
     return found
+
+
+def handle_of(opened: Open) -> Handle:
+    """Return the handle of the file behind an open. Raises ``StatusError``: INVALID_DEVICE_REQUEST for a pipe, or if it
+    was closed meanwhile."""
+    if opened.handle is None:
+        raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
+    return opened.handle
 
 
 def _check_sequence(request: Request, opened: Open) -> None:

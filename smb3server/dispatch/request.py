@@ -172,7 +172,8 @@ class Request:
         return self.message[64:]
 
     def pend(self, interim: Interim = Interim.DELAYED, on_cancel: Callable[[], None] | None = None) -> Pending:
-        """Make this request asynchronous; return the result from the handler and complete it later."""
+        """Make this request asynchronous. Its handler calls this and returns the result. What completes the request
+        before the handler has returned is held back until then."""
         self.pending = Pending(self, self.host.finish, interim, on_cancel)
         return self.pending
 

@@ -65,6 +65,7 @@ def _queues(name: str) -> int:
 
 def read_interfaces() -> list[Interface]:
     """Addresses of the interfaces that are up, link-local ones left out. Blocks for some milliseconds."""
+    # Takes a quarter of a second to load, which the commands that look at no interface save.
     from pyroute2 import IPRoute
 
     found: list[Interface] = []

@@ -58,7 +58,7 @@ _CONNECT_TIMEOUT = 1.0
 _RETRY_DELAY = 0.05
 _PAGE = 5000
 """Keys read at once. Between two answers a busy node does much else."""
-_PAGE_TIMEOUT = 10.0
+PAGE_TIMEOUT = 10.0
 """Seconds for as many, also on a machine that thousands of clients come back to: a takeover that fails begins anew."""
 _WATCH_SILENCE = 5.0
 """Seconds without a change after which a watch connects anew: it may be talking to nobody."""
@@ -306,7 +306,7 @@ class EtcdStore(Store):
         revision = "0"
         while True:
             body = {"key": _b64(start), "range_end": _b64(prefix_end(prefix)), "limit": str(_PAGE)}
-            answer = await self._ask("/v3/kv/range", {**body, "revision": revision}, _PAGE_TIMEOUT)
+            answer = await self._ask("/v3/kv/range", {**body, "revision": revision}, PAGE_TIMEOUT)
             revision = answer["header"]["revision"] if revision == "0" else revision
             found += [_entry(item) for item in answer.get("kvs", ())]
             if not answer.get("more"):

@@ -157,7 +157,7 @@ def restore_open(server: ServerState, owners: _Owners, share: Share, backend: Ba
             log.warning("%s: a program of the host has a lock that a client holds", "/".join(record.path))
     if record.caching is not None:
         _restore_caching(file, entry, record.caching)
-    entry.durable = Durability(owner_of(entry.session), record.client_guid, record.create_guid, record.timeout)
+    entry.durable = Durability(owner_of(entry.session.identity), record.client_guid, record.create_guid, record.timeout)
     server.opens.restore(entry)
     return True
 

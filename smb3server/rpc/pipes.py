@@ -24,7 +24,7 @@ def _srvsvc(server: ServerState, session: Session) -> list[Interface]:
 def _wkssvc(server: ServerState, session: Session) -> list[Interface]:
     from smb3server.rpc import wkssvc
 
-    return [wkssvc.interface(server, session)]
+    return [wkssvc.interface(server.settings.server_name)]
 
 
 def _lsarpc(server: ServerState, session: Session) -> list[Interface]:

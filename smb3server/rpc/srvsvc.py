@@ -183,7 +183,7 @@ class _Service:
 
 def interface(server: ServerState, session: Session) -> Interface:
     """The operations that are served; all others fault with the opnum out of range."""
-    service, lists = _Service(server, session), Lists(server, session)
+    service, lists = _Service(server, session), Lists(server.sessions.by_id, session)
     return Interface(
         UUID,
         VERSION,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from impacket.dcerpc.v5 import srvs
@@ -14,7 +14,6 @@ from smb3server.wire.create import Access
 
 if TYPE_CHECKING:
     from smb3server.state.objects import Open, Session
-    from smb3server.state.server_state import ServerState
 
 _SESSION_INFO = {
     0: srvs.SESSION_INFO_0,
@@ -43,8 +42,9 @@ def _asked(value: Any) -> str:
 
 
 class Lists:
-    def __init__(self, server: ServerState, session: Session) -> None:
-        self._server = server
+    def __init__(self, sessions: Mapping[int, Session], session: Session) -> None:
+        """``sessions``: all of the server's, of which ``session`` sees those of its user."""
+        self._sessions = sessions
         self._session = session
 
     def _may_ask(self) -> bool:
@@ -52,7 +52,7 @@ class Lists:
 
     def _own_sessions(self) -> Iterator[Session]:
         own = self._session.identity.owner if self._session.identity is not None else None
-        for session in self._server.sessions.by_id.values():
+        for session in self._sessions.values():
             if session.identity is not None and session.identity.owner == own:
                 yield session
 

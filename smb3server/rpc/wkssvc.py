@@ -10,8 +10,6 @@ from impacket.dcerpc.v5.dtypes import NULL
 from smb3server.rpc.dcerpc import Interface
 from smb3server.rpc.ndr import ERROR_INVALID_LEVEL, operation, text, wire_uuid
 from smb3server.rpc.srvsvc import PLATFORM_ID_NT, VERSION_MAJOR, VERSION_MINOR
-from smb3server.state.objects import Session
-from smb3server.state.server_state import ServerState
 
 UUID = wire_uuid("6BFFD098-A112-3610-9833-46C3F87E345A")
 VERSION = 1
@@ -19,8 +17,8 @@ LEVELS = (100, 101, 102)
 
 
 class _Service:
-    def __init__(self, server: ServerState) -> None:
-        self.server = server
+    def __init__(self, server_name: str) -> None:
+        self._server_name = server_name
 
     def get_info(self, request: Any) -> Any:
         """NetrWkstaGetInfo (3.2.4.1)."""
@@ -35,7 +33,7 @@ class _Service:
         info = answer["WkstaInfo"][f"WkstaInfo{level}"]
         prefix = f"wki{level}_"
         info[prefix + "platform_id"] = PLATFORM_ID_NT
-        info[prefix + "computername"] = text(self.server.settings.server_name)
+        info[prefix + "computername"] = text(self._server_name)
         info[prefix + "langroup"] = text("WORKGROUP")
         info[prefix + "ver_major"] = VERSION_MAJOR
         info[prefix + "ver_minor"] = VERSION_MINOR
@@ -47,6 +45,6 @@ class _Service:
         return answer
 
 
-def interface(server: ServerState, session: Session) -> Interface:
+def interface(server_name: str) -> Interface:
     """The operations that are served; all others fault with the opnum out of range."""
-    return Interface(UUID, VERSION, {0: operation(wkst.NetrWkstaGetInfo, _Service(server).get_info)})
+    return Interface(UUID, VERSION, {0: operation(wkst.NetrWkstaGetInfo, _Service(server_name).get_info)})

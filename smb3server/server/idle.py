@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection
-from typing import Protocol
 
 from smb3server.state.objects import Connection, SessionState
 from smb3server.state.sessions import Sessions
@@ -21,22 +20,14 @@ LOOKS = 4
 """Looks at all sessions within the timeout."""
 
 
-class IdleOwner(Protocol):
-    """What the sweep needs of a server."""
-
-    @property
-    def connection_list(self) -> Collection[Connection]: ...
-
-    @property
-    def sessions(self) -> Sessions: ...
-
-
 class IdleSweep:
     """Looks at a server's sessions now and then, while it has connections."""
 
-    def __init__(self, owner: IdleOwner, timeout: float) -> None:
-        """``timeout``: seconds; 0: nothing is ever idle."""
-        self._owner = owner
+    def __init__(self, sessions: Sessions, connections: Collection[Connection], timeout: float) -> None:
+        """``connections``: all of the server's, as they are at any time. ``timeout``: seconds; with 0 nothing is ever
+        idle."""
+        self._sessions = sessions
+        self._connections = connections
         self._timeout = timeout
         self._timer: asyncio.TimerHandle | None = None
         self._since: dict[tuple[str, int], tuple[float, int]] = {}
@@ -56,7 +47,7 @@ class IdleSweep:
     def _look(self, clock: Callable[[], float]) -> None:
         self._timer = None
         self.sweep(clock())
-        if self._owner.connection_list:
+        if self._connections:
             self.wake()
         else:
             self._since.clear()
@@ -64,7 +55,7 @@ class IdleSweep:
     def sweep(self, now: float) -> None:
         """End what is idle at ``now``, seconds of any clock that runs on."""
         before, self._since = self._since, {}
-        for session in list(self._owner.sessions.by_id.values()):
+        for session in list(self._sessions.by_id.values()):
             if session.state is not SessionState.VALID or session.open_table:
                 continue
             # Without a tree connect there is nothing that messages could be good for.
@@ -72,12 +63,12 @@ class IdleSweep:
             if self._unused(("session", session.session_id), messages, before, now):
                 log.info("%s: session of %s is idle", session.connection.client_name, session.identity)
                 connections = list(session.channel_list)
-                self._owner.sessions.remove(session)
+                self._sessions.remove(session)
                 for connection in connections:
                     # What clients expect of an idle server: they connect and log on again when they have need to.
                     if not connection.session_table:
                         connection.disconnect("idle")
-        for connection in list(self._owner.connection_list):
+        for connection in list(self._connections):
             if not connection.is_authenticated or connection.session_table:
                 continue
             if self._unused(("connection", id(connection)), -1, before, now):

@@ -37,7 +37,7 @@ class Server(ServerState):
         (False)."""
         self.watchdog = Watchdog(self.settings.watchdog) if self.settings.watchdog else None
         """None unless the settings ask for one."""
-        self.idle = IdleSweep(self, self.settings.idle_session_timeout)
+        self.idle = IdleSweep(self.sessions, self.connection_list, self.settings.idle_session_timeout)
 
     def accept(self, transport: MessageTransport) -> None:
         """Serve a new connection, unless there are too many. [MS-SMB2 3.3.5.1]"""

@@ -38,7 +38,7 @@ class ClusterNode:
             log.warning("%s", warning)
         self._store: SealedStore = open_store(config.url, config.name, config.access)
         self.cluster = Cluster(server, persistence, self._store, config, self._describe, self._store.refused)
-        self.events = WitnessSource(self.cluster, server)
+        self.events = WitnessSource(self.cluster, server.settings.server_name)
 
     def _describe(self) -> dict[str, Any]:
         """Say what other nodes' Witness services report of this one to clients, and what administrators see."""

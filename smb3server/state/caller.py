@@ -31,4 +31,5 @@ def token_of(session: Session, user: User | None, accounts: Accounts) -> Token:
 
 def caller_of(session: Session, tree: TreeConnect, accounts: Accounts) -> Caller:
     """Name the user of a session, as a tree connect lets the user act."""
-    return Caller(token_of(session, tree.user, accounts), tree.user, tree.maximal_access)
+    user = tree.user
+    return Caller(token_of(session, user, accounts), user, tree.maximal_access)

@@ -17,7 +17,7 @@ from smb3server.files.caching import Lease, Oplock
 from smb3server.settings.server import Settings
 from smb3server.state.life import ConnectionLife, change
 from smb3server.state.message_window import CommandSequenceWindow
-from smb3server.state.replay import Replayable
+from smb3server.state.replayable import Replayable
 from smb3server.wire.file_id import FileId
 from smb3server.wire.header import Command
 from smbdirect.codec import Buffer
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from smb3server.state.ceilings import Usage
     from smb3server.state.durable import Durability
     from smb3server.state.share import Share
-    from smb3server.wire.file_id import FileId
     from smbdirect.message_transport import MessageTransport
     from smbdirect.unauthenticated import UnauthenticatedPeer
 
@@ -190,7 +189,7 @@ others: it costs the client nothing, and what waits for the dead channel (breaks
 
 
 class Channel:
-    """One session on one connection (3.3.1.14)."""
+    """One session on one connection. [MS-SMB2 3.3.1.14]"""
 
     __slots__ = ("connection", "signer", "signing_key")
 
@@ -282,7 +281,7 @@ class Session:
         return any(tree.encrypt_data for tree in self.tree_connect_table.values())
 
     def limit_credits(self) -> None:
-        """See ``Connection.limit_credits``; on all channels."""
+        """Do ``Connection.limit_credits`` on all channels."""
         for connection in self.channel_list:
             connection.limit_credits()
 
@@ -292,13 +291,13 @@ class Session:
         return self.identity.user if self.identity is not None else None
 
     def channels_changed(self) -> None:
-        """Connections that others stand in for are given up soon, and a lone one may lose its network for long."""
+        """Use a short peer timeout while the session has other channels, the long default otherwise."""
         for connection in self.channel_list:
             shared = any(len(session.channel_list) > 1 for session in connection.session_table.values())
             connection.transport.set_peer_timeout(CHANNEL_SILENCE if shared else None)
 
     def new_tree_id(self) -> int:
-        """An unused TreeId, never 0 or 0xFFFFFFFF."""
+        """Return an unused TreeId, never 0 or 0xFFFFFFFF."""
         while True:
             self._next_tree_id = self._next_tree_id % 0xFFFFFFFE + 1
             if self._next_tree_id not in self.tree_connect_table:
@@ -306,7 +305,7 @@ class Session:
 
 
 class TreeConnect:
-    """3.3.1.9. ``open_count`` counts the entries of the session's open table that belong to it."""
+    """A session's use of a share. [MS-SMB2 3.3.1.9]"""
 
     __slots__ = ("creation_time", "encrypt_data", "maximal_access", "session", "share", "tree_id")
 
@@ -325,21 +324,22 @@ class TreeConnect:
 
     @property
     def open_count(self) -> int:
+        """Number of the session's opens that belong to it."""
         return sum(1 for entry in self.session.open_table.values() if entry.tree is self)
 
 
 class Pipe(Protocol):
-    """A named pipe instance in message mode (MS-FSA 2.1.1.x has none of it; see MS-SMB2 3.3.5.12-15 and 3.3.5.10)."""
+    """An instance of a named pipe in message mode. [MS-SMB2 3.3.5.10, 3.3.5.12 to 3.3.5.15]"""
 
     turn: asyncio.Lock
     """Held while a worker writes to it."""
 
     def is_slow(self, size: int) -> bool:
-        """Whether writing ``size`` bytes more may take long."""
+        """Return whether writing ``size`` bytes more may take long."""
         ...
 
     def begin(self) -> bool:
-        """A worker is going to write; it stays open until ``end``. False: it is closed."""
+        """Keep it open until ``end``, for a worker that is going to write. Return False if it is closed."""
         ...
 
     def end(self) -> None: ...
@@ -347,14 +347,16 @@ class Pipe(Protocol):
     def write(self, data: bytes) -> int: ...
 
     def read(self, size: int) -> tuple[bytes, bool]:
-        """Data and whether more of the same message is left (STATUS_BUFFER_OVERFLOW). Raises PIPE_EMPTY."""
+        """Return data, and whether more of the same message is left (STATUS_BUFFER_OVERFLOW). Raises PIPE_EMPTY."""
         ...
 
     def close(self) -> None: ...
 
 
 class Open:
-    """Names are the specification's; file state shared by all opens of one file hangs on ``file``."""
+    """What one successful CREATE made. [MS-SMB2 3.3.1.10]
+
+    Names are those of the specification. What all opens of one file share is in ``file``."""
 
     __slots__ = (
         "_closing",

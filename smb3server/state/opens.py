@@ -16,7 +16,7 @@ from smb3server.state import last_close
 from smb3server.state.durable import Durability, HandleCounts, covers, may_come_back
 from smb3server.state.objects import Open
 from smb3server.state.ports import Persistence
-from smb3server.state.replay import Replays
+from smb3server.state.replays import Replays
 from smb3server.state.share import Share
 
 log = logging.getLogger(__name__)

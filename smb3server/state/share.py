@@ -81,9 +81,9 @@ class Share:
     hides: Callable[[str], bool] | None = None
     """Names that are shown as hidden, whatever their attributes say."""
     keep_inherited_flag: bool = False
+    """DACL_AUTO_INHERITED is stored as it is sent, not by Windows' rule."""
     strict_allocate: bool = False
     """Space that clients ask for ahead is reserved, however much it is."""
-    """DACL_AUTO_INHERITED is stored as it is sent, not by Windows' rule."""
     posix_locks: bool = False
     """Byte-range locks hold against programs of the host, and theirs against clients."""
     level2_oplocks: bool = True
@@ -102,21 +102,22 @@ class Share:
     """Says whether it is served here; None: always."""
 
     def acting_user(self, own: User | None) -> User | None:
-        """POSIX credentials for the files of this share, of somebody whose own are ``own``; None: the server's."""
+        """Return the POSIX credentials that somebody acts with on the files of this share, whose own are ``own``; None
+        for the server's."""
         return self.user or own or self.default_user
 
     def admits(self, identity: Identity, host: str) -> bool:
-        """Whether it is open to this user, from this address."""
+        """Return whether it is open to this user, from this address."""
         return self.admits_user(identity) and self.hosts.admits(host)
 
     def admits_user(self, identity: Identity) -> bool:
-        """Whether it is open to this user. Guests are on no list of users."""
+        """Return whether it is open to this user. Guests are on no list of users."""
         if identity.guest or identity.anonymous:
             return self.guest_ok and self.users is None
         return self.users is None or identity.listed_name in self.users
 
     def maximal_access(self, identity: Identity | None) -> int:
-        """What a tree connect of this user's may ever be granted."""
+        """Return the access that a tree connect of this user may ever be granted."""
         if self.read_only:
             return READ_ONLY_ACCESS
         name = None if identity is None or identity.guest or identity.anonymous else identity.listed_name

@@ -18,7 +18,9 @@ R = TypeVar("R", bound=tuple[Any, ...])
 
 def fixed(codec: Codec[R], message: Buffer, structure_size: int) -> R:
     """The fixed part behind the SMB2 header; ``DecodeError`` if it is cut or its StructureSize is another."""
-    record = codec.unpack(message, HEADER_SIZE)
+    if len(message) < HEADER_SIZE + codec.size:
+        raise DecodeError(f"fixed part of {codec.size} bytes in a message of {len(message)}")
+    record = codec.make(codec.fields_from(message, HEADER_SIZE))
     if record[0] != structure_size:
         raise DecodeError(f"{type(record).__name__}: StructureSize {record[0]}, not {structure_size}")
     return record

@@ -120,13 +120,10 @@ def parse_write_response(message: memoryview) -> WriteResponse:
 
 def descriptors(message: memoryview, offset: int, length: int) -> list[RemoteBuffer]:
     """The descriptor array at ``offset``: at least one, no partial one, all within the message."""
-    if length == 0 or length % BUFFER_DESCRIPTOR.size:
-        raise DecodeError(f"{length} bytes of buffer descriptors")
-    area = tail(message, offset, length, TAIL)
-    return [
-        RemoteBuffer._make(BUFFER_DESCRIPTOR.unpack(area, position))
-        for position in range(0, length, BUFFER_DESCRIPTOR.size)
-    ]
+    end = offset + length
+    if length == 0 or length % BUFFER_DESCRIPTOR.size or offset < TAIL or end > len(message):
+        raise DecodeError(f"{length} bytes of buffer descriptors at {offset} in a message of {len(message)}")
+    return list(map(RemoteBuffer._make, BUFFER_DESCRIPTOR.iter_fields(message[offset:end])))
 
 
 def pack_descriptors(remote: Sequence[RemoteBuffer]) -> bytes:

@@ -67,9 +67,6 @@ UNAUTHENTICATED_CREDITS = 4
 UNAUTHENTICATED_MESSAGE_SIZE = 65_536
 """Longest message an acceptor takes before the upper layer sets its own limit. Not in spec."""
 
-TRUSTED_MESSAGE_SIZE = 131_072
-"""An upper layer that sets a larger limit than this trusts the peer. Not in spec."""
-
 EXTRA_RECEIVES = 8
 """How far the last-credit rule may push the receives beyond ReceiveCreditMax. Not in spec."""
 

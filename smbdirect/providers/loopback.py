@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from smbdirect.codec import Buffer
 from smbdirect.errors import ConnectionLost, ProviderError
+from smbdirect.life import Life, change
 from smbdirect.providers.base import (
     Access,
     Capabilities,
@@ -130,9 +131,10 @@ class LoopbackEndpoint:
         self._queued = 0
         self._scheduled = False
         self._delivering = False
-        self._disconnecting = False
-        self._closed: CloseReason | None = None
-        self._close_reported = False
+        self.life = Life.OPENING
+        """Open once there is a peer."""
+        self._reason: CloseReason | None = None
+        """Why it died. Invariant: set exactly if dead or ended."""
 
     # -- work requests -------------------------------------------------------------------------------------------
 
@@ -143,7 +145,7 @@ class LoopbackEndpoint:
     def register(self, memory: memoryview, access: Access) -> LoopbackRegion:
         if memory.readonly or not memory.contiguous:
             raise ProviderError("a region must be writable and contiguous")
-        if self._closed is not None:
+        if self.life >= Life.DEAD:
             raise ProviderError("endpoint is closed")
         token = secrets.randbits(32)
         while token == 0 or token in self.regions:
@@ -154,7 +156,7 @@ class LoopbackEndpoint:
         return region
 
     def post_receive(self, buffer: memoryview, context: object = None) -> None:
-        if self._closed is not None:
+        if self.life >= Life.DEAD:
             self._complete(Completion(Operation.RECEIVE, Status.FLUSHED, context))
             return
         if len(self._receives) >= self.capabilities.max_receive_queue:
@@ -163,7 +165,7 @@ class LoopbackEndpoint:
         self._receives.append((buffer, context))
 
     def post(self, requests: Sequence[WorkRequest]) -> None:
-        if self._closed is not None or self._disconnecting:
+        if self.life >= Life.CLOSING:
             for request in requests:
                 self._complete(Completion(_operation(request), Status.FLUSHED, request.context))
             return
@@ -201,8 +203,8 @@ class LoopbackEndpoint:
                 raise ProviderError("a local buffer is not registered")
 
     def disconnect(self) -> None:
-        if self._closed is None and not self._disconnecting:
-            self._disconnecting = True
+        if self.life < Life.CLOSING:
+            self.life = change(self.life, Life.CLOSING)
             self._schedule()
 
     def abort(self, reason: CloseReason | None = None) -> None:
@@ -225,9 +227,11 @@ class LoopbackEndpoint:
             self._loop.call_soon(self._run, turns)
 
     def connected(self, peer: LoopbackEndpoint) -> None:
-        """Both ends exist: begin with what was posted before."""
+        """Begin with what was posted before: both ends exist."""
         self.peer = peer
-        if self._requests or self._disconnecting:
+        if self.life is Life.OPENING:
+            self.life = change(self.life, Life.OPEN)
+        if self._requests or self.life is Life.CLOSING:
             self._schedule()
 
     def _run(self, turns: int) -> None:
@@ -236,7 +240,7 @@ class LoopbackEndpoint:
             return
         self._scheduled = False
         faults = self._provider.faults
-        while self._requests and self._closed is None:
+        while self._requests and self.life < Life.DEAD:
             if faults.drop_after is not None:
                 if faults.drop_after <= 0:
                     lost = CloseReason(CloseCause.DEVICE, "connection lost")
@@ -246,14 +250,14 @@ class LoopbackEndpoint:
             self._carry_out(self._requests.popleft())
             if faults.delay_turns:
                 break
-        if self._closed is not None:
+        if self.life >= Life.DEAD:
             return
         if self._requests:
             self._schedule()
             return
         self._place()
         self._run_held_reads()
-        if self._disconnecting and self._closed is None:
+        if self.life is Life.CLOSING:
             self.fail(CloseReason(CloseCause.LOCAL), CloseReason(CloseCause.PEER))
 
     def _carry_out(self, request: WorkRequest) -> None:
@@ -361,7 +365,7 @@ class LoopbackEndpoint:
         return True
 
     def _run_held_reads(self) -> None:
-        while self._held and self._closed is None:
+        while self._held and self.life < Life.DEAD:
             request, later = self._held.popleft()
             ended = not self._read(request)
             if ended:
@@ -398,18 +402,19 @@ class LoopbackEndpoint:
         completions, self._completions = self._completions, []
         if completions:
             self.on_completions(completions)
-        if self._closed is not None and not self._close_reported and not self._completions:
-            self._close_reported = True
-            self.on_closed(self._closed)
+        if self.life is Life.DEAD and not self._completions and self._reason is not None:
+            self.life = change(self.life, Life.ENDED)
+            self.on_closed(self._reason)
 
     def _flush(self, completions: Sequence[Completion]) -> None:
         for completion in completions:
             self._complete(completion._replace(status=Status.FLUSHED))
 
     def _close(self, reason: CloseReason) -> None:
-        if self._closed is not None:
+        if self.life >= Life.DEAD:
             return
-        self._closed = reason
+        self.life = change(self.life, Life.DEAD)
+        self._reason = reason
         for request, later in self._held:
             self._complete(Completion(Operation.READ, Status.FLUSHED, request.context))
             self._flush(later)

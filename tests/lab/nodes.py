@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from smb3server.cli.cluster import main
 from smb3server.client.persistent import PersistentShare
 from smb3server.client.transports import open_tcp
 from smbdirect.message_transport import MessageTransport
@@ -14,7 +18,7 @@ from tools.cluster import node
 from tools.cluster.node import PASSWORD, USER, admin
 from tools.support.ports import free_port
 
-__all__ = ["PASSWORD", "TTL", "USER", "AnyNode", "Node", "admin", "client", "seconds_since"]
+__all__ = ["PASSWORD", "TTL", "USER", "AnyNode", "Node", "admin", "asked", "client", "seconds_since"]
 
 TTL = 2
 
@@ -41,6 +45,19 @@ class AnyNode:
 
 def client(nodes: Sequence[Node], share: str = "data", patience: float = 30.0) -> PersistentShare:
     return PersistentShare(AnyNode(nodes), share, USER, PASSWORD, patience)
+
+
+def asked(url: str, *arguments: str) -> tuple[int, str, str]:
+    """Status, output and errors of ``smb3server cluster``, in this process: starting one takes longer.
+
+    On a thread of its own, since the caller may have an event loop."""
+    with (
+        contextlib.redirect_stdout(io.StringIO()) as out,
+        contextlib.redirect_stderr(io.StringIO()) as errors,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        status = thread.submit(main, ("--cluster", url, *arguments)).result()
+    return status, out.getvalue(), errors.getvalue()
 
 
 def seconds_since(start: float) -> float:

@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tools.check_layers.graph import imports
+from tools.check_layers.graph import imports, read_modules
 
 ROOT = Path(__file__).parents[2]
 MODULES = sorted((ROOT / "tests").rglob("*.py"))
 
 
-def of_tests(source: str, module: str = "tests.a.test_b") -> Iterator[str]:
-    """What ``source`` imports from a module that pytest collects, or from a conftest."""
-    for _, imported in imports(source, Path("test_b.py"), module):
-        package, *names = imported.split(".")
-        if package == "tests" and any(name == "conftest" or name.startswith("test_") for name in names):
-            yield imported
+def is_of_tests(name: str) -> bool:
+    """Whether a dotted name is, or lies in, a module that pytest collects or a conftest."""
+    package, *names = name.split(".")
+    return package == "tests" and any(part == "conftest" or part.startswith("test_") for part in names)
 
 
 def test_no_module_of_tests_is_imported() -> None:
-    found = {
-        str(path.relative_to(ROOT)): names
-        for path in MODULES
-        if (
-            names := list(
-                of_tests(path.read_text(encoding="utf-8"), ".".join(path.relative_to(ROOT).with_suffix("").parts))
-            )
-        )
-    }
-    assert found == {}
+    found = [
+        f"{module.path.relative_to(ROOT)}:{line}: {name}"
+        for module in read_modules(ROOT, ("tests", "tools")).values()
+        for line, name, _ in module.imports
+        if is_of_tests(name)
+    ]
+    assert found == []
 
 
 @pytest.mark.parametrize(
@@ -45,7 +39,7 @@ def test_no_module_of_tests_is_imported() -> None:
     ],
 )
 def test_such_imports_are_found(source: str) -> None:
-    assert len(list(of_tests(source))) == 1
+    assert [is_of_tests(name) for _, name in imports(source, Path("test_b.py"), "tests.a.test_b")] == [True]
 
 
 def test_every_folder_is_a_package() -> None:

@@ -16,13 +16,13 @@ ROOMS = ("smbdirect.codec", "smbdirect.core", "smb3server.wire", "smb3server.sta
 PURE = Rule(("smb3server.wire",), ("time", "socket"), "codecs are pure functions")
 
 
-def wrong(tmp_path: Path, *files: tuple[str, str], pending: tuple[tuple[str, str], ...] = ()) -> list[str]:
+def wrong(tmp_path: Path, *files: tuple[str, str]) -> list[str]:
     """What is wrong with a tree of these modules, without the path; one module for each of ``ROOMS`` is there."""
     for name, source in (*((f"{room}.something", "") for room in ROOMS), *files):
         path = tmp_path / f"{name.replace('.', '/')}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(source)
-    return [line.partition(": ")[2] for line in check(tmp_path, ROOMS, (PURE,), pending)]
+    return [line.partition(": ")[2] for line in check(tmp_path, ROOMS, (PURE,))]
 
 
 def test_project_has_nothing_wrong(capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,6 +71,13 @@ def test_a_rule_binds_what_is_lower_too(tmp_path: Path) -> None:
     assert wrong(tmp_path, ("smb3server.wire.header", "import timeit_like")) == []
 
 
+def test_no_module_imports_a_test_module(tmp_path: Path) -> None:
+    said = wrong(tmp_path, ("smb3server.wire.test_a", ""), ("smb3server.state.b", "from ..wire.test_a import harness"))
+    assert said == [
+        "smb3server.state.b imports smb3server.wire.test_a.harness: test modules share what is in tests.lab"
+    ]
+
+
 def test_a_module_without_a_room_is_found(tmp_path: Path) -> None:
     assert wrong(tmp_path, ("smb3server.new", "import os")) == [
         "smb3server.new is in no room of tools/check_layers/rooms.py"
@@ -88,23 +95,13 @@ def test_a_circle_is_printed_wherever_it_is(tmp_path: Path) -> None:
     assert said == ["smb3server.state.a -> smb3server.state.b -> smb3server.state.c -> smb3server.state.a"]
 
 
-def test_what_is_pending_passes_and_goes_when_it_is_done(tmp_path: Path) -> None:
-    pair = ("smb3server.state.a", "smb3server.server.something")
-    module = ("smb3server.state.a", "from smb3server.server.something import Server")
-    back = ("smb3server.server.something", "from smb3server.state.a import A")
-    assert wrong(tmp_path, module, back, pending=(pair,)) == []
-    assert wrong(tmp_path, ("smb3server.state.a", ""), pending=(pair,)) == [
-        "smb3server.state.a imports smb3server.server.something no longer"
-    ]
-
-
 def test_rooms_and_rules_that_name_nothing_are_found(tmp_path: Path) -> None:
     for room in ROOMS[1:]:
         path = tmp_path / room.replace(".", "/") / "something.py"
         path.parent.mkdir(parents=True)
         path.touch()
     rule = Rule(("smb3server.wire",), ("smb3server.gone", "time"), "")
-    assert check(tmp_path, ROOMS, (rule,), ()) == [
+    assert check(tmp_path, ROOMS, (rule,)) == [
         "rooms: there is no smbdirect.codec",
         "rooms: there is no smb3server.gone",
     ]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from tools.check_layers.graph import Import, Module, circles, covers, read_modules
-from tools.check_layers.rooms import PACKAGES, PENDING, ROOMS, RULES, Rule
+from tools.check_layers.rooms import PACKAGES, ROOMS, RULES, Rule
 
 
 def room_of(module: str, rooms: Sequence[str] = ROOMS) -> int | None:
@@ -19,23 +19,18 @@ def check(
     root: Path,
     rooms: Sequence[str] = ROOMS,
     rules: Iterable[Rule] = RULES,
-    pending: Iterable[tuple[str, str]] = PENDING,
 ) -> list[str]:
     """Return what is wrong below ``root``, one line each; empty if nothing is."""
     modules = read_modules(root, PACKAGES)
-    left = set(pending)
-    found = [text for module in modules.values() for text in _check_module(module, rooms, tuple(rules), left)]
+    found = [text for module in modules.values() for text in _check_module(module, rooms, tuple(rules))]
     found += _check_names(modules, rooms, rules)
     edges = {(name, entry.module) for name, module in modules.items() for entry in module.imports if entry.module}
-    found += [f"PENDING: {importer} imports {imported} no longer" for importer, imported in sorted(left - edges)]
-    graph = {name: sorted({b for a, b in edges if a == name and (a, b) not in left}) for name in modules}
+    graph = {name: sorted({b for a, b in edges if a == name}) for name in modules}
     found += [f"circle: {' -> '.join(circle)}" for circle in circles(graph)]
     return found
 
 
-def _check_module(
-    module: Module, rooms: Sequence[str], rules: Sequence[Rule], pending: set[tuple[str, str]]
-) -> Iterator[str]:
+def _check_module(module: Module, rooms: Sequence[str], rules: Sequence[Rule]) -> Iterator[str]:
     place = room_of(module.name, rooms)
     if place is None:
         if module.imports:
@@ -45,8 +40,10 @@ def _check_module(
     for entry in module.imports:
         where = f"{module.path}:{entry.line}: {module.name} imports {entry.name}"
         yield from (f"{where}: {rule.reason}" for rule in bound if _is_forbidden(entry, rule))
+        if entry.module.rpartition(".")[2].startswith("test_"):
+            yield f"{where}: test modules share what is in tests.lab"
         there = room_of(entry.module, rooms) if entry.module else None
-        if there is not None and there > place and (module.name, entry.module) not in pending:
+        if there is not None and there > place:
             yield f"{where}: {rooms[there]} is above {rooms[place]}"
 
 

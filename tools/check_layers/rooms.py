@@ -83,16 +83,3 @@ RULES = (
     Rule(INSTALLED, ("scapy",), "scapy is GPL-2.0: tests and tools only, never the installed runtime"),
     Rule(INSTALLED, ("pytest", "hypothesis", "smbprotocol"), "development dependencies are not there at run time"),
 )
-
-PENDING: tuple[tuple[str, str], ...] = (
-    ("smb3server.state.change_reports", "smb3server.state.objects"),
-    ("smb3server.state.durable", "smb3server.commands.create.opening"),
-    ("smb3server.state.durable", "smb3server.dispatch.request"),
-    ("smb3server.state.durable", "smb3server.state.objects"),
-    ("smb3server.state.durable", "smb3server.state.replay"),
-    ("smb3server.state.last_close", "smb3server.state.objects"),
-    ("smb3server.state.objects", "smb3server.state.replay"),
-    ("smb3server.state.replay", "smb3server.dispatch.request"),
-    ("smbdirect.providers.roce.endpoint", "smbdirect.providers.roce.provider"),
-)
-"""Imports (importer, imported) that are still to go; one that is gone has to go from here, too."""

@@ -163,7 +163,7 @@ class LocalBackend(Backend):
             try:
                 # Once for both: changing credentials costs more than opening does.
                 with ActAs(request.user):
-                    found, stat = self.resolver.open_path(request.path, not request.open_reparse_point)
+                    found, stat = self.resolver.open_path(request.path, not request.open_reparse_point, request.exact)
                     descriptor, kind, data = self._open_data(request, found, stat)
             except FileNotFoundError as error:
                 if request.disposition == Disposition.OPEN or error.errno != errno.ENOENT:

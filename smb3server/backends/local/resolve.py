@@ -98,12 +98,12 @@ class Resolver:
             descriptor = child
         return descriptor
 
-    def open_path(self, path: Path, follow: bool = True) -> tuple[int, Statx]:
+    def open_path(self, path: Path, follow: bool = True, exact: bool = False) -> tuple[int, Statx]:
         """O_PATH descriptor (the caller closes it) and its stat.
 
         FileNotFoundError: no last component; PathNotFound: an ancestor is missing or no directory; OSError(ELOOP): a
         symlink that leads outside the root, or none may be followed. A last symlink is returned itself unless
-        ``follow``.
+        ``follow``. ``exact``: FileNotFoundError, too, where a name is there in another case only.
         """
         self.lookups += 1
         disk = [names.to_disk(component) for component in path]
@@ -115,6 +115,8 @@ class Resolver:
                 descriptor = self.open_exact(disk)
             except OSError as error:
                 if error.errno not in (errno.ENOENT, errno.ELOOP, errno.ENOTDIR):
+                    raise
+                if error.errno == errno.ENOENT and exact:
                     raise
                 if error.errno == errno.ENOENT and len(disk) > 1:
                     found = self._walk_last(disk, follow)

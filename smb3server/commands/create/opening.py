@@ -9,14 +9,11 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
 
-from smb3server.access import decide, masks, tokens
-from smb3server.access import of_handle as security_info
-from smb3server.access.caller import Caller
+from smb3server.access import decide, masks, of_handle, tokens
 from smb3server.access.decide import Wanted
-from smb3server.access.descriptor import unpack
 from smb3server.backends.base import (
+    Backend,
     Described,
     Disposition,
     FileInfo,
@@ -26,20 +23,19 @@ from smb3server.backends.base import (
     OpenRequest,
     Path,
     PathNotFound,
-    User,
 )
-from smb3server.dispatch.reserving import reserve
-from smb3server.dispatch.waiting import MustWait
+from smb3server.commands.create import parents, replacing, sharing
+from smb3server.commands.create.contexts import CreateContexts
+from smb3server.commands.create.opener import Opener
 from smb3server.files import symlinks
 from smb3server.files.caching import Lease
-from smb3server.files.file import LEASE_STAT_ACCESS, STAT_ACCESS, File, FileTable
-from smb3server.process.long_work import Steps
+from smb3server.files.file import File, FileTable
 from smb3server.state import change_reports
-from smb3server.state.caller import caller_of
 from smb3server.state.durable import held_for_owner
 from smb3server.state.objects import Open
+from smb3server.state.opens import OpenTable
 from smb3server.wire import attributes as attr
-from smb3server.wire import create_contexts as contexts
+from smb3server.wire import create_contexts as wire
 from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import Access, CreateAction, CreateDisposition, CreateOptions, CreateRequest
 from smb3server.wire.negotiate import Dialect
@@ -47,14 +43,7 @@ from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.query_info import SecurityInformation
 from smb3server.wire.status import NtStatus, StatusError
 
-if TYPE_CHECKING:
-    from smb3server.backends.base import Backend
-    from smb3server.dispatch.request import TreeRequest
-
-_SETTABLE = attr.SETTABLE & ~attr.SPARSE
-"""A file is made sparse by an FSCTL, never by CREATE."""
-
-_DISPOSITIONS = {
+_DISPOSITIONS: dict[int, Disposition] = {
     CreateDisposition.SUPERSEDE: Disposition.OPEN_IF,
     CreateDisposition.OPEN: Disposition.OPEN,
     CreateDisposition.CREATE: Disposition.CREATE,
@@ -62,6 +51,10 @@ _DISPOSITIONS = {
     CreateDisposition.OVERWRITE: Disposition.OPEN,
     CreateDisposition.OVERWRITE_IF: Disposition.OPEN_IF,
 }
+_REPARSE_POINT, _UNBUFFERED = int(CreateOptions.OPEN_REPARSE_POINT), int(CreateOptions.NO_INTERMEDIATE_BUFFERING)
+_MAXIMUM_ALLOWED, _READS = int(Access.MAXIMUM_ALLOWED), int(Access.READ_DATA | Access.EXECUTE)
+_DACL = int(SecurityInformation.DACL)
+_DELETE_ON_CLOSE = int(CreateOptions.DELETE_ON_CLOSE)
 
 
 class _DeletedMeanwhileError(Exception):
@@ -72,44 +65,45 @@ class _DeletedMeanwhileError(Exception):
 class Opening:
     """One CREATE on a disk share, its request checked as far as it can be without the file."""
 
-    request: TreeRequest
+    opener: Opener
     record: CreateRequest
+    contexts: CreateContexts
+    wanted: Wanted
     backend: Backend
     path: Path
     stream: str
     directory: bool | None
     """What options and name demand it to be."""
-    user: User | None
-    asked: dict[bytes, Any]
-    """Decoded create contexts by name."""
-    desired: int
-    """Access with generic rights mapped, MAXIMUM_ALLOWED still in it."""
-    first: bool = True
-    info: FileInfo | None = None
-    action: CreateAction = CreateAction.OPENED
-    lease: Lease[Open] | None = None
-    maximal: int = 0
+    files: FileTable[Open]
+    opens: OpenTable
+    accounts: of_handle.HostUsers
+
+    first: bool = field(default=True, init=False)
+    """Nothing was waited for yet."""
+    info: FileInfo | None = field(default=None, init=False)
+    """What the response tells of the file."""
+    action: CreateAction = field(default=CreateAction.OPENED, init=False)
     free: Callable[[], None] | None = field(default=None, init=False)
     """What is left to do of an overwriting, on a worker."""
+    lease: wire.Lease | wire.LeaseV2 | None = field(default=None, init=False)
+    """The one asked for, if the oplock level says so. [MS-SMB2 3.3.5.9.8, 3.3.5.9.11]"""
+    _maximal: int = field(default=0, init=False)
     _descriptor: bytes | None = field(default=None, init=False)
     """Security descriptor for the case that the file is created."""
     _may_add: bool = field(default=False, init=False)
     """Its folder was asked, in this attempt."""
-    _caller: Caller | None = field(default=None, init=False)
-
-    wanted: Wanted = field(init=False)
-    overwrites: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        record = self.record
-        self.wanted = Wanted(self.desired, record.create_disposition, record.create_options, record.file_attributes)
-        self.overwrites = self.wanted.overwrites
+        if self.record.requested_oplock_level == OplockLevel.LEASE:
+            self.lease = self.contexts.lease
+
+    @property
+    def _follow(self) -> bool:
+        return not self.record.create_options & _REPARSE_POINT
 
     def attempt(self) -> Open:
         """Return the open. Raises what ``waiting.Attempt`` may raise, ``StatusError`` and ``OSError``; nothing stays
         behind then."""
-        if self.request.server.has_lost(self.request.tree.share):
-            raise StatusError(NtStatus.NETWORK_NAME_DELETED)
         self.backend.defer_reading = True
         try:
             while True:
@@ -125,7 +119,7 @@ class Opening:
         try:
             handle = self._open_handle()
         except (FileNotFoundError, NotADirectoryError):
-            link = symlinks.on_the_way(self.backend, self.path, self.user)
+            link = symlinks.on_the_way(self.backend, self.path, self.opener.caller.user)
             if link is not None:
                 raise link from None
             raise
@@ -147,7 +141,7 @@ class Opening:
             handle.unlink()
         if not (handle.stream and handle.file_created):
             return
-        base = self.backend.open(OpenRequest(handle.path, open_reparse_point=True, user=self.user))
+        base = self.backend.open(OpenRequest(handle.path, open_reparse_point=True, user=self.opener.caller.user))
         try:
             if base.key == handle.key:
                 base.unlink()
@@ -156,10 +150,11 @@ class Opening:
 
     # Finding or creating it
 
-    def _backend_request(self, disposition: Disposition, read: bool, write: bool) -> OpenRequest:
-        attributes = self.record.file_attributes & _SETTABLE
+    def _backend_request(self, disposition: Disposition, read: bool, write: bool, exact: bool = False) -> OpenRequest:
+        attributes = self.record.file_attributes & replacing.SETTABLE
         if self.directory is not True:
             attributes |= attr.ARCHIVE
+        options = self.record.create_options
         return OpenRequest(
             self.path,
             self.stream,
@@ -167,31 +162,37 @@ class Opening:
             read,
             write,
             self.directory,
-            bool(self.record.create_options & CreateOptions.OPEN_REPARSE_POINT),
+            bool(options & _REPARSE_POINT),
             attributes,
             self._descriptor,
-            [(name, value) for name, value, _ in self.asked.get(contexts.EA_BUFFER, ())],
-            self.user,
-            bool(self.record.create_options & CreateOptions.NO_INTERMEDIATE_BUFFERING),
+            self.contexts.eas or (),
+            self.opener.caller.user,
+            exact,
+            bool(options & _UNBUFFERED),
         )
 
     def _open_handle(self) -> Handle:
-        record = self.record
-        write = bool(self.desired & masks.WRITES_DATA) or self.overwrites
-        read = bool(self.desired & (Access.READ_DATA | Access.EXECUTE))
+        access = self.wanted.access
+        write = bool(access & masks.WRITES_DATA) or self.wanted.overwrites
+        read = bool(access & _READS)
         if self.directory is True:
             read = write = False
-        disposition = _DISPOSITIONS[CreateDisposition(record.create_disposition)]
+        disposition = _DISPOSITIONS[self.record.create_disposition]
+        handle: Handle | None = None
         if disposition == Disposition.OPEN_IF:
             # The parent matters only if the file has to be created.
-            try:
-                return self._open_by(Disposition.OPEN, read, write)
-            except PathNotFound:
-                raise
-            except FileNotFoundError:
-                pass
+            handle = self._open_present(read, write, exact=not self.stream)
+            if handle is not None:
+                return handle
         if disposition != Disposition.OPEN and not (self.stream and self._may_add_stream()):
-            handle = self._create_in_parent(read, write)
+            try:
+                handle = self._create_in_folder(read, write)
+            except StatusError:
+                # Nothing may be added there. What is there in another case can be opened all the same.
+                if disposition == Disposition.OPEN_IF and not self.stream:
+                    handle = self._open_present(read, write, exact=False)
+                if handle is None:
+                    raise
             if handle is not None:
                 return handle
         try:
@@ -204,70 +205,76 @@ class Opening:
                 raise StatusError(self._collision()) from None
             raise
 
-    def _open_by(self, disposition: Disposition, read: bool, write: bool) -> Handle:
+    def _open_present(self, read: bool, write: bool, exact: bool) -> Handle | None:
+        """Open what is there; None: there is nothing (``exact``: by just this name)."""
         try:
-            if self.desired & Access.MAXIMUM_ALLOWED and self.directory is not True:
-                return self._open_as_much_as_possible(disposition)
-            return self.backend.open(self._backend_request(disposition, read, write))
+            return self._open_by(Disposition.OPEN, read, write, exact)
+        except PathNotFound:
+            raise
+        except FileNotFoundError:
+            return None
+
+    def _open_by(self, disposition: Disposition, read: bool, write: bool, exact: bool = False) -> Handle:
+        try:
+            if self.wanted.access & _MAXIMUM_ALLOWED and self.directory is not True:
+                return self._open_as_much_as_possible(disposition, exact)
+            return self.backend.open(self._backend_request(disposition, read, write, exact))
         except IsADirectoryError:
             # Data access asked of what turns out to be a directory, where the options allow one.
             if self.directory is False:
                 raise
             return self.backend.open(self._backend_request(disposition, False, False))
 
-    def _create_in_parent(self, read: bool, write: bool) -> Handle | None:
+    def _open_as_much_as_possible(self, disposition: Disposition, exact: bool) -> Handle:
+        for read, write in ((True, True), (True, False)):
+            try:
+                return self.backend.open(self._backend_request(disposition, read, write, exact))
+            except (PermissionError, IsADirectoryError):
+                continue
+            except OSError as error:
+                if error.errno != errno.EROFS:
+                    raise
+        return self.backend.open(self._backend_request(disposition, False, False, exact))
+
+    def _create_in_folder(self, read: bool, write: bool) -> Handle | None:
         """Create what is not there, in the very folder that allows it. None: something has the name by now, or a stream
         is to be created with its file."""
         if not self.path:
             return None
+        caller = self.opener.caller
+        folder = parents.open_folder(self.backend, self.path[:-1], caller.user)
         try:
-            parent = self.backend.open(OpenRequest(self.path[:-1], directory=True, user=self.user))
-        except FileNotFoundError as error:
-            raise PathNotFound(*error.args) from None
-        except NotADirectoryError:
-            raise StatusError(NtStatus.OBJECT_PATH_NOT_FOUND) from None
-        try:
-            found = parent.describe()
+            found = folder.describe()
             if found.info.reparse_tag == attr.TAG_SYMLINK:
-                raise symlinks.stopped(parent, self.path[-1:])
+                raise symlinks.stopped(folder, self.path[-1:])
             directory = self.directory is True and not self.stream
-            caller = self.caller
             try:
                 decide.check_addition(caller.rights_in(found), directory)
             except StatusError:
-                if self._exists():
+                if self.record.create_disposition == CreateDisposition.CREATE and self._exists():
                     raise StatusError(self._collision()) from None
                 raise
-            above = self._table.find(parent.key)
+            above = self.files.find(folder.key)
             if above is not None and above.delete_pending:
                 raise StatusError(NtStatus.DELETE_PENDING)
-            self._descriptor = self._new_descriptor(found.descriptor, directory)
+            given = self.contexts.security_descriptor
+            self._descriptor = parents.new_descriptor(found.descriptor, given, directory, caller)
             self._may_add = True
             if self.stream:
                 return None
-            if self.desired & Access.MAXIMUM_ALLOWED and not directory:
+            if self.wanted.access & _MAXIMUM_ALLOWED and not directory:
                 read = write = True
-            return self.backend.create_in(parent, self._backend_request(Disposition.CREATE, read, write))
+            return self.backend.create_in(folder, self._backend_request(Disposition.CREATE, read, write))
         except FileExistsError:
             return None
         finally:
-            parent.close()
-
-    def _new_descriptor(self, parent: bytes | None, directory: bool) -> bytes | None:
-        """Return the security descriptor of a new file in a folder with the descriptor ``parent``."""
-        given, token = self.asked.get(contexts.SD_BUFFER), self.caller.token
-        try:
-            if given is not None:
-                creator = unpack(given)
-                decide.check_creator(token, creator.owner, creator.group, creator.sacl is not None)
-            return tokens.new_descriptor(parent, given, directory, token, self.user)
-        except ValueError:
-            raise StatusError(NtStatus.INVALID_SECURITY_DESCR) from None
+            folder.close()
 
     def _may_add_stream(self) -> bool:
         """The stream's file is there, and lets the caller add one. False: it is not there."""
-        follow = not self.record.create_options & CreateOptions.OPEN_REPARSE_POINT
-        whole = OpenRequest(self.path, directory=self.directory, open_reparse_point=not follow, user=self.user)
+        whole = OpenRequest(
+            self.path, directory=self.directory, open_reparse_point=not self._follow, user=self.opener.caller.user
+        )
         try:
             base = self.backend.open(whole)
         except PathNotFound:
@@ -276,12 +283,11 @@ class Opening:
             return False
         try:
             found = base.describe()
-            info = found.info
-            if info.reparse_tag == attr.TAG_SYMLINK and follow:
+            if found.info.reparse_tag == attr.TAG_SYMLINK and self._follow:
                 raise symlinks.stopped(base, ())
             if self._base_pending(base):
                 raise StatusError(NtStatus.DELETE_PENDING)
-            decide.grant_new_stream(self.wanted, self._maximal_access(found), self._attributes_of(base, info))
+            decide.grant_new_stream(self.wanted, self._rights_on(found), self._attributes_of(base, found.info))
         except StatusError as error:
             # Where the stream is there already (CREATE, or by now) none is added.
             if error.status != NtStatus.ACCESS_DENIED or not self._stream_exists(whole):
@@ -304,131 +310,107 @@ class Opening:
 
     def _exists(self) -> bool:
         try:
-            self.backend.stat(self.path, self.user)
+            self.backend.stat(self.path, self.opener.caller.user)
         except FolderNotRead:
             raise
         except OSError:
             return False
         return True
 
-    @property
-    def caller(self) -> Caller:
-        if self._caller is None:
-            session, tree = self.request.session, self.request.tree
-            self._caller = caller_of(session, tree, self.request.server.accounts)
-        return self._caller
-
-    def _open_as_much_as_possible(self, disposition: Disposition) -> Handle:
-        for read, write in ((True, True), (True, False)):
-            try:
-                return self.backend.open(self._backend_request(disposition, read, write))
-            except (PermissionError, IsADirectoryError):
-                continue
-            except OSError as error:
-                if error.errno != errno.EROFS:
-                    raise
-        return self.backend.open(self._backend_request(disposition, False, False))
-
     def _collision(self) -> NtStatus:
         """CREATE on what exists; what is about to be deleted says so."""
         try:
-            file = self._table.find(self.backend.stat(self.path, self.user).key, self.stream)
+            file = self.files.find(self.backend.stat(self.path, self.opener.caller.user).key, self.stream)
         except FolderNotRead:
             raise
         except OSError:
             file = None
         if file is None or not file.delete_pending:
             return NtStatus.OBJECT_NAME_COLLISION
-        self._wait_for_deletion(file)
+        sharing.wait_for_deletion(file, self._own_lease())
         return NtStatus.DELETE_PENDING
-
-    def _wait_for_deletion(self, file: File[Open]) -> None:
-        """Raises ``MustWait`` while clients that keep a deleted file open for caching are asked to let go. Windows
-        answers DELETE_PENDING, which reaches an application that has just removed the file and makes it anew."""
-        if file.delete_pending and any(holder.breaking for holder in file.caching.others(self.own_lease())):
-            raise MustWait(file.caching)
-
-    @property
-    def _table(self) -> FileTable[Open]:
-        return self.request.server.file_table
 
     # Opening it
 
     def _open(self, handle: Handle) -> Open:
         found = handle.describe()
         self.info = info = found.info
-        follow = not self.record.create_options & CreateOptions.OPEN_REPARSE_POINT
-        if info.reparse_tag == attr.TAG_SYMLINK and follow and not handle.created:
+        if info.reparse_tag == attr.TAG_SYMLINK and self._follow and not handle.created:
             raise symlinks.stopped(handle, ())
-        if self.request.server.opens.dormant:
-            self.request.server.opens.close_gone(self._table.find(handle.key, self.stream))
-        file = self._table.get(handle.key, self.stream)
+        if self.opens.dormant:
+            self.opens.close_gone(self.files.find(handle.key, self.stream))
+        file = self.files.get(handle.key, self.stream)
         try:
-            own = self.own_lease()
+            own = self._own_lease()
             if own is not None and own.caching is not file.caching:
                 # One key names one file per client (3.3.5.9.8).
                 raise StatusError(NtStatus.INVALID_PARAMETER)
             if handle.created:
                 granted = self._grant_new(handle, found)
                 self.action = CreateAction.CREATED
-                if self._descriptor is not None and tokens.has_dacl(self._descriptor) and handle.file_created:
-                    dacl = int(SecurityInformation.DACL)
-                    accounts = self.request.server.accounts
-                    security_info.to_host(handle, security_info.current_descriptor(handle), dacl, self.caller, accounts)
-                if self.record.create_options & CreateOptions.NO_COMPRESSION and info.attributes & attr.COMPRESSED:
-                    # Inherited from the directory.
-                    handle.set_compressed(False)
-                    self.info = handle.info()
+                self._settle_new(handle, info)
             else:
-                granted = self._check_existing(handle, found, file)
+                granted = self._check_existing(handle, found, file, own)
                 self.action = CreateAction.OPENED
-                if self.overwrites:
+                if self.wanted.overwrites:
                     self._overwrite(handle)
             return self._register(handle, file, granted)
         finally:
-            self._table.release(file)
+            if not file.opens:
+                self.files.release(file)
 
     def may_read(self, handle: Handle) -> bool:
         """Does the user's maximal access to an open file include GENERIC_READ?"""
         wanted = masks.GENERIC_MAPPING[int(Access.GENERIC_READ)]
-        caller = self.caller
+        caller = self.opener.caller
         return not wanted & ~tokens.maximal_access(handle.describe(), caller.token, caller.user)
 
-    def _maximal_access(self, found: Described) -> int:
-        return self.caller.rights_on(self.backend, self.path, found)
+    def _rights_on(self, found: Described) -> int:
+        return self.opener.caller.rights_on(self.backend, self.path, found)
 
     def _grant_new(self, handle: Handle, found: Described) -> int:
         """What is granted on what this CREATE made."""
-        info = found.info
-        self.maximal = self._maximal_access(found)
+        self._maximal = self._rights_on(found)
         if handle.file_created:
             if not self._may_add:
                 # It was there when its folder would have been asked.
                 raise _DeletedMeanwhileError
-            return decide.grant_new_file(self.wanted, self.maximal, info.attributes)
+            return decide.grant_new_file(self.wanted, self._maximal, found.info.attributes)
         if self._base_pending(handle):
             raise StatusError(NtStatus.DELETE_PENDING)
-        return decide.grant_new_stream(self.wanted, self.maximal, self._attributes_of(handle, info))
+        return decide.grant_new_stream(self.wanted, self._maximal, self._attributes_of(handle, found.info))
 
-    def _check_existing(self, handle: Handle, found: Described, file: File[Open]) -> int:
+    def _settle_new(self, handle: Handle, info: FileInfo) -> None:
+        """Let the host's rights follow the descriptor of a new file, and undo what it must not inherit."""
+        if self._descriptor is not None and tokens.has_dacl(self._descriptor) and handle.file_created:
+            descriptor = of_handle.current_descriptor(handle)
+            of_handle.to_host(handle, descriptor, _DACL, self.opener.caller, self.accounts)
+        if self.record.create_options & CreateOptions.NO_COMPRESSION and info.attributes & attr.COMPRESSED:
+            # Inherited from the directory.
+            handle.set_compressed(False)
+            self.info = handle.info()
+
+    def _check_existing(self, handle: Handle, found: Described, file: File[Open], own: Lease[Open] | None) -> int:
         """MS-FSA 2.1.5.1.2; the granted access."""
-        info = found.info
         if file.delete_pending or self._base_pending(handle):
-            self._wait_for_deletion(file)
+            sharing.wait_for_deletion(file, own)
             raise StatusError(NtStatus.DELETE_PENDING)
+        wanted = self.wanted
         is_directory = handle.kind == Kind.DIRECTORY and not self.stream
-        if is_directory and self.overwrites:
+        if is_directory and wanted.overwrites:
             raise StatusError(
                 NtStatus.OBJECT_NAME_COLLISION if self.directory is True else NtStatus.FILE_IS_A_DIRECTORY
             )
-        wanted = self.wanted
-        attributes = 0 if is_directory else info.attributes
+        attributes = 0 if is_directory else found.info.attributes
         decide.check_attributes(wanted, attributes)
-        self.maximal = self._maximal_access(found)
-        granted = decide.grant_existing(wanted, self.maximal, attributes)
+        self._maximal = self._rights_on(found)
+        granted = decide.grant_existing(wanted, self._maximal, attributes)
         if wanted.deletes:
             handle.check_unlink()
-        self._share(file, granted)
+        if self.opener.dialect >= Dialect.SMB_3_0 and any(map(held_for_owner, file.opens)):
+            # 3.3.5.9: nobody could be asked to let go of it.
+            raise StatusError(NtStatus.FILE_NOT_AVAILABLE)
+        sharing.admit(file, sharing.NewOpen(granted, self.record.share_access, wanted.overwrites), own, self.first)
         if file.delete_pending or self._base_pending(handle):
             raise _DeletedMeanwhileError
         return granted
@@ -436,115 +418,61 @@ class Opening:
     def _base_pending(self, handle: Handle) -> bool:
         if not self.stream:
             return False
-        base = self._table.find(handle.key)
+        base = self.files.find(handle.key)
         return base is not None and base.delete_pending
 
-    def own_lease(self) -> Lease[Open] | None:
-        wanted = self.wanted_lease
-        if wanted is None:
+    def _own_lease(self) -> Lease[Open] | None:
+        """The lease that is there already under the key that the request names."""
+        if self.lease is None:
             return None
-        return self._table.leases.find(self.request.connection.client_guid, wanted.lease_key)
-
-    @property
-    def wanted_lease(self) -> contexts.Lease | contexts.LeaseV2 | None:
-        """The lease asked for, if the oplock level says so and the dialect has leases (3.3.5.9.8, 3.3.5.9.11)."""
-        if self.record.requested_oplock_level != OplockLevel.LEASE:
-            return None
-        wanted: contexts.Lease | contexts.LeaseV2 | None = self.asked.get(contexts.REQUEST_LEASE)
-        return wanted
-
-    def _parent_lease(self) -> tuple[bytes, bytes] | None:
-        wanted = self.wanted_lease
-        if not isinstance(wanted, contexts.LeaseV2) or not wanted.flags & contexts.LeaseFlags.PARENT_LEASE_KEY_SET:
-            return None
-        return self.request.connection.client_guid, wanted.parent_lease_key
-
-    def _share(self, file: File[Open], granted: int) -> None:
-        """Sharing violations and oplock breaks: MS-FSA 2.1.5.1.2.2, 2.1.4.12."""
-        sharing = granted | (int(Access.WRITE_DATA) if self.overwrites else 0)
-        if self.request.connection.dialect >= Dialect.SMB_3_0 and any(held_for_owner(entry) for entry in file.opens):
-            # 3.3.5.9: nobody could be asked to let go of it.
-            raise StatusError(NtStatus.FILE_NOT_AVAILABLE)
-        violation = file.share_conflict(sharing, self.record.share_access)
-        own = self.own_lease()
-        if file.caching.holders:
-            # Leases do not mind READ_CONTROL either.
-            seen = violation or self.overwrites or granted & ~STAT_ACCESS
-            spare = not (violation or self.overwrites or granted & ~LEASE_STAT_ACCESS)
-            if seen and file.caching.break_for_open(own, self.overwrites, violation, self.first, spare):
-                raise MustWait(file.caching)
-            violation = violation and file.share_conflict(sharing, self.record.share_access)
-        if violation:
-            raise StatusError(NtStatus.SHARING_VIOLATION)
+        return self.files.leases.find(self.opener.client_guid, self.lease.lease_key)
 
     def _overwrite(self, handle: Handle) -> None:
-        """MS-FSA 2.1.5.1.2.1: contents and extended attributes go, attributes are set; other streams stay. Of a
-        file that takes its time to cut all that is left to ``finish_overwriting``."""
-        superseded = self.record.create_disposition == CreateDisposition.SUPERSEDE
-        self.action = CreateAction.SUPERSEDED if superseded else CreateAction.OVERWRITTEN
+        """Of a file that takes its time to cut all that is left to ``finish_overwriting``."""
+        self.action = replacing.action_of(self.record.create_disposition)
         self.free = handle.shrinking(0)
         if self.free is None:
-            self._overwrite_now(handle)
-
-    def _overwrite_now(self, handle: Handle) -> None:
-        handle.truncate(0)
-        if not self.stream:
-            attributes = self.record.file_attributes & _SETTABLE | attr.ARCHIVE
-            handle.set_attributes(attributes)
-            given = [(name, value) for name, value, _ in self.asked.get(contexts.EA_BUFFER, ())]
-            if given or handle.info().ea_size:
-                handle.set_eas(given, replace=True)
-        self.info = handle.info()
+            self.info = replacing.replace(handle, self.record.file_attributes, self.contexts.eas or ())
 
     def finish_overwriting(self, opened: Open) -> None:
         """``free`` is done, on a worker. The open was registered before that: nobody who is refused for its sake sees
         the content go, and nobody else opens the file in between."""
         if opened.handle is None:
             raise StatusError(NtStatus.FILE_CLOSED)
-        self._overwrite_now(opened.handle)
+        self.info = replacing.replace(opened.handle, self.record.file_attributes, self.contexts.eas or ())
         self._report(opened)
 
-    def reservation(self, opened: Open) -> Steps | None:
-        """Reserve what AllocationSize asks for, of a new or overwritten file; None: that is done, if there is anything
-        to do."""
-        wanted = self.asked.get(contexts.ALLOCATION_SIZE)
-        handle = opened.handle
-        if wanted is None or self.action == CreateAction.OPENED or handle is None or handle.kind != Kind.FILE:
-            return None
-        if wanted.allocation_size <= handle.info().end_of_file:
-            return None
-        return reserve(self.request, opened, wanted.allocation_size)
-
     def _register(self, handle: Handle, file: File[Open], granted: int) -> Open:
-        request, record = self.request, self.record
-        session, tree = request.session, request.tree
-        server = request.server
+        record, opener = self.record, self.opener
         opened = Open(
-            server.opens.new_file_id(),
-            session,
-            tree,
+            self.opens.new_file_id(),
+            opener.session,
+            opener.tree,
             self.path,
             granted_access=granted,
-            maximal_access=self.maximal,
+            maximal_access=self._maximal,
             share_access=record.share_access,
             create_options=record.create_options,
+            create_action=self.action,
             is_directory=handle.kind == Kind.DIRECTORY and not self.stream,
-            delete_on_close=bool(record.create_options & CreateOptions.DELETE_ON_CLOSE),
+            delete_on_close=bool(record.create_options & _DELETE_ON_CLOSE),
         )
         opened.max_offset = self.backend.max_file_size
-        opened.channel_sequence = request.header.status & 0xFFFF
+        opened.channel_sequence = opener.channel_sequence
         opened.use_handle(handle)
         opened.file = file
-        opened.parent_lease = self._parent_lease()
+        lease = self.lease
+        if isinstance(lease, wire.LeaseV2) and lease.flags & wire.LeaseFlags.PARENT_LEASE_KEY_SET:
+            opened.parent_lease = opener.client_guid, lease.parent_lease_key
         file.opens.append(opened)
-        server.opens.add(opened)
-        if self.free is None:
+        self.opens.add(opened)
+        if self.action != CreateAction.OPENED and self.free is None:
             self._report(opened)
         return opened
 
     def _report(self, opened: Open) -> None:
         """Change notification, and what leases on the directory promise (MS-FSA 2.1.4.1)."""
-        if self.action == CreateAction.OPENED or not change_reports.somebody_listens(opened):
+        if not change_reports.somebody_listens(opened):
             return
         if self.stream:
             created = self.action == CreateAction.CREATED

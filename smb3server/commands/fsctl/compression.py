@@ -6,8 +6,8 @@ import struct
 
 from smb3server.access import required
 from smb3server.commands.fsctl.ioctl import Control, fsctl
-from smb3server.commands.info.file_levels import handle_of
 from smb3server.commands.info.set_info import report
+from smb3server.dispatch.lookup import handle_of
 from smb3server.wire import attributes as attr
 from smb3server.wire.change_notify import NotifyFilter
 from smb3server.wire.fsctl import CompressionFormat

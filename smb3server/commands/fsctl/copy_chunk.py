@@ -9,9 +9,9 @@ import secrets
 from typing import TYPE_CHECKING
 
 from smb3server.access import required
-from smb3server.commands.info.file_levels import handle_of
 from smb3server.commands.info.set_info import report
 from smb3server.dispatch import waiting
+from smb3server.dispatch.lookup import handle_of
 from smb3server.dispatch.request import Response, TreeRequest
 from smb3server.dispatch.stable_storage import after_flush, flushed
 from smb3server.wire import attributes as attr

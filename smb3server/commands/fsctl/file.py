@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from smb3server.access import required
 from smb3server.commands.fsctl.copy_chunk import copy_chunk, duplicate_extents, request_resume_key
 from smb3server.commands.fsctl.ioctl import Control, fsctl
-from smb3server.commands.info.file_levels import handle_of
 from smb3server.commands.info.fs_levels import volume_object_id
 from smb3server.commands.info.set_info import report
 from smb3server.dispatch.long_work import run_steps
+from smb3server.dispatch.lookup import handle_of
 from smb3server.dispatch.request import Pending, Response
 from smb3server.dispatch.stable_storage import after_flush
 from smb3server.process.long_work import Steps

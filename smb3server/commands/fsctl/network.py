@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import struct
 
+from smb3server.commands.create import durable
 from smb3server.commands.fsctl.ioctl import NO_FILE, Control, fsctl
 from smb3server.commands.negotiate import select_dialect
 from smb3server.dispatch.request import Response
 from smb3server.net.interfaces import pack_interfaces, rdma_capable
-from smb3server.state import durable
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.negotiate import Dialect
 from smb3server.wire.status import Disconnect, NtStatus, StatusError

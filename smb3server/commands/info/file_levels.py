@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from smb3server.backends.names import short_name
 from smb3server.commands.info import presentation
+from smb3server.dispatch.lookup import handle_of
 from smb3server.wire import attributes as attr
 from smb3server.wire import file_info as wire
 from smb3server.wire.create import Access, CreateOptions
@@ -15,7 +16,7 @@ from smb3server.wire.fsctl import CompressionFormat
 from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
-    from smb3server.backends.base import FileInfo, Handle
+    from smb3server.backends.base import FileInfo
     from smb3server.state.objects import Open
 
 
@@ -38,13 +39,6 @@ class FileLevel(NamedTuple):
     """Bytes of the fixed part: a smaller buffer is INFO_LENGTH_MISMATCH."""
     access: int = 0
     minimum_dialect: int = 0
-
-
-def handle_of(opened: Open) -> Handle:
-    """The file behind an open; pipes have none."""
-    if opened.handle is None:
-        raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
-    return opened.handle
 
 
 def _info(opened: Open) -> FileInfo:

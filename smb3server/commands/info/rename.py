@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from smb3server.access import decide
 from smb3server.access.caller import Caller
 from smb3server.backends.names import split_path, upcase
-from smb3server.commands.info.file_levels import handle_of
+from smb3server.dispatch.lookup import handle_of
 from smb3server.dispatch.waiting import MustWait, retry
 from smb3server.files import share_modes
 from smb3server.state import change_reports

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from smb3server.access import required
 from smb3server.access.of_handle import set_security
-from smb3server.commands.info.file_levels import MODE_BITS, handle_of
+from smb3server.commands.info.file_levels import MODE_BITS
 from smb3server.commands.info.rename import Link, Rename
 from smb3server.commands.info.truncate import cut
 from smb3server.dispatch.long_work import run_steps
-from smb3server.dispatch.lookup import find_open
+from smb3server.dispatch.lookup import find_open, handle_of
 from smb3server.dispatch.request import Pending, Response, TreeRequest, handles
 from smb3server.dispatch.reserving import reserve
 from smb3server.dispatch.stable_storage import after_flush

@@ -296,7 +296,7 @@ async def run(options: argparse.Namespace) -> int:
             proxy = Proxy(provider, server, inline=options.inline, tcp_server=options.tcp_server)
             proxy.listen(*options.listen)
         except (ConfigError, OSError, ProviderError) as error:
-            print(f"smbdirect_proxy: {error}", file=sys.stderr)
+            print(f"smb3server proxy: {error}", file=sys.stderr)
             return 1
         host, port = proxy.address
         print(f"ready tcp {f'[{host}]' if ':' in host else host}:{port}", flush=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from smbdirect.errors import ProviderError
+from smbdirect.life import Life, change
 from smbdirect.providers.base import (
     Access,
     Capabilities,
@@ -28,9 +28,6 @@ from smbdirect.providers.roce.queue_pair import QueuePair
 from smbdirect.providers.roce.requester import Work
 from smbdirect.providers.roce.sockets import PacketPath
 
-if TYPE_CHECKING:
-    from smbdirect.providers.roce.provider import RoceProvider
-
 log = logging.getLogger(__name__)
 
 BUDGET = 128
@@ -41,9 +38,15 @@ class RoceEndpoint:
     """Keeps ``providers.base.Endpoint``."""
 
     def __init__(
-        self, provider: RoceProvider, number: int, local_address: tuple[str, int], peer_address: tuple[str, int]
+        self,
+        capabilities: Capabilities,
+        number: int,
+        local_address: tuple[str, int],
+        peer_address: tuple[str, int],
+        on_end: Callable[[RoceEndpoint, CloseReason], None],
     ) -> None:
-        self.capabilities: Capabilities = provider.capabilities
+        """``number``: of its queue pair. ``on_end``: called once, when nothing is received, sent or placed any more."""
+        self.capabilities = capabilities
         self.local_address = local_address
         self.peer_address = peer_address
         self.domain: ProtectionDomain | None = None
@@ -59,16 +62,20 @@ class RoceEndpoint:
         """What the connection manager knows of it."""
         self.dirty = False
         """Packets arrived; the provider calls ``pump`` when it has read all."""
-        self._provider = provider
+        self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._disconnecting = False
-        self._ended: CloseReason | None = None
-        self._reported = False
+        self.life = Life.OPENING
+        """Open once the connection manager has both ends' word."""
+        self._reason: CloseReason | None = None
+        """Why it died. Invariant: set exactly if dead or ended."""
         self._pumping = False
+        """``pump`` is sending: what is posted meanwhile goes out with it."""
         self._continuing = False
+        """Invariant: ``_continue`` is among the loop's next calls exactly then."""
         self._delivering = False
+        """Invariant: ``_deliver`` is among the loop's next calls exactly then."""
 
     # -- work requests -------------------------------------------------------------------------------------------
 
@@ -77,14 +84,14 @@ class RoceEndpoint:
         return False
 
     def register(self, memory: memoryview, access: Access) -> Region:
-        if self._ended is not None:
+        if self.life >= Life.DEAD:
             raise ProviderError("the connection is closed")
         region = self.queue_pair.regions.register(memory, access)
         self.counters["registrations"] += 1
         return region
 
     def post_receive(self, buffer: memoryview, context: object = None) -> None:
-        if self._ended is not None:
+        if self.life >= Life.DEAD:
             self._flushed(Operation.RECEIVE, context)
             return
         receives = self.queue_pair.responder.receives
@@ -93,7 +100,7 @@ class RoceEndpoint:
         receives.append((buffer, context))
 
     def post(self, requests: Sequence[WorkRequest]) -> None:
-        if self._ended is not None or self._disconnecting:
+        if self.life >= Life.CLOSING:
             for request in requests:
                 operation = Operation.SEND
                 if not isinstance(request, Send):
@@ -140,9 +147,9 @@ class RoceEndpoint:
         return Work(Operation.READ, views, length, request.context, True, remote.token, remote.address)
 
     def disconnect(self) -> None:
-        if self._ended is not None or self._disconnecting:
+        if self.life >= Life.CLOSING:
             return
-        self._disconnecting = True
+        self.life = change(self.life, Life.CLOSING)
         self.pump(from_callback=False)
 
     def abort(self, reason: CloseReason | None = None) -> None:
@@ -150,11 +157,18 @@ class RoceEndpoint:
 
     # -- the provider's side ---------------------------------------------------------------------------------------
 
+    def established(self) -> None:
+        """Send from now on: the peer is ready."""
+        if self.life is Life.OPENING:
+            self.life = change(self.life, Life.OPEN)
+        self.queue_pair.ready_to_send = True
+        self.pump()
+
     def pump(self, from_callback: bool = True) -> None:
         """Send what is due, deliver completions, arm the timer. Completions are delivered at once if nobody's ``post``
         is below on the stack (``from_callback``), else a turn of the loop later."""
         self.dirty = False
-        if self._ended is not None:
+        if self.life >= Life.DEAD:
             return
         queue_pair, path = self.queue_pair, self.path
         if path is not None:
@@ -167,7 +181,7 @@ class RoceEndpoint:
                 self._loop.call_soon(self._continue)
         if queue_pair.failure is not None:
             self.end(queue_pair.failure)
-        elif self._disconnecting and queue_pair.requester.idle:
+        elif self.life is Life.CLOSING and queue_pair.requester.idle:
             self.end(CloseReason(CloseCause.LOCAL))
         else:
             self._arm()
@@ -195,21 +209,22 @@ class RoceEndpoint:
 
     def _expired(self) -> None:
         self._timer = None
-        if self._ended is None:
+        if self.life < Life.DEAD:
             self.queue_pair.handle_timer(self._loop.time())
             self.pump()
 
     def end(self, reason: CloseReason) -> None:
         """Nothing is received, sent or placed any more. Idempotent."""
-        if self._ended is not None:
+        if self.life >= Life.DEAD:
             return
-        self._ended = reason
+        self.life = change(self.life, Life.DEAD)
+        self._reason = reason
         used = {name: value for name, value in self.counters.items() if value}
         log.info("%s port %d: %s (%s) %s", *self.peer_address, reason.cause.value, reason.detail, used)
         if self._timer is not None:
             self._timer.cancel()
         self.queue_pair.flush()
-        self._provider.forget(self, reason)
+        self._on_end(self, reason)
         self._deliver_soon()
 
     def _flushed(self, operation: Operation, context: object) -> None:
@@ -231,6 +246,6 @@ class RoceEndpoint:
             batch = completions[:]
             completions.clear()
             self.on_completions(batch)
-        if self._ended is not None and not self._reported and not completions:
-            self._reported = True
-            self.on_closed(self._ended)
+        if self.life is Life.DEAD and not completions and self._reason is not None:
+            self.life = change(self.life, Life.ENDED)
+            self.on_closed(self._reason)

@@ -321,10 +321,12 @@ class RoceProvider(Provider):
         number = 0
         while number < 2 or number == PSN_MASK or number in self.endpoints:
             number = secrets.randbits(24)
-        endpoint = self.endpoints[number] = RoceEndpoint(self, number, local_address, peer_address)
+        endpoint = self.endpoints[number] = RoceEndpoint(
+            self.capabilities, number, local_address, peer_address, self._forget
+        )
         return endpoint
 
-    def forget(self, endpoint: RoceEndpoint, reason: CloseReason) -> None:
+    def _forget(self, endpoint: RoceEndpoint, reason: CloseReason) -> None:
         """The endpoint ended for ``reason``: take leave of its peer."""
         self.endpoints.pop(endpoint.queue_pair.number, None)
         connection = endpoint.connection
@@ -524,5 +526,4 @@ class RoceProvider(Provider):
                 endpoint.end(CloseReason(CloseCause.DEVICE, str(error)))
                 return
             self._start(connection, route, endpoint, info.mtu)
-        endpoint.queue_pair.ready_to_send = True
-        endpoint.pump()
+        endpoint.established()

@@ -8,7 +8,7 @@ its first packet goes out; what is lost is sent again from its number on (go-bac
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from smbdirect.codec import Buffer
@@ -67,12 +67,35 @@ class Path(Protocol):
         ...
 
 
+_SOLICITED = 0x80
+"""Flag of a packet that ends a message for which the peer may wait."""
+_Opcodes = Mapping[tuple[bool, bool], Opcode]
+"""By whether a packet is its message's first, and its last."""
+_SEND: _Opcodes = {
+    (True, True): Opcode.SEND_ONLY,
+    (True, False): Opcode.SEND_FIRST,
+    (False, False): Opcode.SEND_MIDDLE,
+    (False, True): Opcode.SEND_LAST,
+}
+_SEND_INVALIDATE: _Opcodes = {
+    **_SEND,
+    (True, True): Opcode.SEND_ONLY_INVALIDATE,
+    (False, True): Opcode.SEND_LAST_INVALIDATE,
+}
+_WRITE: _Opcodes = {
+    (True, True): Opcode.WRITE_ONLY,
+    (True, False): Opcode.WRITE_FIRST,
+    (False, False): Opcode.WRITE_MIDDLE,
+    (False, True): Opcode.WRITE_LAST,
+}
+
+
 class Work:
     """A work request on its way."""
 
     __slots__ = (
-        "address", "context", "first", "invalidate", "is_read", "last", "length", "operation", "segments", "signalled",
-        "token",
+        "address", "context", "first", "invalidate", "is_read", "last", "length", "opcodes", "operation", "segments",
+        "signalled", "token",
     )  # fmt: skip
 
     def __init__(
@@ -95,6 +118,10 @@ class Work:
         self.token = token
         self.address = address
         self.invalidate = invalidate
+        self.opcodes = _WRITE
+        """Of its packets, by whether they are its first and its last; not of a Read."""
+        if operation is Operation.SEND:
+            self.opcodes = _SEND if invalidate is None else _SEND_INVALIDATE
         self.first = 0
         self.last = 0
 
@@ -241,58 +268,54 @@ class Requester:
         return True
 
     def _send_data(self, path: Path, work: Work, now: float, count: int, budget: int) -> int:
-        mtu, psn, last = self.mtu, self._next, work.last
-        base = Opcode.WRITE_FIRST if work.operation is Operation.WRITE else Opcode.SEND_FIRST
+        """Send up to ``count`` packets of a Send or Write; returns what is left of ``budget``."""
+        psn, last = self._next, work.last
         quarter = min(ACK_EVERY, max(1, self.window.size // 4))
         end = min(last + 1, psn + count)
         budget -= end - psn
         if psn < self._high:
             self._counters["retransmissions"] += min(end, self._high) - psn
             self._since_ack = quarter
-        offset = (psn - work.first) * mtu
         whole = work.segments[0] if len(work.segments) == 1 else None
         while psn < end:
-            count = min(end, last) - psn
-            if whole is not None and count > 1 and psn != work.first:
-                sent = self._send_middles(
-                    path, base + 1, psn, whole[offset : offset + count * mtu], count, quarter, now
-                )
+            middles = min(end, last) - psn
+            if whole is not None and middles > 1 and psn != work.first:
+                offset = (psn - work.first) * self.mtu
+                memory = whole[offset : offset + middles * self.mtu]
+                sent = self._send_middles(path, work.opcodes[False, False], psn, memory, middles, quarter, now)
                 psn += sent
-                offset += sent * mtu
-                if sent < count:
+                if sent < middles:
                     break
                 continue
-            final = psn == last
-            size = work.length - offset if final else mtu
-            extension, flags = b"", 0
-            opcode: int = base + 1
-            if psn == work.first:
-                opcode = base + 4 if final else base
-                if work.operation is Operation.WRITE:
-                    extension = RETH.pack(Reth(work.address, work.token, work.length))
-            elif final:
-                opcode = base + 2
-            self._since_ack += 1
-            ask = self._since_ack >= quarter
-            if final and work.operation is Operation.SEND:
-                flags = 0x80
-                if work.invalidate is not None:
-                    opcode = Opcode.SEND_ONLY_INVALIDATE if opcode == base + 4 else Opcode.SEND_LAST_INVALIDATE
-                    extension = IETH.pack(Ieth(work.invalidate))
-            if final and (work.signalled or not self._queue):
-                ask = True
-            if ask:
-                self._since_ack = 0
-                if self._timed is None and psn >= self._high:
-                    self._timed = (psn, now)
-            path.send(opcode, flags, psn & PSN_MASK, ask, extension, cut(work.segments, offset, size), size)
+            self._send_packet(path, work, psn, quarter, now)
             psn += 1
-            offset += size
             if not path.ready:
                 break
         self._next = psn
         self._high = max(self._high, psn)
         return budget
+
+    def _send_packet(self, path: Path, work: Work, psn: int, quarter: int, now: float) -> None:
+        """Send packet ``psn`` of a Send or Write, and ask for an acknowledgement where one is due."""
+        first, final = psn == work.first, psn == work.last
+        offset = (psn - work.first) * self.mtu
+        size = work.length - offset if final else self.mtu
+        extension, flags = b"", 0
+        if work.operation is Operation.WRITE:
+            if first:
+                extension = RETH.pack(Reth(work.address, work.token, work.length))
+        elif final:
+            flags = _SOLICITED
+            if work.invalidate is not None:
+                extension = IETH.pack(Ieth(work.invalidate))
+        self._since_ack += 1
+        ask = self._since_ack >= quarter or (final and (work.signalled or not self._queue))
+        if ask:
+            self._since_ack = 0
+            if self._timed is None and psn >= self._high:
+                self._timed = (psn, now)
+        segments = cut(work.segments, offset, size)
+        path.send(work.opcodes[first, final], flags, psn & PSN_MASK, ask, extension, segments, size)
 
     def _send_middles(
         self, path: Path, opcode: int, psn: int, memory: memoryview, count: int, quarter: int, now: float

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from smbdirect.errors import ProviderError
+from smbdirect.life import Life, change
 from smbdirect.providers.base import (
     Access,
     CloseCause,
@@ -105,8 +106,11 @@ class VerbsEndpoint:
         self._cm = device.libraries.cm
         self._loop = loop
         self._cm_id: int | None = cm_id
+        self.life = Life.OPEN
+        """Closing while sends that were posted before ``disconnect`` are out; dead while the queue pair, in its error
+        state, flushes; ended when everything of the device was given back."""
         self._reason: CloseReason | None = None
-        self._closed = False
+        """Why it died. Invariant: set exactly if dead or ended."""
         self._flush_timer: asyncio.TimerHandle | None = None
         self._regions: set[Registration] = set()
         self._sends: dict[int, _Posted] = {}
@@ -169,7 +173,7 @@ class VerbsEndpoint:
         return False
 
     def register(self, memory: memoryview, access: Access) -> Registration:
-        if self._closed:
+        if self.life is Life.ENDED:
             raise ProviderError("the endpoint is closed")
         self.counters["registrations"] += 1
         registration = self._domain.register(memory, access)
@@ -183,9 +187,9 @@ class VerbsEndpoint:
     # ------------------------------------------------------------------ posting
 
     def post_receive(self, buffer: memoryview, context: object = None) -> None:
-        if self._closed:
+        if self.life is Life.ENDED:
             raise ProviderError("the endpoint is closed")
-        if self._reason is not None:
+        if self.life is Life.DEAD:
             self._late.append(Completion(Operation.RECEIVE, Status.FLUSHED, context))
             return
         if len(self._receives) >= self.capabilities.max_receive_queue:
@@ -207,9 +211,9 @@ class VerbsEndpoint:
     def post(self, requests: Sequence[WorkRequest]) -> None:
         if not requests:
             return
-        if self._closed:
+        if self.life is Life.ENDED:
             raise ProviderError("the endpoint is closed")
-        if self._reason is not None:
+        if self.life is Life.DEAD:
             self._late += [Completion(_operation(request), Status.FLUSHED, request.context) for request in requests]
             return
         limits = self.capabilities
@@ -426,7 +430,7 @@ class VerbsEndpoint:
         if self._handed:
             # drained now because that is sooner, and once more when it is armed
             self._drain()
-            if not self._closed:
+            if self.life < Life.ENDED:
                 self._device.thread.hand(self._arm_there)
             return
         # arm first, then drain: a completion between the two raises the next event
@@ -434,7 +438,7 @@ class VerbsEndpoint:
         self._drain()
 
     def _drain(self) -> None:
-        while not self._closed:
+        while self.life < Life.ENDED:
             count = self._device.poll_cq(self._cq, POLL_BATCH, self._wc_at)
             if count <= 0:
                 break
@@ -443,7 +447,7 @@ class VerbsEndpoint:
                 self._reap(index * abi.WC_SIZE, batch)
             if batch:
                 self.on_completions(batch)
-        if self._reason is not None and not self._sends and not self._receives:
+        if self.life is Life.DEAD and not self._sends and not self._receives:
             self._release()
 
     def _reap(self, offset: int, batch: list[Completion]) -> None:
@@ -476,7 +480,7 @@ class VerbsEndpoint:
             if outcome is None:
                 if entry.announced or not self._finished:
                     break
-                outcome = Status.OK if self._reason is None else Status.FLUSHED
+                outcome = Status.OK if self.life < Life.DEAD else Status.FLUSHED
             del self._sends[first]
             self._retire(entry)
             if outcome is not Status.OK or entry.signalled:
@@ -486,13 +490,16 @@ class VerbsEndpoint:
 
     def disconnect(self) -> None:
         """What was posted goes out first: the queue pair is in order, so waiting for its sends is enough."""
-        if self._reason is None and self._sends:
+        if self.life >= Life.CLOSING:
+            return
+        self.life = change(self.life, Life.CLOSING)
+        if self._sends:
             self._loop.call_later(0.01, self._disconnect_when_sent, self._loop.time() + FLUSH_SECONDS)
             return
         self._fail(CloseReason(CloseCause.LOCAL))
 
     def _disconnect_when_sent(self, deadline: float) -> None:
-        if self._reason is not None:
+        if self.life >= Life.DEAD:
             return
         if self._sends and self._loop.time() < deadline:
             self._loop.call_later(0.01, self._disconnect_when_sent, deadline)
@@ -507,8 +514,9 @@ class VerbsEndpoint:
         self._fail(reason)
 
     def _fail(self, reason: CloseReason) -> None:
-        if self._reason is not None:
+        if self.life >= Life.DEAD:
             return
+        self.life = change(self.life, Life.DEAD)
         self._reason = reason
         if self._cm_id is not None:
             # moves the queue pair to its error state, which flushes everything; fails harmlessly before establishment
@@ -518,13 +526,13 @@ class VerbsEndpoint:
 
     def _flush_now(self) -> None:
         """Not every driver flushes receives of a queue pair that never got established."""
-        if not self._closed:
+        if self.life < Life.ENDED:
             self._release()
 
     def _release(self) -> None:
-        if self._closed:
+        if self.life is Life.ENDED:
             return
-        self._closed = True
+        self.life = change(self.life, Life.ENDED)
         assert self._reason is not None
         if self._flush_timer is not None:
             self._flush_timer.cancel()

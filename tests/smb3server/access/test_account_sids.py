@@ -22,6 +22,8 @@ from smb3server.wire.query_info import InfoType, SecurityInformation
 from smb3server.wire.status import NtStatus
 from tests.lab.serving import READ, WRITE, WRITE_DAC, make, serving, status_of_open, tree_of
 
+LONGEST_TURN = 0.1
+
 CONFIG = """[server]
 guest = true
 anonymous = true

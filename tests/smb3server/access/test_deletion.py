@@ -29,6 +29,8 @@ from tests.lab.rights import (
     Refused,
 )
 
+LONGEST_TURN = 0.1
+
 READ = 0x00120089
 DELETE = int(Access.DELETE)
 ALICE_SID, BOB_SID = IDS.user_sid(ALICE.uid), IDS.user_sid(BOB.uid)

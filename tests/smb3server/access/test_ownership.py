@@ -25,6 +25,8 @@ from smb3server.wire.status import NtStatus
 from tests.lab.disk import ALICE, BOB, IDS, needs_root, run
 from tests.lab.rights import AUDIT, CREATE, LABEL, MAXIMUM, STRANGER, Actor, Refused, self_relative
 
+LONGEST_TURN = 0.1
+
 pytestmark = needs_root
 ALICE_SID, BOB_SID = IDS.user_sid(ALICE.uid), IDS.user_sid(BOB.uid)
 OWNER, GROUP, DACL = (

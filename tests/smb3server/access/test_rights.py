@@ -36,6 +36,8 @@ from tests.lab.rights import ACTS, CONTENT, IDS, ME, PATHS, STRANGER, Actor, Ref
 from tests.lab.rights_table import TABLE, Right, Row
 from tests.lab.wire_client import Client, Harness, running
 
+LONGEST_TURN = 0.1
+
 
 class World(NamedTuple):
     """A server, and clients at its shares of one store."""

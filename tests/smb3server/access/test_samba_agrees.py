@@ -39,6 +39,8 @@ from tests.lab.rights_table import TABLE, Right, Row
 from tests.lab.wire_client import Client
 from tools.support.ports import free_port
 
+LONGEST_TURN = 0.1
+
 ADMINISTRATOR, USER = "games", "news"
 """Users of the host that every Debian has."""
 

@@ -15,6 +15,8 @@ from smb3server.auth.users import Account, UserDatabase, nt_hash
 from smb3server.wire.status import StatusError
 from tools.failover import logon
 
+LONGEST_TURN = 0.1
+
 AV_EOL = bytes(4)
 BLOB = b"\1\1" + bytes(26)
 

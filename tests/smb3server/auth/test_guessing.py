@@ -17,6 +17,8 @@ from smb3server.wire.status import NtStatus, StatusError
 from tests.lab.wire_client import Harness, drive
 from tools.failover import logon
 
+LONGEST_TURN = 0.1
+
 HERE, THERE = "192.0.2.1", "198.51.100.1"
 
 

@@ -9,6 +9,8 @@ from smb3server.auth.principals import Principals, parse
 from smb3server.auth.users import Account, UserDatabase
 from smb3server.backends.base import User
 
+LONGEST_TURN = 0.1
+
 HOME, EVIL = "SMB3.TEST", "EVIL.TEST"
 ALICE, STRANGERS = User(1001, 1001), User(65534, 65534, shared=True)
 

@@ -17,6 +17,8 @@ from smb3server.wire.status import NtStatus, StatusError
 from tools.failover import logon
 from tools.failover.logon import tlv
 
+LONGEST_TURN = 0.1
+
 SPNEGO = bytes.fromhex("06062b0601050502")
 NTLM = bytes.fromhex("060a2b06010401823702020a")
 KERBEROS = bytes.fromhex("06092a864886f712010202")

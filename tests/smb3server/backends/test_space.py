@@ -17,6 +17,8 @@ from smb3server.backends.local.backend import LocalBackend, LocalOptions
 from smb3server.backends.local.impersonate import OF_FILES, ActAs, SpaceOf
 from smb3server.process import capabilities
 
+LONGEST_TURN = 0.1
+
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="acting as other users needs root")
 ALICE = User(54321, 54321)
 MIB = 1 << 20

@@ -6,14 +6,14 @@ import asyncio
 import json
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from smb3server.cli.cluster import main
+from smb3server.persistence import etcd as etcd_module
 from smb3server.wire.create import ShareAccess
 from tests.lab.etcd import Etcd
-from tests.lab.nodes import Node, admin, client
+from tests.lab.nodes import Node, admin, asked, client
 from tools.support import own_user
 from tools.support.ports import free_port
 
@@ -43,17 +43,17 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Etcd, di
 
 
 def said(etcd: Etcd, *arguments: str) -> str:
-    done = admin(etcd.url, *arguments)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    status, out, errors = asked(etcd.url, *arguments)
+    assert status == 0, errors
+    return out
 
 
-def complaint(etcd: Etcd, *arguments: str) -> str:
+def complaint(url: str, *arguments: str) -> str:
     """One line, and no traceback."""
-    done = admin(etcd.url, *arguments)
-    assert done.returncode == 1 and not done.stdout
-    assert done.stderr.startswith("smb3server cluster: ") and done.stderr.count("\n") == 1
-    return done.stderr
+    status, out, errors = asked(url, *arguments)
+    assert status == 1 and not out
+    assert errors.startswith("smb3server cluster: ") and errors.count("\n") == 1
+    return errors
 
 
 def test_status(cluster: tuple[Etcd, dict[str, Node]]) -> None:
@@ -71,9 +71,10 @@ def test_status(cluster: tuple[Etcd, dict[str, Node]]) -> None:
         assert (one["name"], one["node"], one["serving"], one["clients"], one["opens"]) == ("one", "a", True, 1, 1)
         assert 0 <= one["seconds"] < 60
         assert (spare["name"], spare["node"], spare["clients"]) == ("spare", None, None)
-        text = await asyncio.to_thread(said, etcd, "status")
+        done = await asyncio.to_thread(admin, etcd.url, "status")
+        assert done.returncode == 0, done.stderr
         for word in ("lease left", "served for", "clients", "served", "on no node"):
-            assert word in text, text
+            assert word in done.stdout
         nodes["b"].send(signal.SIGSTOP)
         try:
             found = json.loads(await asyncio.to_thread(said, etcd, "status", "--json"))
@@ -89,35 +90,37 @@ def test_status(cluster: tuple[Etcd, dict[str, Node]]) -> None:
 
 def test_complaints(cluster: tuple[Etcd, dict[str, Node]]) -> None:
     etcd, _ = cluster
-    assert "there is no node z that is up (up: a" in complaint(etcd, "move", "one", "z")
-    assert "there is no node z" in complaint(etcd, "drain", "z")
-    assert "there is no node z" in complaint(etcd, "drain", "--undo", "z")
-    assert "there is no node z" in complaint(etcd, "move-client", "PC", "z")
-    assert "there is no service two (there are: one, spare)" in complaint(etcd, "move", "two", "a")
-    assert "after 0.5 s spare is not on b" in complaint(etcd, "move", "spare", "b", "--timeout", "0.5")
-    assert "no client PC is registered" in complaint(etcd, "move-client", "PC", "a")
+    assert "there is no node z that is up (up: a" in complaint(etcd.url, "move", "one", "z")
+    assert "there is no node z" in complaint(etcd.url, "drain", "z")
+    assert "there is no node z" in complaint(etcd.url, "drain", "--undo", "z")
+    assert "there is no node z" in complaint(etcd.url, "move-client", "PC", "z")
+    assert "there is no service two (there are: one, spare)" in complaint(etcd.url, "move", "two", "a")
+    assert "after 0.5 s spare is not on b" in complaint(etcd.url, "move", "spare", "b", "--timeout", "0.5")
+    assert "no client PC is registered" in complaint(etcd.url, "move-client", "PC", "a")
 
 
 def test_drain_says_what_it_did(cluster: tuple[Etcd, dict[str, Node]]) -> None:
     etcd, _ = cluster
     assert said(etcd, "drain", "a") == "a is free, and stays so until drain --undo; moved: one\n"
     assert "up, draining" in said(etcd, "status")
-    assert "a is draining: drain --undo a first" in complaint(etcd, "move", "one", "a")
-    assert "no other node is up to take one" in complaint(etcd, "drain", "b")
+    assert "a is draining: drain --undo a first" in complaint(etcd.url, "move", "one", "a")
+    assert "no other node is up to take one" in complaint(etcd.url, "drain", "b")
     assert said(etcd, "drain", "--undo", "a") == "a may have services again\n"
     assert said(etcd, "drain", "--undo", "a") == "a was not draining\n"
     assert said(etcd, "drain", "--undo", "b") == "b may have services again\n"
     assert said(etcd, "move", "one", "a") == "one is on a\n"
 
 
-def test_etcd_out_of_reach(tmp_path: Path) -> None:
+def test_etcd_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(etcd_module, "PAGE_TIMEOUT", 0.5)
     port = free_port()
-    done = admin(f"etcd://127.0.0.1:{port}", "status")
-    assert done.returncode == 1 and done.stderr.count("\n") == 1
-    assert "no etcd member answers" in done.stderr and str(port) in done.stderr
+    errors = complaint(f"etcd://127.0.0.1:{port}", "status")
+    assert "no etcd member answers in 0.5 s" in errors and str(port) in errors
 
 
-def test_usage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(etcd_module, "PAGE_TIMEOUT", 0.2)
+
     def run(*arguments: str) -> tuple[int | str | None, str]:
         try:
             code: int | str | None = main(arguments)

@@ -30,7 +30,7 @@ class Told:
         config = ClusterConfig("", "a", services=services)
         self.cluster = Cluster(server, persistence.Persistence(), cast("Store", FakeStore()), config, dict)
         self.cluster.services["files"].shares.append(Share("data", service="files"))
-        self.source = WitnessSource(self.cluster, server)
+        self.source = WitnessSource(self.cluster, server.settings.server_name)
         self.events: list[witness.Event] = []
 
         def listen(event: witness.Event) -> int:

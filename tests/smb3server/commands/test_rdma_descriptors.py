@@ -72,7 +72,7 @@ def _boom(*_arguments: Any, **_options: Any) -> Never:
 
 def _failing_read(monkeypatch: pytest.MonkeyPatch) -> None:
     not_cached(monkeypatch)
-    monkeypatch.setattr(read_command, "_reply", _boom)
+    monkeypatch.setattr(read_command.FileRead, "_reply", _boom)
 
 
 def _failing_write(monkeypatch: pytest.MonkeyPatch) -> None:

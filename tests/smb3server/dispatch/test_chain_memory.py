@@ -16,6 +16,8 @@ from smb3server.wire.create import CreateDisposition
 from smb3server.wire.header import HEADER, HEADER_SIZE, Command, Header
 from tests.lab.services import configured, port_of, running
 
+LONGEST_TURN = 0.1
+
 MARK = 4 << 20
 """Bytes of unsent answers that a chain may leave behind, but for its last one."""
 SIZE = 1 << 20

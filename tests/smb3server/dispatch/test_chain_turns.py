@@ -15,6 +15,8 @@ from smb3server.process.turns import Turns
 from smb3server.wire.header import HEADER, HEADER_SIZE, Command, Header
 from tests.lab.services import configured, port_of, running
 
+LONGEST_TURN = 0.1
+
 COUNT = 400
 SECONDS = 0.002
 """That each command takes."""

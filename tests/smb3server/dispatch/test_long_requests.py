@@ -29,6 +29,8 @@ from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.status import NtStatus
 from tests.lab.services import configured, port_of, running
 
+LONGEST_TURN = 0.1
+
 FULL_EA = FileInfoClass.FULL_EA
 LARGE = 3 * release.LARGE
 

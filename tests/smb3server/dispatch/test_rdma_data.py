@@ -24,6 +24,8 @@ from smbdirect.providers.iwarp.provider import IwarpProvider
 from smbdirect.providers.loopback import LoopbackProvider
 from smbdirect.transport.listen import listen
 
+LONGEST_TURN = 0.1
+
 SECRET = b"not for everybody " * 500
 OTHER = b"X" * len(SECRET)
 

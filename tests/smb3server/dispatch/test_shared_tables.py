@@ -24,6 +24,8 @@ from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.status import NtStatus
 from tests.lab.services import configured, port_of, running
 
+LONGEST_TURN = 0.1
+
 FOLDER_TO_RENAME = 0x110080
 LOADED = (lsarpc, samr, srvsvc)
 """The first use of a pipe in a process imports them, which takes more than a request may."""

@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 
 from smb3server.backends.local.backend import LocalBackend
-from smb3server.commands.create import granting
+from smb3server.commands.create import handler, response
 from smb3server.commands.create.opening import Opening
 from smb3server.commands.info import rename
 from smb3server.dispatch.request import HANDLERS, Request
@@ -29,6 +29,7 @@ from smb3server.settings.server import Settings
 from smb3server.state.objects import Open
 from smb3server.state.share import Share
 from smb3server.wire import lock, oplock_break, read_write
+from smb3server.wire.create_contexts import ALLOCATION_SIZE, RawContext
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.header import Command, HeaderFlags
 from smb3server.wire.oplock_break import OplockLevel
@@ -79,7 +80,7 @@ def fail_for(monkeypatch: pytest.MonkeyPatch, *clients: Client) -> None:
     attempt = Opening.attempt
 
     def broken(opening: Opening) -> Open:
-        if opening.request.connection.client_guid in [client.guid for client in clients]:
+        if opening.opener.client_guid in [client.guid for client in clients]:
             raise RuntimeError("a fault in the server")
         return attempt(opening)
 
@@ -127,10 +128,10 @@ def test_a_create_that_fails_late_leaves_no_open(monkeypatch: pytest.MonkeyPatch
         if waited:
             file = await hold(client)
             await wait_in_vain(other, request("f"))
-            monkeypatch.setattr(granting, "grant", broken)
+            monkeypatch.setattr(response, "fields", broken)
             assert await acknowledge(client, file) == 0
         else:
-            monkeypatch.setattr(granting, "grant", broken)
+            monkeypatch.setattr(response, "fields", broken)
             await other.post(Command.CREATE, request("f"))
         assert (await other.receive()).status == NtStatus.INTERNAL_ERROR
         assert len(harness.server.opens.by_id) == waited
@@ -144,12 +145,13 @@ def test_a_create_that_fails_late_leaves_no_open(monkeypatch: pytest.MonkeyPatch
 
 def test_a_create_that_may_not_wait_leaves_no_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server has enough asynchronous requests of this client, and this one would take a while."""
-    monkeypatch.setattr(Opening, "reservation", lambda *_: iter(()))
+    monkeypatch.setattr(handler, "_reservation", lambda *_: iter(()))
 
     async def test(harness: Harness) -> None:
         client = await harness.connect()
         await client.login()
-        assert (await client.call(Command.CREATE, request("f"))).status == NtStatus.INSUFFICIENT_RESOURCES
+        space = RawContext(ALLOCATION_SIZE, struct.pack("<Q", 1 << 20))
+        assert (await client.call(Command.CREATE, request("f", [space]))).status == NtStatus.INSUFFICIENT_RESOURCES
         assert not harness.server.opens.by_id
 
     drive(test, Settings(min_dialect=0x0202, rdma_min_dialect=0x0202, max_async_requests=0))
@@ -216,7 +218,7 @@ def test_who_waits_and_loses_the_connection_leaves_nothing() -> None:
         assert await acknowledge(client, file) == 0
         assert (await stays.receive()).status == 0
         assert len(harness.server.opens.by_id) == 2
-        assert not harness.server.opens.replays._pending
+        assert not harness.server.opens.replays._waiting
 
     run(test)
 

@@ -16,6 +16,8 @@ from smb3server.status import report
 from smb3server.wire.header import Command
 from tests.lab.wire_client import ECHO, running
 
+LONGEST_TURN = 0.1
+
 
 def test_a_slow_command_is_named(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, slow_turns: list[Turn]

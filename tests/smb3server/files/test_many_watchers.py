@@ -11,6 +11,8 @@ from smb3server.files import notify
 from smb3server.files.notify import NotifyHub, Watcher
 from smb3server.wire.change_notify import Action, Notification, NotifyFilter
 
+LONGEST_TURN = 0.1
+
 NAME = int(NotifyFilter.FILE_NAME)
 
 

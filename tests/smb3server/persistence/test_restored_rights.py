@@ -24,6 +24,8 @@ from smb3server.state.objects import Open
 from smb3server.state.share import Share
 from smb3server.wire.create import CreateAction
 
+LONGEST_TURN = 0.1
+
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="acting as other users takes root"),
     pytest.mark.root,

@@ -23,6 +23,8 @@ from smb3server.process.log_lines import (
     printable,
 )
 
+LONGEST_TURN = 0.1
+
 EVIL = "x\n2026-01-01 00:00:00 INFO smb3server: root logged on\r\x1b]0;owned\x07\x9b31m\u202e\u2028\ud800"
 
 

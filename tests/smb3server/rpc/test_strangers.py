@@ -21,6 +21,8 @@ from tests.lab.association import Service, bind_body, pdu, request
 from tests.lab.witness import Running, settings
 from tools.failover import logon
 
+LONGEST_TURN = 0.1
+
 
 class Clock:
     def __init__(self) -> None:

@@ -25,6 +25,8 @@ from smbdirect.transport.pool import BufferPool
 from smbdirect.unauthenticated import UnauthenticatedPeer, UnauthenticatedPeers, source_of
 from tests.lab.wire_client import Harness, drive, setup_body
 
+LONGEST_TURN = 0.1
+
 
 class Clock:
     def __init__(self) -> None:
@@ -299,7 +301,7 @@ def test_all_listeners_share_the_tables(tmp_path: object) -> None:
 def test_sessions_that_nobody_uses_end(guest: bool) -> None:
     async def test(harness: Harness) -> None:
         server = harness.server
-        sweep = IdleSweep(server, 100.0)
+        sweep = IdleSweep(server.sessions, server.connection_list, 100.0)
 
         async def client(tree: bool, open_file: bool = False) -> object:
             made = await harness.connect()

@@ -26,6 +26,8 @@ from tests.lab.serving import (
     tree_of,
 )
 
+LONGEST_TURN = 0.1
+
 pytestmark = needs_root
 NOBODY = pwd.getpwnam("nobody").pw_uid
 PLAIN = 4321

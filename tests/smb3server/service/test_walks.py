@@ -105,7 +105,9 @@ def read_in_thread(
 
 async def shortest_walk(tmp_path: Path, fabric: str) -> Walk:
     """Serve a client's READs and return the shortest walk of one."""
-    async with running(configured(tmp_path, "--listen", "127.0.0.1", "--rdma=iwarp")) as service:
+    config = configured(tmp_path, "--listen", "127.0.0.1", "--rdma=iwarp")
+    config.settings.watchdog = 0.0
+    async with running(config) as service:
         (tmp_path / "share" / "file").write_bytes(os.urandom(SIZE))
         port = port_of(service, fabric, "127.0.0.1")
         loop = asyncio.get_running_loop()

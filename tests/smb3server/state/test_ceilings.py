@@ -32,6 +32,8 @@ from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.status import NtStatus, StatusError
 from tests.lab.services import configured, port_of, running
 
+LONGEST_TURN = 0.1
+
 LIMIT = 200
 
 

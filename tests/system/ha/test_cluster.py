@@ -26,7 +26,7 @@ from smb3server.wire.oplock_break import LeaseState
 from smb3server.wire.status import NtStatus
 from smbdirect.errors import ConnectionLost
 from tests.lab.etcd import Etcd
-from tests.lab.nodes import TTL, Node, admin, client, seconds_since
+from tests.lab.nodes import TTL, Node, asked, client, seconds_since
 from tests.lab.process import PASSWORD, USER
 from tools.support import own_user
 
@@ -94,9 +94,9 @@ class Cluster:
         return f"{coordination_prefix(DEFAULT_NAME)}draining/{node}"
 
     def status(self) -> dict[str, str | None]:
-        result = admin(self.etcd.url, "status", "--json", "--quick")
-        assert result.returncode == 0, result.stderr
-        return {entry["name"]: entry["node"] for entry in json.loads(result.stdout)["services"]}
+        status, out, errors = asked(self.etcd.url, "status", "--json", "--quick")
+        assert status == 0, errors
+        return {entry["name"]: entry["node"] for entry in json.loads(out)["services"]}
 
     def wait_for(self, wanted: dict[str, str]) -> None:
         wait_until(lambda: self.status() == wanted, lambda: self.a.log()[-2000:] + self.b.log()[-2000:])
@@ -131,20 +131,20 @@ def test_services_are_spread_and_moved(cluster: Cluster) -> None:
         file = await share.open("f", share=int(ShareAccess.READ), lease_state=RWH)
         await file.lock(0, 4)
         await file.write(0, b"on a")
-        result = await asyncio.to_thread(admin, cluster.etcd.url, "move", "one", "b")
-        assert result.returncode == 0, result.stderr
+        status, _, errors = await asyncio.to_thread(asked, cluster.etcd.url, "move", "one", "b")
+        assert status == 0, errors
         await file.write(4, b" on b")
         assert cluster.status() == {"one": "b", "two": "b"}
-        result = await asyncio.to_thread(admin, cluster.etcd.url, "drain", "b")
-        assert result.returncode == 0, result.stderr
+        status, _, errors = await asyncio.to_thread(asked, cluster.etcd.url, "drain", "b")
+        assert status == 0, errors
         assert cluster.status() == {"one": "a", "two": "a"}
         await file.write(9, b" and on a")
         await file.unlock(0, 4)
         await file.close()
         assert (cluster.share / "f").read_bytes() == b"on a on b and on a"
-        assert admin(cluster.etcd.url, "drain", "--undo", "b").returncode == 0
-        assert admin(cluster.etcd.url, "move", "one", "nowhere").returncode == 1
-        assert admin(cluster.etcd.url, "move", "nothing", "a").returncode == 1
+        assert asked(cluster.etcd.url, "drain", "--undo", "b")[0] == 0
+        assert asked(cluster.etcd.url, "move", "one", "nowhere")[0] == 1
+        assert asked(cluster.etcd.url, "move", "nothing", "a")[0] == 1
         await share.close()
 
     run(body)

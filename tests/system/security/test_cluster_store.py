@@ -30,7 +30,7 @@ from smb3server.wire.create_contexts import (
 )
 from smb3server.wire.status import NtStatus
 from tests.lab.etcd import TOKEN_TTL, SecuredEtcd
-from tests.lab.nodes import PASSWORD, USER, Node, admin, client
+from tests.lab.nodes import PASSWORD, USER, Node, asked, client
 from tools.support import own_user
 
 ID, CREATE_GUID, CLIENT_GUID = 0x1234567890, b"c" * 16, b"g" * 16
@@ -54,19 +54,20 @@ class Cluster:
         self.a.kill()
         self.b.kill()
 
-    def admin(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return admin(self.etcd.url, *arguments, *self.etcd.arguments)
+    def admin(self, *arguments: str) -> str:
+        """What the command says when it succeeds."""
+        status, out, errors = asked(self.etcd.url, *arguments, *self.etcd.arguments)
+        assert status == 0, errors
+        return out
 
     def status(self) -> dict[str, Any]:
-        done = self.admin("status", "--json")
-        assert done.returncode == 0, done.stderr
-        found = json.loads(done.stdout)
+        found = json.loads(self.admin("status", "--json"))
         assert isinstance(found, dict)
         return found
 
     def node_of(self) -> str | None:
-        (service,) = self.status()["services"]
-        return service["node"] if service["serving"] else None
+        """Who serves the service; None until a node has made it known, too."""
+        return next((service["node"] for service in self.status()["services"] if service["serving"]), None)
 
     def wait(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 60
@@ -82,7 +83,7 @@ def cluster(tmp_path: Path, secured: SecuredEtcd) -> Iterator[Cluster]:
         yield found
     finally:
         found.stop()
-        assert found.admin("purge").returncode == 0
+        found.admin("purge")
 
 
 def forged_open(path: Path) -> bytes:
@@ -135,11 +136,11 @@ def test_forged_records_do_nothing_and_are_shown(cluster: Cluster) -> None:
     assert not any(node["draining"] for node in status["nodes"])
     wanted = {key, target, f"{prefix}c/draining/a", f"{prefix}c/nodes/evil"}
     assert set(status["refused"]) == wanted
-    shown = cluster.admin("status").stdout
+    shown = cluster.admin("status")
     assert all(repr(name) in shown for name in wanted) and "smb3server cluster purge" in shown
     assert cluster.a.log().count(f"{key!r} in the store is not acted upon") == 1
     assert secret.read_text() == "root's"
-    removed = cluster.admin("purge").stdout
+    removed = cluster.admin("purge")
     assert all(repr(name) in removed for name in wanted) and "4 records removed" in removed
     assert cluster.status()["refused"] == {}
     assert cluster.node_of() == "a"
@@ -152,7 +153,7 @@ def test_an_owner_key_that_somebody_takes_away_ends_the_ownership(cluster: Clust
     cluster.etcd.ask_put("smb3server/c/services/one/owner", b'{"node": "b"}')
     cluster.wait(lambda: "another party changed its owner key" in cluster.a.log())
     cluster.wait(lambda: cluster.node_of() is None)
-    assert cluster.admin("purge").returncode == 0
+    cluster.admin("purge")
     cluster.wait(lambda: cluster.node_of() == "a")
 
 
@@ -191,8 +192,7 @@ def test_opens_survive_takeovers_and_tokens(cluster: Cluster) -> None:
         file = await share.open("f", share=int(ShareAccess.READ))
         await file.write(0, b"one")
         await asyncio.sleep(EXPIRED)
-        moved = await asyncio.to_thread(cluster.admin, "move", "one", "b")
-        assert moved.returncode == 0, moved.stderr
+        await asyncio.to_thread(cluster.admin, "move", "one", "b")
         await file.write(3, b" two")
         await asyncio.sleep(EXPIRED)
         cluster.b.kill()
@@ -218,9 +218,9 @@ def test_who_does_not_know_the_secret_steers_nothing(cluster: Cluster, tmp_path:
             if command == ("purge",) and str(other) in less:
                 # It would remove what is not its own; rights in etcd are what keeps others from that.
                 continue
-            done = admin(cluster.etcd.url, *command, *less)
-            assert done.returncode == 1 and done.stderr.count("\n") == 1, done
-            assert "secret" in done.stderr or "its record is refused" in done.stderr or "no node b" in done.stderr
+            status, _, errors = asked(cluster.etcd.url, *command, *less)
+            assert status == 1 and errors.count("\n") == 1, errors
+            assert "secret" in errors or "its record is refused" in errors or "no node b" in errors
     assert cluster.node_of() == "a"
 
 

@@ -1,0 +1,106 @@
+"""What can be told from a CREATE request alone (MS-SMB2 3.3.5.9, then MS-FSA 2.1.5.1 phase 1)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from smb3server.access import masks
+from smb3server.backends import names
+from smb3server.backends.base import Path
+from smb3server.commands.create.contexts import CreateContexts
+from smb3server.wire import attributes as attr
+from smb3server.wire.create import Access, CreateDisposition, CreateOptions, CreateRequest
+from smb3server.wire.status import NtStatus, StatusError
+
+_DELEGATION = 3
+"""The highest impersonation level (2.2.13)."""
+_VALID_ATTRIBUTES = 0x00007FB7
+_UNSUPPORTED_OPTIONS = int(
+    CreateOptions.CREATE_TREE_CONNECTION | CreateOptions.OPEN_BY_FILE_ID | CreateOptions.RESERVE_OPFILTER
+)
+_INVALID_OPTIONS = 0xFF000000
+_DIRECTORY, _NO_DIRECTORY = int(CreateOptions.DIRECTORY_FILE), int(CreateOptions.NON_DIRECTORY_FILE)
+_UNBUFFERED, _DELETES = int(CreateOptions.NO_INTERMEDIATE_BUFFERING), int(CreateOptions.DELETE_ON_CLOSE)
+_APPEND, _WRITE = int(Access.APPEND_DATA), int(Access.WRITE_DATA)
+_MAY_DELETE = int(Access.DELETE | Access.GENERIC_ALL | Access.MAXIMUM_ALLOWED)
+_REPLACES = frozenset([CreateDisposition.SUPERSEDE, CreateDisposition.OVERWRITE, CreateDisposition.OVERWRITE_IF])
+
+
+def check_impersonation(record: CreateRequest) -> None:
+    """Refuse an impersonation level that there is not."""
+    if record.impersonation_level > _DELEGATION:
+        raise StatusError(NtStatus.BAD_IMPERSONATION_LEVEL)
+
+
+def check_fields(record: CreateRequest) -> None:
+    """Refuse fields that no request may have, or not together."""
+    check_impersonation(record)
+    options, desired = record.create_options, record.desired_access
+    if desired & masks.INVALID_BITS or desired == 0:
+        raise StatusError(NtStatus.ACCESS_DENIED)
+    if options & _INVALID_OPTIONS:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    if options & _UNSUPPORTED_OPTIONS:
+        raise StatusError(NtStatus.NOT_SUPPORTED)
+    if (
+        record.share_access & ~7
+        or record.create_disposition > CreateDisposition.OVERWRITE_IF
+        or record.file_attributes & ~_VALID_ATTRIBUTES
+    ):
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    if options & _DIRECTORY:
+        if options & _NO_DIRECTORY or record.file_attributes & attr.TEMPORARY:
+            raise StatusError(NtStatus.INVALID_PARAMETER)
+        if record.create_disposition in _REPLACES:
+            raise StatusError(NtStatus.INVALID_PARAMETER)
+    if options & _UNBUFFERED and desired & (_APPEND | _WRITE) == _APPEND:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    if options & _DELETES and not desired & _MAY_DELETE:
+        raise StatusError(NtStatus.ACCESS_DENIED)
+
+
+class Name(NamedTuple):
+    """What a CREATE names."""
+
+    path: Path
+    stream: str
+    directory: bool | None
+    """What it must be, by options and name; None leaves it open."""
+
+
+def parse_name(record: CreateRequest, name: str, asked: CreateContexts, streams: bool) -> Name:
+    """Take the name apart, and refuse contexts that rule out any file. ``streams``: the share has them."""
+    if name.startswith("\\"):
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    if asked.timewarp:
+        # No snapshots: no file has ever existed then.
+        raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
+    if asked.eas is not None and record.create_options & CreateOptions.NO_EA_KNOWLEDGE:
+        raise StatusError(NtStatus.ACCESS_DENIED)
+    if ":" in name and not streams:
+        raise StatusError(NtStatus.OBJECT_NAME_INVALID)
+    trailing = name.endswith("\\")
+    # A POSIX name has no slash: like Samba, take it for what the client means.
+    name = name.replace("/", "\\")
+    try:
+        path, stream, said = names.split_path(name[:-1] if trailing else name)
+    except names.InvalidName:
+        above = ".." in name.split("\\")
+        raise StatusError(NtStatus.OBJECT_PATH_SYNTAX_BAD if above else NtStatus.OBJECT_NAME_INVALID) from None
+    return Name(path, stream, _directory(record.create_options, trailing, said, stream))
+
+
+def _directory(options: int, trailing: bool, said: bool | None, stream: str) -> bool | None:
+    if options & _DIRECTORY:
+        if stream or said is False:
+            raise StatusError(NtStatus.NOT_A_DIRECTORY)
+        return True
+    if options & _NO_DIRECTORY:
+        if trailing:
+            raise StatusError(NtStatus.OBJECT_NAME_INVALID)
+        if said is True:
+            raise StatusError(NtStatus.FILE_IS_A_DIRECTORY)
+        return None if stream else False
+    if trailing and said is None:
+        return True
+    return said

@@ -1,0 +1,187 @@
+"""Making opens durable, and coming back to them (MS-SMB2 3.3.5.9.6, 3.3.5.9.7, 3.3.5.9.10, 3.3.5.9.12, 3.3.5.15.9).
+
+What a durable open is, and what becomes of it while its client is away, is in ``state``.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from smb3server.backends.base import Path
+from smb3server.commands.create.contexts import CreateContexts
+from smb3server.commands.create.opener import Opener
+from smb3server.files.caching import Lease, Oplock
+from smb3server.state.durable import Durability, covers, owner_of
+from smb3server.state.objects import Open
+from smb3server.state.opens import OpenTable
+from smb3server.state.replayable import Key
+from smb3server.wire import create_contexts as wire
+from smb3server.wire.oplock_break import OplockLevel
+from smb3server.wire.status import NtStatus, StatusError
+
+log = logging.getLogger(__name__)
+
+DEFAULT_TIMEOUT = 60.0
+MAX_TIMEOUT = 300.0
+"""Seconds; what a client asks for is cut to it."""
+VERSION_1_TIMEOUT = 300.0
+RESILIENCY_TIMEOUT = 120.0
+MAX_RESILIENCY_TIMEOUT = 300.0
+
+
+def grant(opened: Open, asked: CreateContexts, opener: Opener, opens: OpenTable) -> wire.RawContext | None:
+    """Make a new open durable if that was asked for and may be. Return the response's context."""
+    wanted = asked.durable_v2
+    if opened.is_directory or not (asked.durable or wanted is not None):
+        return None
+    persistent = wanted is not None and bool(wanted.flags & wire.PERSISTENT) and opener.may_persist
+    if not persistent and not covers(opened.caching):
+        return None
+    owner = owner_of(opened.session.identity)
+    if wanted is None:
+        opened.durable = Durability(owner, opener.client_guid, None, VERSION_1_TIMEOUT)
+        return wire.RawContext(wire.DURABLE_REQUEST, wire.DURABLE_RESPONSE_CODEC.pack(wire.DurableResponse()))
+    timeout = min(wanted.timeout / 1000, MAX_TIMEOUT) if wanted.timeout else DEFAULT_TIMEOUT
+    opened.durable = Durability(owner, opener.client_guid, wanted.create_guid, timeout)
+    if persistent:
+        opens.persist(opened)
+    return response_v2(opened.durable)
+
+
+def response_v2(durable: Durability) -> wire.RawContext:
+    """Return what a response says about a durable open of version 2."""
+    flags = wire.PERSISTENT if durable.persistent else 0
+    answer = wire.DurableResponseV2(timeout=int(durable.timeout * 1000), flags=flags)
+    return wire.RawContext(wire.DURABLE_REQUEST_V2, wire.DURABLE_RESPONSE_V2_CODEC.pack(answer))
+
+
+def make_resilient(opened: Open, client_guid: bytes, timeout: float) -> None:
+    """Keep an open for its client whatever others want of it; a persistent one stays that. ``timeout``: seconds; 0:
+    the default. [MS-SMB2 3.3.5.15.9]"""
+    durable = opened.durable
+    if durable is None:
+        create_guid = opened.replayable.key[1] if opened.replayable is not None else None
+        durable = opened.durable = Durability(owner_of(opened.session.identity), client_guid, create_guid, timeout)
+    durable.resilient = True
+    if not durable.persistent:
+        durable.timeout = timeout or RESILIENCY_TIMEOUT
+
+
+def reconnect(opener: Opener, asked: CreateContexts, opens: OpenTable, path: Path, leased: bool) -> Open:
+    """Return the open to come back to, now of this session and tree connect.
+
+    ``leased``: the oplock level of the request is that of a lease. Raises OBJECT_NAME_NOT_FOUND for nearly everything
+    that does not fit, ACCESS_DENIED for another user's open."""
+    wanted = asked.reconnect
+    if wanted is None:
+        raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
+    session, tree = opener.session, opener.tree
+    persistent = isinstance(wanted, wire.DurableReconnectV2) and bool(wanted.flags & wire.PERSISTENT)
+    opened = opens.by_id.get(wanted.persistent)
+    if opened is None and isinstance(wanted, wire.DurableReconnectV2) and persistent and opener.may_persist:
+        # A client that never saw the response to its CREATE knows the open by its CreateGuid only.
+        opened = opens.persistent.get((opener.client_guid, wanted.create_guid))
+    durable = opened.durable if opened is not None else None
+    if opened is None or durable is None or not durable.disconnected:
+        raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
+    # Open.CreateGuid is zero for a version 1 open, and version 1 reconnects do not ask for it.
+    if isinstance(wanted, wire.DurableReconnectV2) and wanted.create_guid != (durable.create_guid or bytes(16)):
+        raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
+    if durable.persistent and not persistent:
+        raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
+    _check_lease(opened, asked.lease, opener.client_guid, leased)
+    if persistent and not durable.persistent:
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    if durable.owner != owner_of(session.identity):
+        raise StatusError(NtStatus.ACCESS_DENIED)
+    if tree.share is not opened.tree.share:
+        raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
+    _wake(opened, opens)
+    if isinstance(opened.caching, Lease) and _folded(path) != _folded(_current_path(opened)):
+        raise StatusError(NtStatus.INVALID_PARAMETER)
+    _attach(opened, opener, opens)
+    opens.counts.reconnected += 1
+    return opened
+
+
+def revived(opener: Opener, asked: CreateContexts, key: Key, replayed: bool, opens: OpenTable) -> Open | None:
+    """Return the persistent open that a CREATE made whose response got lost, with its connection or with the server. It
+    is now of this session. None: there is none. [MS-SMB2 3.3.5.9.10]
+
+    ``replayed``: the client says that it sends the CREATE again. Raises DUPLICATE_OBJECTID if it does not."""
+    opened = opens.persistent.get(key)
+    durable = opened.durable if opened is not None else None
+    if opened is None or durable is None or not durable.disconnected:
+        return None
+    if not replayed:
+        raise StatusError(NtStatus.DUPLICATE_OBJECTID)
+    lease = opened.caching if isinstance(opened.caching, Lease) else None
+    if (
+        opener.tree.share is not opened.tree.share
+        or durable.owner != owner_of(opener.session.identity)
+        or asked.lease_key != (lease.key if lease is not None else None)
+    ):
+        raise StatusError(NtStatus.ACCESS_DENIED)
+    _wake(opened, opens)
+    _attach(opened, opener, opens)
+    opens.counts.replayed += 1
+    return opened
+
+
+def _wake(opened: Open, opens: OpenTable) -> None:
+    """Open the file, which was there when the server began. If it no longer is, the open ends; it ends as well if its
+    user may no longer open the file."""
+    try:
+        opens.wake(opened)
+    except FileNotFoundError:
+        opens.close(opened)
+        raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND) from None
+    except PermissionError as error:
+        identity = str(opened.session.identity)
+        log.warning("open of %r by %r is not restored: %s", "/".join(opened.path), identity, error)
+        opens.close(opened)
+        raise StatusError(NtStatus.ACCESS_DENIED) from None
+
+
+def _attach(opened: Open, opener: Opener, opens: OpenTable) -> None:
+    """Hand an open to the session its client comes back with.
+
+    ChannelSequence counts within a session of the client (3.2.1.3), and this one is new. What is still under way for
+    the old one does not count any more."""
+    opened.channel_sequence = opener.channel_sequence
+    opened.outstanding_requests = opened.outstanding_pre_requests = 0
+    opened.sequence_epoch += 1
+    opened.session, opened.tree = opener.session, opener.tree
+    opens.reattach(opened)
+
+
+def _folded(path: Path) -> list[str]:
+    return [part.upper() for part in path]
+
+
+def _current_path(opened: Open) -> Path:
+    try:
+        return opened.handle.path if opened.handle is not None else opened.path
+    except OSError:
+        return opened.path
+
+
+def _check_lease(opened: Open, asked: wire.Lease | wire.LeaseV2 | None, client_guid: bytes, leased: bool) -> None:
+    """The lease must be the same, or none in both."""
+    lease = opened.caching
+    if not isinstance(lease, Lease):
+        if asked is not None and leased:
+            raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
+        return
+    version = 2 if isinstance(asked, wire.LeaseV2) else 1
+    if asked is None or asked.lease_key != lease.key or version != lease.version or client_guid != lease.client_guid:
+        raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
+
+
+def oplock_level(opened: Open) -> int:
+    """Return the OplockLevel of a response."""
+    if isinstance(opened.caching, Lease):
+        return OplockLevel.LEASE
+    if isinstance(opened.caching, Oplock):
+        return opened.caching.level
+    return OplockLevel.NONE

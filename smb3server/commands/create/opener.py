@@ -1,0 +1,31 @@
+"""Who sends a CREATE."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from smb3server.wire.negotiate import Capability
+
+if TYPE_CHECKING:
+    from smb3server.access.caller import Caller
+    from smb3server.state.objects import Session, TreeConnect
+
+
+class Opener(NamedTuple):
+    """The session and tree connect that an open is made on, and what counts of their connection."""
+
+    session: Session
+    tree: TreeConnect
+    caller: Caller
+    """Its user, to the rules of access."""
+    client_guid: bytes
+    dialect: int
+    server_capabilities: int
+    """Connection.ServerCapabilities."""
+    channel_sequence: int
+    """Of the request."""
+
+    @property
+    def may_persist(self) -> bool:
+        """Whether opens can be persistent: on such a share, for a client that knows what it is. [MS-SMB2 3.3.5.9.10]"""
+        return self.tree.share.stores_opens and bool(self.server_capabilities & Capability.PERSISTENT_HANDLES)

@@ -1,0 +1,28 @@
+"""A CREATE that is sent again, known by its CreateGuid (MS-SMB2 3.3.5.9.10)."""
+
+from __future__ import annotations
+
+from smb3server.commands.create.contexts import CreateContexts
+from smb3server.files.caching import LEVEL_STATES, Lease
+from smb3server.state.objects import Open
+from smb3server.state.replayable import Key
+from smb3server.wire.oplock_break import OplockLevel
+
+
+def key_of(client_guid: bytes, asked: CreateContexts) -> Key | None:
+    """Return what a CREATE is known by. None: nothing tells whether it comes again."""
+    wanted = asked.durable_v2
+    return (client_guid, wanted.create_guid) if wanted is not None else None
+
+
+def level_for(opened: Open, requested: int) -> int:
+    """Return the oplock level for the response to a replay: what it asks for this time, if the open holds as much."""
+    held = opened.caching
+    if held is None:
+        return OplockLevel.NONE
+    if isinstance(held, Lease):
+        return OplockLevel.LEASE
+    wanted = LEVEL_STATES.get(requested)
+    if wanted is not None and not wanted & ~held.state:
+        return requested
+    return next((level for level, state in LEVEL_STATES.items() if state == held.state), OplockLevel.NONE)

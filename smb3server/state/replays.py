@@ -1,0 +1,80 @@
+"""The table of CREATEs that may be sent again (MS-SMB2 3.3.5.9.10)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from smb3server.files.caching import Lease
+from smb3server.state.replayable import Key, Replayable
+from smb3server.wire.status import NtStatus, StatusError
+
+if TYPE_CHECKING:
+    from smb3server.state.objects import Open, Session
+
+
+class Waiting(Protocol):
+    """A CREATE that has no answer yet."""
+
+    def cancel(self, closing: bool = False) -> None:
+        """End it. ``closing``: because its session ends."""
+        ...
+
+
+class Replays:
+    """A server's CREATEs that may come again."""
+
+    def __init__(self) -> None:
+        self._opens: dict[Key, Open] = {}
+        self._waiting: dict[Key, tuple[Waiting, Session]] = {}
+
+    def find(self, key: Key, replayed: bool, session: Session, lease_key: bytes | None) -> Open | None:
+        """Return the open that an earlier sending of this very CREATE made, None if this is the first.
+
+        ``replayed``: the client says that it sends the CREATE again. Raises FILE_NOT_AVAILABLE while the first still
+        waits (Windows: ACCESS_DENIED, and clients give up), DUPLICATE_OBJECTID when a CreateGuid comes again without
+        being a replay, ACCESS_DENIED when it cannot be the same request."""
+        if key in self._waiting:
+            raise StatusError(NtStatus.FILE_NOT_AVAILABLE if replayed else NtStatus.DUPLICATE_OBJECTID)
+        opened = self._opens.get(key)
+        if opened is None:
+            return None
+        if not replayed:
+            raise StatusError(NtStatus.DUPLICATE_OBJECTID)
+        identity, owner = session.identity, opened.session.identity
+        if identity is None or owner is None or not identity.same_user(owner):
+            raise StatusError(NtStatus.ACCESS_DENIED)
+        lease = opened.caching if isinstance(opened.caching, Lease) else None
+        if lease_key != (lease.key if lease is not None else None):
+            raise StatusError(NtStatus.ACCESS_DENIED)
+        disconnected = opened.durable is not None and opened.durable.disconnected
+        if disconnected or opened.session is not session:
+            raise StatusError(NtStatus.FILE_NOT_AVAILABLE)
+        return opened
+
+    def wait(self, key: Key, waiting: Waiting, session: Session) -> None:
+        """Enter a CREATE of ``session`` that has to wait. ``done`` follows."""
+        self._waiting[key] = waiting, session
+
+    def done(self, key: Key) -> None:
+        """Forget a CREATE that waited."""
+        self._waiting.pop(key, None)
+
+    def owns(self, waiting: Waiting) -> bool:
+        """Return whether ``waiting`` may come again, and so outlives its connection."""
+        return any(other is waiting for other, _ in self._waiting.values())
+
+    def end_session(self, session: Session) -> None:
+        """Cancel what still waits although its connection is gone."""
+        for waiting in [waiting for waiting, owner in self._waiting.values() if owner is session]:
+            waiting.cancel(closing=True)
+
+    def remember(self, opened: Open, replayable: Replayable) -> None:
+        """Enter a CREATE that was successful."""
+        opened.replayable = replayable
+        self._opens[replayable.key] = opened
+
+    def forget(self, opened: Open) -> None:
+        """Forget an open that was used, or is closed."""
+        replayable, opened.replayable = opened.replayable, None
+        if replayable is not None and self._opens.get(replayable.key) is opened:
+            del self._opens[replayable.key]

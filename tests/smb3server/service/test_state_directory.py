@@ -1,0 +1,34 @@
+"""A state directory belongs to one server, and keeps its GUID."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from smb3server.config.error import ConfigError
+from smb3server.service.state_directory import StateDirectory
+
+
+def test_the_guid_stays(tmp_path: Path) -> None:
+    state = StateDirectory(tmp_path / "new" / "state")
+    guid = state.guid
+    state.release()
+    again = StateDirectory(tmp_path / "new" / "state")
+    assert again.guid == guid
+    again.release()
+
+
+def test_a_second_server_is_refused(tmp_path: Path) -> None:
+    state = StateDirectory(tmp_path)
+    with pytest.raises(ConfigError, match="another server uses it"):
+        StateDirectory(tmp_path)
+    state.release()
+
+
+def test_a_guid_that_is_none_leaves_the_directory_free(tmp_path: Path) -> None:
+    (tmp_path / "server-guid").write_text("nonsense\n")
+    with pytest.raises(ConfigError, match="state directory"):
+        StateDirectory(tmp_path)
+    (tmp_path / "server-guid").unlink()
+    StateDirectory(tmp_path).release()
