@@ -185,7 +185,7 @@ def test_the_certificate_of_etcd_is_checked(secured: SecuredEtcd, tmp_path: Path
     assert said.count("remedy: `ca` must be the authority") == 3, said
     name = secured.url.replace("127.0.0.1", "localhost")
     said = refusal(secured, secured.access, name)
-    assert said.count("remedy: write the host as the certificate of etcd has it") == 3, said
+    assert said.count("remedy: write the host as it is in the certificate of etcd") == 3, said
 
 
 def test_etcd_refuses_other_certificates(secured: SecuredEtcd, tmp_path: Path) -> None:
