@@ -1,4 +1,8 @@
-"""Commands, one section of MS-SMB2 3.3.5 per module; importing a module registers its handlers."""
+"""Commands, one section of MS-SMB2 3.3.5 per module; importing a module registers its handlers.
+
+Reading order: ``echo`` (the least there can be) -> ``close`` -> ``read`` and ``write`` -> ``create`` -> ``info`` ->
+``fsctl`` -> the others, each by itself.
+"""
 
 from __future__ import annotations
 

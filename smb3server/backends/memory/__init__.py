@@ -1,1 +1,4 @@
-"""memory."""
+"""A store in memory, for tests and demonstrations.
+
+Reading order: ``nodes`` -> ``backend``.
+"""
