@@ -1,1 +1,10 @@
-"""persistence."""
+"""What outlives the process: persistent opens, kept in SQLite or etcd.
+
+Belongs here: stores, records and the journal between opens and stores. Not here: who owns a share in a cluster
+(``cluster``).
+
+Reading order: ``store`` (the contract: keys, conditions, leases) -> ``sqlite`` -> ``etcd`` with ``etcd_access``,
+``etcd_members`` and ``etcd_renewer`` -> ``seal`` and ``sealed_store`` (records that others cannot forge) ->
+``open_store`` -> ``records`` (opens as JSON) -> ``journal`` (which opens have to be stored, and when replies may go
+out) -> ``restore``.
+"""

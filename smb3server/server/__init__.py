@@ -1,1 +1,7 @@
-"""server."""
+"""Accepts connections, limits those without a session, and shuts down.
+
+Belongs here: what happens to a connection as a whole. Not here: what is shared by all connections
+(``state.server_state``) and how a server is configured and started (``service``).
+
+Reading order: ``server`` -> ``idle`` (ends what nobody uses).
+"""
