@@ -1,6 +1,7 @@
 """SMB 2.0.2 to 3.1.1 file server.
 
-A room is a folder, and a module imports only from its own room and from rooms before it, in this order:
+A room is a folder, and a module imports only from its own room and from rooms before it (``tools.check_layers``), in
+this order:
 
 1. ``process`` (what the process asks of its host), ``wire`` (messages), ``backends`` (stores), ``crypto`` (signing and
    encryption), ``access`` (who may do what to a file), ``auth`` (who somebody is), ``net`` (transports and addresses);
@@ -13,5 +14,5 @@ A room is a folder, and a module imports only from its own room and from rooms b
 
 ``witness``, a package of its own, stands between ``status`` and ``cluster``; ``smbdirect`` is below all of them.
 To understand the server, read ``wire.header``, ``dispatch.dispatcher``, ``commands.echo`` and ``commands.read``, then
-``state.objects`` and ``files.file``.
+``state.objects`` and ``files.file``. docs/architecture.md follows requests on their way, and says where to put a change.
 """

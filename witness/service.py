@@ -103,7 +103,7 @@ class WitnessService:
             except OSError as error:
                 self.notes.append(
                     f"no endpoint mapper on port {settings.endpoint_mapper_port} ({error.strerror}): "
-                    f"clients find the Witness service only if they are told its port, {self.port}"
+                    f"clients find the Witness service only if they are given its port, {self.port}"
                 )
         self._unsubscribe = self.cluster.subscribe(self.notify)
 
@@ -119,7 +119,7 @@ class WitnessService:
         """Tell who registered for it; how many."""
         count = self.registrations.notify(event, self._now())
         self.events_told += count
-        log.info("%s: %d clients told", event, count)
+        log.info("%s: %d clients notified", event, count)
         self._interface.cluster_changed()
         self._set_timer()
         return count

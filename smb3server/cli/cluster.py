@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
             "--config", type=Path, metavar="FILE.toml", help="take [cluster] from a node's configuration", **keywords
         )
         to.add_argument("--name", help=f"the cluster's name (default: {DEFAULT_NAME})", **keywords)
-        to.add_argument("--ca", type=Path, metavar="FILE", help="who signed etcd's certificate", **keywords)
+        to.add_argument("--ca", type=Path, metavar="FILE", help="authority that signed etcd's certificate", **keywords)
         to.add_argument("--cert", type=Path, metavar="FILE", help="certificate to show to etcd", **keywords)
         to.add_argument("--key", type=Path, metavar="FILE", help="its key", **keywords)
         to.add_argument("--user", help="of etcd", **keywords)
@@ -75,17 +75,17 @@ def _parser() -> argparse.ArgumentParser:
         store_options(added, default=argparse.SUPPRESS)
         return added
 
-    status = command("status", "nodes, services, who serves what, since when and to how many clients")
+    status = command("status", "show nodes and services: which node serves what, since when, and to how many clients")
     status.add_argument("--json", action="store_true", help="for programs")
     status.add_argument("--quick", action="store_true", help="do not ask the nodes: only what the store knows")
     drain = command(
         "drain",
         "move everything off a node, and keep it free",
-        "Clients are told by Witness first, then services move to the next node of their order.",
+        "Witness notifies clients first, then services move to the next node of their order.",
     )
     drain.add_argument("node", metavar="NODE")
     drain.add_argument("--undo", action="store_true", help="the node may have services again (none moves back)")
-    move = command("move", "move a service to a node", "Clients are told by Witness first.")
+    move = command("move", "move a service to a node", "Witness notifies clients first.")
     move.add_argument("service", metavar="SERVICE")
     move.add_argument("node", metavar="NODE")
     for waiting in (drain, move):
@@ -222,7 +222,7 @@ class Admin:
         deadline = time.monotonic() + timeout
         while (await self.view()).served_by(service) != node:
             if time.monotonic() > deadline:
-                raise AdminError(f"after {timeout:g} s {service} is not on {node}; it stays wanted there")
+                raise AdminError(f"after {timeout:g} s {service} is not on {node}; the cluster goes on trying")
             await asyncio.sleep(_POLL)
         # Done, and no more than that: the wish would bring it back here after every failure of this node.
         with contextlib.suppress(ConditionFailed):
@@ -240,9 +240,9 @@ class Admin:
         if not told:
             doubt = f" (no answer from {', '.join(silent)})" if silent else ""
             raise AdminError(
-                f"nobody was told: no client {client} is registered with a Witness for what {node} serves{doubt}"
+                f"no client was notified: no client {client} is registered with a Witness for what {node} serves{doubt}"
             )
-        return f"{told} {'registration' if told == 1 else 'registrations'} of {client} told"
+        return f"{told} {'registration' if told == 1 else 'registrations'} of {client} notified"
 
 
 async def _run(options: argparse.Namespace, url: str, name: str, access: StoreAccess) -> None:

@@ -62,11 +62,11 @@ def _node_state(node: Mapping[str, Any]) -> str:
 
 def _service_state(service: Mapping[str, Any]) -> str:
     if service["node"] is None:
-        return "[red]nobody has it[/red]"
+        return "[red]on no node[/red]"
     if not service["serving"]:
         return "[yellow]being taken over[/yellow]"
     if service["target"] not in (None, service["node"]):
-        return f"[yellow]wanted on {escape(service['target'])}[/yellow]"
+        return f"[yellow]to move to {escape(service['target'])}[/yellow]"
     return "[green]served[/green]"
 
 
@@ -113,8 +113,8 @@ def show(status: Mapping[str, Any], console: Console | None = None) -> None:
     for node in status["nodes"]:
         if node["cannot_tickle"]:
             console.print(
-                f"[yellow]{escape(node['name'])}[/yellow]: clients of a node that dies silently are not told when it "
-                f"takes over ({escape(node['cannot_tickle'])})"
+                f"[yellow]{escape(node['name'])}[/yellow]: it cannot notify clients that only wait when it takes "
+                f"over from a silent node ({escape(node['cannot_tickle'])})"
             )
     if not status["nodes"]:
         console.print("No node is up.")
@@ -122,4 +122,6 @@ def show(status: Mapping[str, Any], console: Console | None = None) -> None:
         # Whoever wrote the key may have put control characters into its name.
         console.print(f"[red]not acted upon[/red]: {escape(ascii(key))}: {escape(reason)}")
     if status["refused"]:
-        console.print("Somebody else writes to etcd, or it is left from before the secret: smb3server cluster purge")
+        console.print(
+            "Another party writes to etcd, or they are older than the secret; remedy: smb3server cluster purge"
+        )

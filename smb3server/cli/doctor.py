@@ -101,7 +101,10 @@ def _devices(host: Host) -> Iterator[Finding]:
             yield Finding(Verdict.WARNING, device.name, f"{text}: port {state.port} is down", "check cable and switch")
         elif not state.netdevs:
             yield Finding(
-                Verdict.WARNING, device.name, f"{text}: nothing to reach it by", "load ib_ipoib and give ib0 an address"
+                Verdict.WARNING,
+                device.name,
+                f"{text}: clients cannot reach it",
+                "load ib_ipoib and give ib0 an address",
             )
         else:
             yield Finding(Verdict.OK, device.name, f"{text}: active, SMB Direct on port {numbers}")
@@ -163,8 +166,8 @@ def _rights(host: Host) -> Iterator[Finding]:
             Verdict.WARNING,
             "CAP_NET_RAW",
             "missing: software RoCEv2 serves, but cannot check the ICRC of IPv4 packets; a node of a cluster cannot"
-            " announce addresses that it takes over, nor tell clients that their connections are gone",
-            "run as root, or give the service the right (AmbientCapabilities=CAP_NET_RAW in a unit file)",
+            " announce addresses that it takes over, nor notify clients that their connections are gone",
+            "run as root, or give the service the capability (AmbientCapabilities=CAP_NET_RAW in a unit file)",
         )
     if host.memlock == resource.RLIM_INFINITY or host.memlock >= MEMLOCK_WANTED:
         amount = "unlimited" if host.memlock == resource.RLIM_INFINITY else f"{host.memlock >> 20} MiB"
@@ -253,7 +256,10 @@ def conclude(host: Host, findings: Sequence[Finding]) -> tuple[int, str]:
     taken = any(choice.taken for choice in choices)
     if taken and any(owner.hidden for owner in host.machine_without_servers.owners):
         # It may well be a server of ours that serves RDMA.
-        return EXIT_UNKNOWN, "cannot tell whether RDMA is served here: ports belong to another user; ask again as root"
+        return (
+            EXIT_UNKNOWN,
+            "it is unknown whether RDMA is served here: ports belong to another user; ask again as root",
+        )
     return EXIT_NO_RDMA, "RDMA cannot be served here: see the warnings"
 
 

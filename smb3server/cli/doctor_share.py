@@ -201,13 +201,15 @@ async def _logged_on(patient: _Patient, client: Client) -> None:
         result.add(
             Verdict.WARNING, "logon", f"{target.user} is a guest: guests open no further channels", "use an account"
         )
-        patient.block("guests have no key, so they cannot open further channels")
+        patient.block("guests and anonymous users have no key, so they cannot open further channels")
     else:
         result.add(Verdict.OK, "logon", target.user)
         patient.session = session
     if session.encrypt:
         patient.inline = "the server encrypts every session, and without RDMA transforms encrypted data goes inline"
-        result.add(Verdict.WARNING, "encryption", patient.inline, "leave it to single shares, or to the network")
+        result.add(
+            Verdict.WARNING, "encryption", patient.inline, "encrypt single shares only, or use a trusted network"
+        )
     await _share(patient, session)
     await _interfaces(patient, session)
 
@@ -220,12 +222,17 @@ async def _share(patient: _Patient, session: ClientSession) -> None:
     try:
         tree = await session.tree_connect(target.share)
     except TROUBLE as error:
-        result.add(Verdict.PROBLEM, "share", f"{target.share}: {_text(error)}", "check its name, and who may use it")
+        result.add(
+            Verdict.PROBLEM,
+            "share",
+            f"{target.share}: {_text(error)}",
+            "check the share's name, and which users may use it",
+        )
         patient.give_up(f"share {target.share} cannot be used: {_text(error)}")
         return
     patient.tree = tree if patient.session is session else None
     if session.encrypts(tree.tree_id) and not session.encrypt:
-        patient.inline = f"share {target.share} wants encryption, and without RDMA transforms its data goes inline"
+        patient.inline = f"share {target.share} is encrypted, and without RDMA transforms its data goes inline"
         result.add(Verdict.WARNING, "share", patient.inline, "share it without encryption on a trusted network")
     else:
         result.add(Verdict.OK, "share", target.share)
@@ -237,7 +244,7 @@ async def _interfaces(patient: _Patient, session: ClientSession) -> None:
         result.interfaces = await query_interfaces(await session.tree_connect("IPC$"))
     except TROUBLE as error:
         refused = isinstance(error, ServerError) and error.status == NtStatus.NOT_SUPPORTED
-        text = "the server has none to tell of" if refused else _text(error)
+        text = "the server has no such list" if refused else _text(error)
         result.add(Verdict.PROBLEM, "interface list", text)
         patient.block(f"no list of interfaces: {text}")
         return
@@ -356,11 +363,11 @@ def _judge(patient: _Patient) -> None:
     fabrics = ", ".join(dict.fromkeys(attempt.fabric for attempt in worked))
     moved = [attempt for attempt in worked if attempt.moved is not None and attempt.moved.by_rdma]
     if not result.reached:
-        result.answer, result.verdict = Answer.UNKNOWN, f"cannot tell whether RDMA is used: {patient.obstacle}"
+        result.answer, result.verdict = Answer.UNKNOWN, f"it is unknown whether RDMA is used: {patient.obstacle}"
     elif patient.unknown:
         answers = f" ({fabrics} answers)" if worked else ""
         result.answer = Answer.UNKNOWN
-        result.verdict = f"cannot tell whether RDMA is used{answers}: {patient.unknown}"
+        result.verdict = f"it is unknown whether RDMA is used{answers}: {patient.unknown}"
     elif not worked:
         why = patient.obstacle or "the server answers on no fabric that could be tried from here"
         result.answer, result.verdict = Answer.NOT_USED, f"RDMA is not used, because {why}"

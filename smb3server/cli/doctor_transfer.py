@@ -58,7 +58,7 @@ async def move(tree: Tree) -> Moved:
         if error.status not in _NO_WRITING:
             raise
         refused = error
-    return await _one_way(tree, f"nothing may be written ({refused})")
+    return await _one_way(tree, f"the server refuses writing ({refused})")
 
 
 async def _both_ways(tree: Tree) -> Moved:

@@ -24,7 +24,7 @@ _NOTIFICATIONS = ("available", "unavailable", "node-up", "node-down", "move-clie
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="smb3server witness",
-        description="Service Witness Protocol: ask a server's Witness service, or have a running server tell clients.",
+        description="Service Witness Protocol: ask a server's Witness service, or let a running server notify clients.",
         epilog="Exit status: 0, 1 if a server refuses or does not answer, 2 for wrong usage.",
     )
     commands = parser.add_subparsers(dest="command", required=True)
@@ -56,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("--count", type=int, default=0, help="end after so many notifications")
     notify = commands.add_parser(
         "notify",
-        help="tell clients of a running server",
+        help="notify clients of a running server",
         description="SUBJECT is a net name or share (available, unavailable), a node (node-up, node-down), a client "
         "(move-client), [NET_NAME/]SHARE (move-share) or a net name (ip-change: addresses with + or -).",
     )
@@ -167,7 +167,7 @@ def _ask_running(options: argparse.Namespace) -> int:
     if options.command == "status":
         _show(cast("dict[str, Any]", printable_tree(answer)))
     else:
-        print(f"{answer['told']} registrations told")
+        print(f"{answer['told']} registrations notified")
     return EXIT_OK
 
 

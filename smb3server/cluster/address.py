@@ -42,7 +42,7 @@ def _change(command: str, entry: VirtualAddress, lifetime: Callable[[], int] = i
             # Asked as late as can be: this process may have been stopped since it began.
             seconds = lifetime()
             if seconds < 1:
-                raise OSError(errno.ETIME, f"{entry} is not this node's any more")
+                raise OSError(errno.ETIME, f"{entry} is no longer this node's")
             more["IFA_CACHEINFO"] = {"ifa_valid": seconds, "ifa_preferred": seconds}
             if entry.address.version == 6:
                 more["flags"] = _NODAD

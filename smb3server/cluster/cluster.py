@@ -289,7 +289,7 @@ class Cluster:
             try:
                 await self.announce({"kind": "move", "service": service.name, "node": node})
             except StoreError as error:
-                log.warning("service %s: clients are not told that it moves: %s", service.name, error)
+                log.warning("service %s: clients are not notified that it moves: %s", service.name, error)
             await asyncio.sleep(_MOVE_NOTICE)
             await service.release()
         finally:

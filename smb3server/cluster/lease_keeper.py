@@ -129,7 +129,7 @@ class LeaseKeeper:
             while not self._ended.wait(pause):
                 pause = self.attempt()
         except Exception:
-            log.exception("%s: the lease is not kept any more", self._name)
+            log.exception("%s: the lease is no longer kept", self._name)
         finally:
             self._renewer.close()
             self.end()

@@ -134,7 +134,7 @@ class Membership:
             self._news.clear()
             if not self.fence.expired():
                 self.on_renewed()
-        log.error("%s: not a member any more: no word from the store in time", self.node)
+        log.error("%s: no longer a member: no answer from the store in time", self.node)
 
     def _lose(self) -> None:
         if not self.lease:

@@ -238,7 +238,7 @@ class ServiceOwner:
         """The owner key has a new value, or none, since ``version``. If that is later than this ownership began,
         somebody has taken it away who is no node: nobody else may serve beside this one."""
         if self.owned and version > self._version:
-            log.error("service %s: its owner key was changed by somebody else", self.name)
+            log.error("service %s: another party changed its owner key", self.name)
             self.lose()
 
     def lose(self) -> None:

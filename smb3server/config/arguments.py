@@ -115,7 +115,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Config:
         raise ConfigError("nothing to share: give --share NAME=PATH or a configuration file with [[share]]")
     check_cluster(config)
     if not config.accounts and not config.settings.allow_guest and not config.settings.keytab:
-        raise ConfigError("nobody could log on: give --user NAME, --guest or a keytab")
+        raise ConfigError("no user could log on: give --user NAME, --guest or a keytab")
     check(config)
     return config
 

@@ -60,7 +60,7 @@ def check_address(text: str, where: str = "--listen") -> None:
         address = ipaddress.ip_address(text)
     except ValueError:
         raise ConfigError(
-            f"{where} {text}: not an IP address; IPv6 goes without brackets, ports are given apart"
+            f"{where} {text}: not an IP address; write IPv6 without brackets, and ports separately"
         ) from None
     if isinstance(address, ipaddress.IPv6Address) and address.is_link_local and not address.scope_id:
         raise ConfigError(f"{where} {text}: a link-local address needs its interface, as in {text}%eth0")
@@ -133,7 +133,7 @@ def _check_protection(config: Config) -> None:
     settings = config.settings
     for key in ("min_dialect", "rdma_min_dialect"):
         if getattr(settings, key) > settings.max_dialect and (key == "min_dialect" or config.rdma != "off"):
-            raise ConfigError(f"{key} is above max_dialect: nobody could connect")
+            raise ConfigError(f"{key} is above max_dialect: no client could connect")
     if not settings.signing_algorithms:
         raise ConfigError("signing_algorithms: name at least one")
     encrypted = next((f"share {share.name}: encrypt" for share in config.shares if share.encrypt), "")
@@ -201,7 +201,7 @@ def _check_users(config: Config) -> None:
         if settings.allow_guest or settings.allow_anonymous:
             raise ConfigError("guests and anonymous users come by NTLM: ntlm = false shuts them out")
         if not settings.keytab:
-            raise ConfigError("nobody could log on: ntlm = false needs a keytab")
+            raise ConfigError("no user could log on: ntlm = false needs a keytab")
     if not settings.keytab and (settings.trusted_realms or settings.unknown_principals or given):
         raise ConfigError("trusted_realms, unknown_principals and principal need a keytab")
 

@@ -238,7 +238,9 @@ def _unknown_principals(text: str) -> User | None:
         raise ConfigError(f'unknown_principals: write "refuse" or "user:NAME", not {text!r}')
     user = unix_user("unknown_principals", name, shared=True)
     if user is None or user.uid == 0:
-        raise ConfigError("unknown_principals: strangers do not act as root; name another user of the host")
+        raise ConfigError(
+            "unknown_principals: principals without an account must not act as root; name another user of the host"
+        )
     return user
 
 

@@ -87,18 +87,16 @@ class ReplyWriter:
                 session_id,
             )
         )
-        if isinstance(result, Response):
-            reply = Reply(packed, result.segments, header.message_id)
-            reply.on_sent = result.on_sent
-            reply.invalidate = result.invalidate
-        else:
-            reply = Reply(packed, (error_body(result, connection.dialect),), header.message_id)
-        reply.signer = self._signer_for(request)
-        if result.status in _WITHOUT_SESSION and session is None and reply.signer is None and header.flags & _SIGNED:
+        signer = self._signer_for(request)
+        if result.status in _WITHOUT_SESSION and session is None and signer is None and header.flags & _SIGNED:
             # There is no key to sign with. smbtorture: does without the signature, but wants the flag.
             packed[16] |= _SIGNED
-        reply.on_encoded = request.on_encoded
-        return reply
+        if isinstance(result, Response):
+            segments, on_sent, invalidate = result.segments, result.on_sent, result.invalidate
+        else:
+            segments, on_sent, invalidate = (error_body(result, connection.dialect),), None, None
+        size = HEADER_SIZE + sum(map(len, segments)) + 7 & -8
+        return Reply(packed, segments, header.message_id, size, signer, on_sent, invalidate, request.on_encoded)
 
     def _signer_for(self, request: Request) -> Signer | None:
         """Return what signs the reply; None where it is not signed. [MS-SMB2 3.3.4.1.1]"""

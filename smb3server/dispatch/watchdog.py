@@ -103,7 +103,7 @@ class Watchdog:
         self._logged += 1
         if self._logged <= LOGS_PER_MINUTE:
             log.warning(
-                "%s of %s held everybody up for %.0f ms (%.0f ms of processor time)%s",
+                "%s of %s held up all other requests for %.0f ms (%.0f ms of processor time)%s",
                 turn.command,
                 turn.client,
                 turn.seconds * 1000,

@@ -119,7 +119,7 @@ class TcpListener:
             sock.setblocking(False)
             place = self._places.enter(peer[0], functools.partial(self._drop, sock))
             if place is None:
-                log.warning("%s: too many connections that say nothing", peer[0])
+                log.warning("%s: too many connections that send nothing", peer[0])
                 sock.close()
                 continue
             self._silent[sock] = self._loop.call_later(self._first_byte_timeout, self._drop, sock), place

@@ -119,7 +119,7 @@ def error_of(text: str) -> StoreError:
     if _NO_SPACE in text or _TOO_LARGE in text:
         return StoreFull(text)
     if any(words in text for words in _TOKEN_REFUSED):
-        return TokenRefused(f"{text}; remedy: etcd wants a user: give `user` and `password_file`")
+        return TokenRefused(f"{text}; remedy: etcd requires a user: give `user` and `password_file`")
     if _DENIED in text:
         return AccessRefused(
             f"{text}; remedy: grant the user a role that may read and write the prefix of the cluster's name "
@@ -146,7 +146,7 @@ def explain(error: BaseException | None) -> str:
         if code in _UNKNOWN_CA:
             return f"{found.verify_message}; remedy: `ca` must be the authority that signed the certificate of etcd"
         if code in _WRONG_NAME:
-            return f"{found.verify_message} remedy: write the host as the certificate of etcd has it"
+            return f"{found.verify_message} remedy: write the host as it is in the certificate of etcd"
         return found.verify_message
     reason = found.reason or ""
     if reason == "WRONG_VERSION_NUMBER":

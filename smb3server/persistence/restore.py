@@ -236,7 +236,7 @@ def _check_rights(accounts: Accounts, backend: Backend, handle: Handle, entry: O
     held = caller_of(entry.session, entry.tree, accounts).rights_on(backend, handle.path, handle.describe())
     missing = entry.granted_access & ~held
     if missing & (_DATA if entry.create_action == CreateAction.CREATED else ~0):
-        raise PermissionError(errno.EACCES, f"its user does not have access {missing:#x} to the file any more")
+        raise PermissionError(errno.EACCES, f"its user no longer has access {missing:#x} to the file")
     entry.granted_access &= ~missing
 
 

@@ -69,7 +69,7 @@ class Server(ServerState):
         if connection.closed or connection.is_authenticated:
             return
         if authenticated or not connection.negotiated:
-            connection.disconnect("nothing sensible said in time")
+            connection.disconnect("nothing sensible came in time")
 
     def connection_authenticated(self, connection: Connection) -> None:
         """Count a connection whose first session is valid now."""

@@ -28,7 +28,10 @@ class ClusterNode:
         self._cannot_tickle = tickle.why_not()
         """Why clients of a node that died silently are not told (``cluster.tickle``)."""
         if self._cannot_tickle and any(service.addresses for service in config.services):
-            log.warning("clients of a node that dies silently will not be told by this one: %s", self._cannot_tickle)
+            log.warning(
+                "this node cannot notify clients that only wait when it takes over from a silent node: %s",
+                self._cannot_tickle,
+            )
         self.warnings = store_access.warnings(config.url, config.access)
         """What the operator should know."""
         for warning in self.warnings:

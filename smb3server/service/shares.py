@@ -21,7 +21,7 @@ def make_shares(config: Config, accounts: Sequence[Account], notes: list[str]) -
     """Make the shares of ``config``. ``notes`` gets what the operator should know. Raises ``ConfigError``."""
     for account in accounts:
         if account.user is not None and account.user.uid == 0:
-            notes.append(f"user {account.name}: unix_user is root: may do everything, in every share")
+            notes.append(f"user {account.name}: unix_user is root, so this user may do everything in every share")
     for share in config.shares:
         yield Share(
             share.name,
@@ -89,7 +89,7 @@ def _default_user(share: ShareConfig, accounts: Sequence[Account], notes: list[s
         return None
     if share.force_user is not None:
         if share.force_user.uid == 0:
-            notes.append(f"share {share.name}: force_user is root: whoever gets in may do everything there")
+            notes.append(f"share {share.name}: force_user is root, so every user of the share may do everything in it")
         return None
     try:
         user = stand_in.find(share.path)

@@ -54,7 +54,9 @@ class TcpPorts:
                         f"{UNPRIVILEGED_PORT}"
                     ) from None
                 port = UNPRIVILEGED_PORT
-                self.notes.append(f"ports below 1024 need root: using {port} instead of {DEFAULT_PORT}")
+                self.notes.append(
+                    f"ports below 1024 need root or CAP_NET_BIND_SERVICE: using {port} instead of {DEFAULT_PORT}"
+                )
                 self._listen(host, port, adopt)
             except OSError as error:
                 # Machines without IPv6 serve IPv4 only, unless IPv6 was asked for.
@@ -94,7 +96,7 @@ def _why_not(error: OSError, host: str, port: int) -> str:
         if owner is None:
             return f"{where} is in use; remedy: find the owner with `ss -lntp 'sport = :{port}'` (as root)"
         if owner.pid == os.getpid():
-            return f"{where} is this server's own already: --listen and --rdma-port must not overlap with it"
+            return f"{where} is already this server's own: --listen and --rdma-port must not overlap with it"
         return f"{where} belongs to {owner}; remedy: stop it or choose another one with --port"
     if error.errno == errno.EADDRNOTAVAIL:
         return f"{where}: this machine does not have the address (`ip address` shows those it has)"

@@ -131,8 +131,8 @@ def check(url: str, access: StoreAccess, keeps_opens: bool) -> None:
         raise AccessError("secret_file and unauthenticated_store contradict each other")
     if keeps_opens and access.secret_file is None and not access.unauthenticated_store:
         raise AccessError(
-            "shares with continuous_availability need a secret_file: whoever can write to etcd could forge their open "
-            "files; remedy: make one with `smb3server cluster secret FILE` and copy it to all nodes, or set "
+            "shares with continuous_availability need a secret_file: anybody who can write to etcd could forge their "
+            "open files; remedy: make one with `smb3server cluster secret FILE` and copy it to all nodes, or set "
             "unauthenticated_store = true if nobody else can write to etcd"
         )
 
@@ -142,14 +142,14 @@ def warnings(url: str, access: StoreAccess) -> list[str]:
     found: list[str] = []
     if is_exposed(parse_url(url)):
         found.append(
-            "etcd is reached WITHOUT TLS over a network: whoever is on it reads and changes the cluster's state"
+            "etcd is reached WITHOUT TLS over a network: anybody on it can read and change the cluster's state"
             + (", and learns the user's password" if access.user else "")
             + "; remedy: have etcd speak TLS and write etcds:// (docs/high-availability.md)"
         )
     if access.secret_file is None:
         found.append(
-            "records in etcd are NOT authenticated: whoever can write to it moves services and forges open files; "
-            "remedy: `smb3server cluster secret FILE` and secret_file = FILE on all nodes"
+            "records in etcd are NOT authenticated: anybody who can write to etcd can move services and forge open "
+            "files; remedy: `smb3server cluster secret FILE` and secret_file = FILE on all nodes"
         )
     return found
 

@@ -65,7 +65,7 @@ class _Place:
         """Raise ``PermissionError`` unless the directory is this user's, and his alone to change."""
         status = os.fstat(self.descriptor)
         if status.st_uid != os.geteuid():
-            raise PermissionError(errno.EACCES, "directory belongs to somebody else")
+            raise PermissionError(errno.EACCES, "directory belongs to another user")
         if status.st_mode & 0o022:
             raise PermissionError(errno.EACCES, "others may write to its directory")
 
@@ -123,7 +123,7 @@ class AdminSocket:
             return
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if os.stat(directory).st_uid != os.geteuid():
-            raise PermissionError(errno.EACCES, "directory belongs to somebody else", str(directory))
+            raise PermissionError(errno.EACCES, "directory belongs to another user", str(directory))
         # Of servers that were killed; a process has few sockets of this kind, and inodes tell them apart.
         for left in directory.glob("*.sock"):
             if left.is_symlink() and not left.exists():
@@ -229,7 +229,7 @@ def running(directory: Path | None = None) -> list[Path]:
     found: list[Path] = []
     folder = directory or runtime_directory()
     if folder.is_dir() and _is_shared(folder.parent) and not _is_own(folder):
-        log.warning("%s belongs to somebody else, whose answers could be anything", folder)
+        log.warning("%s belongs to another user; answers from there are not trusted", folder)
         return found
     for path in sorted(folder.glob("*.sock")) if folder.is_dir() else ():
         try:

@@ -190,7 +190,7 @@ def test_client_is_moved(cluster: ClusterLab, watch: Watch, tmp_path: Path) -> N
             watch(client="WANTED", name="bare", address=cluster.network.address("a")),
         ]
         other = watch(client="OTHER")
-        assert "2 registrations of wanted told" in cluster.admin("move-client", "wanted", "a")
+        assert "2 registrations of wanted notified" in cluster.admin("move-client", "wanted", "a")
         assert wanted[0].next()[:2] == (CLIENT_MOVE, UP)
         own = [(IPV4 | ONLINE, cluster.network.address("a")), (IPV6 | ONLINE, cluster.network.address6("a"))]
         assert wanted[1].next()[:2] == (CLIENT_MOVE, own)
@@ -200,7 +200,7 @@ def test_client_is_moved(cluster: ClusterLab, watch: Watch, tmp_path: Path) -> N
             assert done.returncode == 1 and not done.stdout
             return done.stderr
 
-        assert "nobody was told: no client STRANGER" in refused("move-client", "STRANGER", "a")
+        assert "no client was notified: no client STRANGER" in refused("move-client", "STRANGER", "a")
         assert "b serves nothing" in refused("move-client", "WANTED", "b")
         assert "there is no node z that is up (up: a, b)" in refused("move-client", "WANTED", "z")
         assert other.silent() and all(watcher.silent() for watcher in wanted)

@@ -264,8 +264,8 @@ def test_commands_and_configuration(configured: tuple[Path, int]) -> None:
     deadline = time.monotonic() + 30
     while "waits" not in command("status", "--state", str(state)):
         assert time.monotonic() < deadline
-    assert command("notify", "--state", str(state), "unavailable", "data") == "1 registrations told\n"
-    assert command("notify", "--state", str(state), "move-client", "ME", ADDRESS_B) == "1 registrations told\n"
+    assert command("notify", "--state", str(state), "unavailable", "data") == "1 registrations notified\n"
+    assert command("notify", "--state", str(state), "move-client", "ME", ADDRESS_B) == "1 registrations notified\n"
     thread.join(30)
     assert watched[0].splitlines()[1:] == ["resource change: data unavailable", f"client move: {ADDRESS_B} online"]
     assert "no node" in command("notify", "--state", str(state), "node-down", "X", status=1)

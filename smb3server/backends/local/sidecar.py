@@ -43,7 +43,7 @@ class SideCar:
         try:
             # Root's own is as good: a server that gave up being root goes on with what it had.
             if os.fstat(top).st_uid not in (0, os.geteuid()):
-                raise PermissionError(errno.EACCES, "side-car directory belongs to somebody else", self._name)
+                raise PermissionError(errno.EACCES, "side-car directory belongs to another user", self._name)
             self._files = _enter(top, "files", create)
         finally:
             os.close(top)

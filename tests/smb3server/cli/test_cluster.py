@@ -73,7 +73,7 @@ def test_status(cluster: tuple[Etcd, dict[str, Node]]) -> None:
         assert (spare["name"], spare["node"], spare["clients"]) == ("spare", None, None)
         done = await asyncio.to_thread(admin, etcd.url, "status")
         assert done.returncode == 0, done.stderr
-        for word in ("lease left", "served for", "clients", "served", "nobody has it"):
+        for word in ("lease left", "served for", "clients", "served", "on no node"):
             assert word in done.stdout
         nodes["b"].send(signal.SIGSTOP)
         try:

@@ -76,7 +76,7 @@ def test_ports_of_another_user_leave_the_question_open(tmp_path: Path) -> None:
     host = owned(None, "", [], tmp_path, hidden=True)
     status, text = conclude(host, examine(host))
     assert status == EXIT_UNKNOWN
-    assert text.startswith("cannot tell whether RDMA is served here")
+    assert text.startswith("it is unknown whether RDMA is served here")
 
 
 @pytest.fixture

@@ -80,7 +80,7 @@ CASES: dict[str, tuple[Change, dict[str, str], Verdict, str, str]] = {
         lambda host: changed(host, devices=[UNREACHABLE]),
         {},
         Verdict.WARNING,
-        "mlx4_0: InfiniBand, driver mlx4_core, on no interface: nothing to reach it by",
+        "mlx4_0: InfiniBand, driver mlx4_core, on no interface: clients cannot reach it",
         "load ib_ipoib",
     ),
     "verbs-unusable": (

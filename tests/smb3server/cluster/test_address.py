@@ -68,6 +68,6 @@ def test_no_address_behind_the_deadline(monkeypatch: pytest.MonkeyPatch, seconds
         address.hold(entry, lifetime)
         assert done == ["interface", {"ifa_valid": seconds, "ifa_preferred": seconds}]
     else:
-        with pytest.raises(OSError, match="not this node's any more"):
+        with pytest.raises(OSError, match="no longer this node's"):
             address.hold(entry, lifetime)
         assert done == ["interface"]

@@ -161,7 +161,7 @@ def test_without_the_capability_nobody_is_told(cluster: ClusterLab) -> None:
     cluster.nodes["b"].prefix += WITHOUT_CAPABILITY
     with running(cluster), clients_at(cluster, VIRTUAL) as clients:
         waiting_for_record(cluster, 1)
-        complaint = "clients of a node that dies silently"
+        complaint = "this node cannot notify clients that only wait"
         assert cluster.nodes["b"].log().count(complaint) == 1
         assert "without CAP_NET_RAW" in cluster.admin("status")
         cluster.nodes["a"].send(signal.SIGSTOP)

@@ -151,7 +151,7 @@ def test_an_owner_key_that_somebody_takes_away_ends_the_ownership(cluster: Clust
     cluster.a.start()
     cluster.wait(lambda: cluster.node_of() == "a")
     cluster.etcd.ask_put("smb3server/c/services/one/owner", b'{"node": "b"}')
-    cluster.wait(lambda: "owner key was changed by somebody else" in cluster.a.log())
+    cluster.wait(lambda: "another party changed its owner key" in cluster.a.log())
     cluster.wait(lambda: cluster.node_of() is None)
     cluster.admin("purge")
     cluster.wait(lambda: cluster.node_of() == "a")

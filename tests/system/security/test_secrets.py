@@ -278,7 +278,7 @@ def test_a_directory_of_somebody_else(shared: Path) -> None:
     """Neither served nor asked: an answer of his could be anything."""
     shared.mkdir(mode=0o700)
     os.chown(shared, 54321, 54321)
-    with pytest.raises(PermissionError, match="belongs to somebody else"):
+    with pytest.raises(PermissionError, match="belongs to another user"):
         start(shared)
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(str(shared / "1.sock"))
