@@ -14,5 +14,5 @@ this order:
 
 ``witness``, a package of its own, stands between ``status`` and ``cluster``; ``smbdirect`` is below all of them.
 To understand the server, read ``wire.header``, ``dispatch.dispatcher``, ``commands.echo`` and ``commands.read``, then
-``state.objects`` and ``files.file``. docs/architecture.md follows requests on their way, and says where to put a change.
+``state.objects`` and ``files.file``. docs/architecture.md follows requests on their way and says where to put a change.
 """
