@@ -1,6 +1,8 @@
-"""MS-SWN, the Service Witness Protocol: tells clients when to move to another node.
+"""MS-SWN, the Service Witness Protocol: clients register, and are notified when a service moves.
 
-Reading order: ``ndr`` (structures and methods) -> ``cluster`` (what happens, and to whom) -> ``registrations`` (who
-waits for what; no I/O) -> ``interface`` (the RPC methods) -> ``service`` -> ``setup`` (as it is configured) ->
-``client``. Above it: ``smb3server.cluster``, ``service`` and ``cli``.
+Belongs here: the protocol, its registrations and a client for tests. Not here: what happens in a cluster, which is
+handed in as ``cluster.ClusterEvents``.
+
+Reading order: ``cluster`` (the events) -> ``ndr`` (layouts) -> ``registrations`` (who waits for what, without I/O) ->
+``interface`` (the calls) -> ``service`` -> ``setup`` (listening) -> ``client``.
 """

@@ -1,5 +1,11 @@
 """Who may do what to a file.
 
-``masks`` has the rights as numbers, ``decide`` the rules as functions of such numbers, ``required`` what each command
-needs its open to have been granted, ``caller`` asks the descriptors of real files on behalf of a session.
+Belongs here: security descriptors, access masks and the rules that decide. Not here: sessions and opens, of which these
+modules are handed an ``Identity``, a ``Caller`` or a handle.
+
+Reading order: ``masks`` (rights as numbers) -> ``descriptor`` (security descriptors and SIDs) -> ``check`` (what a
+descriptor gives a token) -> ``posix`` (mode and owner of the host as a descriptor, and back) -> ``inheritance`` (the
+descriptor of a new file) -> ``identity``, ``tokens`` and ``known_descriptors`` (what a user is to descriptors) ->
+``decide`` (the rules of MS-FSA, as functions of masks) -> ``required`` (the rights that each command needs) ->
+``caller`` (asks real files) -> ``of_handle`` (the parts of a descriptor that clients query and set).
 """

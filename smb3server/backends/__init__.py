@@ -1,5 +1,9 @@
-"""File stores behind shares. No SMB message types in here.
+"""Stores behind shares: files, streams and directories, whatever keeps them.
 
-Reading order: ``base`` (the contract) -> ``names`` and ``eas`` (rules of Windows) -> ``deferred`` (a file that is
-opened when it is needed) -> ``memory`` (the contract in little code) -> ``local`` (a directory of this machine).
+Belongs here: everything that touches the files of a share. Not here: messages, sessions, share modes, locks and rights
+of SMB users; a store knows the host's users alone.
+
+Reading order: ``base`` (the contract) -> ``names`` (what a path may be, and how names of Windows lie on disk) ->
+``eas`` (rules of extended attributes) -> ``memory`` (the contract at its shortest) -> ``local`` (a directory of the
+host) -> ``deferred`` (a handle that is not open yet).
 """

@@ -1,7 +1,11 @@
 """Commands, one section of MS-SMB2 3.3.5 per module; importing a module registers its handlers.
 
-Reading order: ``echo`` (the least there can be) -> ``close`` -> ``read`` and ``write`` -> ``create`` -> ``info`` ->
-``fsctl`` -> the others, each by itself.
+Belongs here: what a command checks and does, and its reply's body. Not here: headers, credits and signatures
+(``dispatch``), and rules about a file that hold for several commands (``files``, ``access``).
+
+Reading order: ``echo`` (the shortest) -> ``negotiate``, ``session_setup`` and ``tree_connect`` -> ``create`` (a folder)
+-> ``read``, ``write``, ``flush`` and ``close`` -> ``query_directory`` and ``change_notify`` -> ``lock`` and
+``oplock_break`` -> ``info`` (QUERY_INFO and SET_INFO) -> ``fsctl`` (IOCTL).
 """
 
 from __future__ import annotations

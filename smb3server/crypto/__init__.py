@@ -1,4 +1,8 @@
-"""What protects messages: their hashes, keys, signatures and encryption.
+"""What protects messages of SMB: signatures, encryption, keys.
 
-Reading order: ``algorithms`` -> ``preauth`` -> ``kdf`` -> ``signing`` -> ``encryption``.
+Belongs here: algorithms over messages and the keys derived for them. Not here: passwords and tickets (``auth``), and
+the protection of calls by RPC (``rpc.security``).
+
+Reading order: ``algorithms`` (numbers) -> ``preauth`` (the hash that 3.1.1 derives keys from) -> ``kdf`` (all keys of a
+session) -> ``signing`` -> ``encryption``.
 """

@@ -1,12 +1,10 @@
 """One message in, one reply out (MS-SMB2 3.3.5.2, 3.3.4.1).
 
-Read ``dispatcher`` first: what becomes of a message. ``request`` has what handlers get and give, ``chain`` the message
-that is being worked on, ``checks`` what is the same for all commands, ``lookup`` how a command finds its open, and
-``reply`` how replies are made and sent.
+Belongs here: what every command has in common, from the first byte to the reply. Not here: what a single command does.
 
-``pending`` and ``waiting`` are about requests that take time. The first keeps them for interim replies and CANCEL; the
-second says what they wait for and how they go on. ``parking`` makes whole messages wait.
-
-The others serve some commands: ``data_channel`` and ``read_size`` READ and WRITE; ``long_work``, ``reserving`` and
-``stable_storage`` what changes files. ``errno_status`` has the status of each errno, ``watchdog`` names slow requests.
+Reading order: ``request`` (what a handler gets and gives) -> ``chain`` (a compound on its way) -> ``checks`` and
+``lookup`` (3.3.5.2) -> ``dispatcher`` -> ``reply`` (credits, signature, encryption) -> ``pending`` and ``waiting``
+(requests that cannot be answered yet) -> ``parking`` (chains that wait for their turn) -> ``data_channel`` (data by
+RDMA) -> ``long_work``, ``reserving`` and ``stable_storage`` (work on threads) -> ``read_size``, ``errno_status`` and
+``watchdog``.
 """

@@ -1,6 +1,10 @@
-"""What all opens of one file share (MS-FSA 2.1.1.3 to 2.1.1.5). Nothing here knows an open, a session or a request.
+"""What all opens of one file share (MS-FSA).
 
-Reading order: ``share_modes``, ``locks`` (with ``range_index``) and ``caching`` (oplocks and leases) -> ``write_times``
--> ``file`` (the file that has them) -> ``notify`` (with ``echo_filter``) -> ``directory_leases``, ``host_locks``,
-``flushes``, ``enumeration`` (with ``wildcards``) and ``symlinks``.
+Belongs here: caching rights, locks, share modes, notifications and times of a file. Not here: connections and sessions;
+an owner of a lock or a lease is a type parameter or a Protocol. Stores are in ``backends``.
+
+Reading order: ``file`` (the file and the table of all of them) -> ``share_modes`` -> ``caching`` (oplocks, leases) ->
+``range_index`` and ``locks`` (byte ranges) -> ``host_locks`` (the same, shown to programs of the host) -> ``wildcards``
+and ``enumeration`` (searches) -> ``notify`` and ``echo_filter`` (change notification) -> ``directory_leases`` ->
+``write_times``, ``flushes`` and ``symlinks``.
 """

@@ -1,5 +1,9 @@
-"""The network of this machine: the TCP transport, and which addresses, ports and devices there are.
+"""Transports, addresses and devices of this machine.
 
-Reading order: ``host`` and ``host_lists`` -> ``link_events`` -> ``interfaces`` (what clients learn) -> ``tcp``
-(messages over a socket) -> ``listener`` -> ``fabric_choice`` (which fabric serves which address).
+Belongs here: direct TCP, listening, interfaces and RDMA devices of the host. Not here: SMB Direct itself
+(``smbdirect``) and what the bytes mean.
+
+Reading order: ``tcp`` (a ``MessageTransport`` over TCP) -> ``listener`` -> ``host_lists`` (which hosts may connect) ->
+``interfaces`` and ``link_events`` (addresses that clients are offered) -> ``host`` and ``fabric_choice`` (which RDMA
+fabrics this machine can serve, and why not).
 """

@@ -1,6 +1,10 @@
-"""What survives the process: persistent opens, in a store.
+"""What outlives the process: persistent opens, kept in SQLite or etcd.
 
-Reading order: ``store`` (the contract) -> ``sqlite`` and ``etcd`` (with ``etcd_access``, ``etcd_members``,
-``etcd_renewer``) -> ``seal``, ``sealed_store`` and ``open_store`` -> ``records`` (an open as bytes) -> ``journal`` (on
-the way to the store) -> ``restore`` (back again).
+Belongs here: stores, records and the journal between opens and stores. Not here: who owns a share in a cluster
+(``cluster``).
+
+Reading order: ``store`` (the contract: keys, conditions, leases) -> ``sqlite`` -> ``etcd`` with ``etcd_access``,
+``etcd_members`` and ``etcd_renewer`` -> ``seal`` and ``sealed_store`` (records that others cannot forge) ->
+``open_store`` -> ``records`` (opens as JSON) -> ``journal`` (which opens have to be stored, and when replies may go
+out) -> ``restore``.
 """

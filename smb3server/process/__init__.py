@@ -1,6 +1,9 @@
-"""What concerns the process itself, and nothing of SMB.
+"""What the process asks of its host and of the interpreter; nothing here knows SMB.
 
-Reading order: each module stands alone: ``turns`` and ``long_work`` (work in turns of the event loop, and in steps on
-threads), ``log_lines`` and ``output`` (what is printed), ``capabilities``, ``sandbox``, ``secret_files`` and
-``state_lock`` (what is protected), ``garbage`` (the collector).
+Belongs here: sandbox, capabilities, log output, threads for long work, turns of the event loop. Not here: files that
+clients see (``backends``) and sockets (``net``).
+
+Each module stands for itself: ``turns`` and ``long_work`` (work that must not hold up the event loop), ``garbage``,
+``log_lines`` and ``output`` (what is printed), ``secret_files`` and ``state_lock``, ``capabilities`` and ``sandbox``
+(what the process gives up).
 """

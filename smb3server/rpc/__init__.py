@@ -1,6 +1,9 @@
-"""Named pipes and DCE/RPC services on them.
+"""DCE/RPC (MS-RPCE) over named pipes and TCP, and the services that clients expect of a file server.
 
-Reading order: ``dcerpc`` (calls) -> ``security`` and ``association`` (protected calls) -> ``tcp`` -> ``ndr`` and
-``handles`` -> ``endpoint_mapper`` -> the services ``srvsvc``, ``wkssvc``, ``lsarpc``, ``samr`` -> ``pipes`` (the
-services behind names of IPC$).
+Belongs here: PDUs, binds, their protection, and the interfaces. Not here: the Witness service (``witness``) and pipes
+as files (``commands``).
+
+Reading order: ``dcerpc`` (PDUs and calls) -> ``security`` (protected calls) -> ``association`` -> ``tcp`` and
+``endpoint_mapper`` -> ``ndr`` and ``handles`` -> ``srvsvc_lists`` and ``srvsvc`` (shares and sessions) -> ``wkssvc`` ->
+``lsarpc`` and ``samr`` (names and SIDs) -> ``pipes`` (which pipe has which services).
 """

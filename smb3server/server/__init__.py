@@ -1,4 +1,7 @@
-"""The server above its state: connections come, may log on, and end.
+"""Accepts connections, limits those without a session, and shuts down.
 
-Reading order: ``idle`` -> ``server``.
+Belongs here: what happens to a connection as a whole. Not here: what is shared by all connections
+(``state.server_state``) and how a server is configured and started (``service``).
+
+Reading order: ``server`` -> ``idle`` (ends what nobody uses).
 """

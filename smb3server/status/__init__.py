@@ -1,5 +1,7 @@
-"""What a running server says of itself.
+"""What administrators are shown of a running server.
 
-Reading order: ``rdma_reasons`` (why RDMA is not used) -> ``report`` (everything as plain data) -> ``admin_socket`` (who
-may ask) -> ``own_servers`` -> ``mount_commands``.
+Belongs here: the admin socket, the report and its explanations. Not here: the commands that print them (``cli``).
+
+Reading order: ``admin_socket`` -> ``report`` (everything, as JSON) -> ``rdma_reasons`` (why a client does not use RDMA)
+-> ``mount_commands`` (how a client connects) -> ``own_servers`` (servers on this machine).
 """

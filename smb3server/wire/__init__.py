@@ -1,6 +1,10 @@
-"""MS-SMB2 and MS-FSCC messages, declared once (``smbdirect.codec``), one module per command family.
+"""Messages of MS-SMB2 and MS-FSCC, declared once (``smbdirect.codec``), one module per command family.
 
-Reading order: ``header``, ``status`` and ``fields`` (what all have in common) -> ``negotiate``, ``session``, ``create``
-with ``create_contexts``, ``read_write`` -> the others, each by itself. ``attributes``, ``file_id`` and ``filetime`` are
-values.
+Belongs here: layouts, numbers and names of the protocol, and the checks that a message needs before it is sliced.
+Malformed input is a ``DecodeError``. Not here: what a message means for a session or a file.
+
+Reading order: ``header`` and ``status`` (what every message has) -> ``fields`` (how variable parts are checked) ->
+``attributes``, ``filetime``, ``file_id`` and ``address`` (values that other rooms use as well) -> ``negotiate`` and
+``session`` -> ``create`` and ``create_contexts`` -> ``read_write`` -> ``file_info``, ``directory_info`` and
+``fs_info`` (information levels) -> the other commands.
 """

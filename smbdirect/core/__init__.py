@@ -1,6 +1,7 @@
-"""The MS-SMBD state machine, both roles. No I/O, no clock, no randomness: it is fed bytes and times, and hands out
-events and Sends.
+"""The state machine of SMB Direct (MS-SMBD 3.1): no I/O, no clock, no randomness.
 
-Reading order: ``constants``, ``settings`` -> ``messages`` -> ``events`` -> ``credits`` -> ``reassembly`` ->
-``connection``.
+Belongs here: negotiation, credits, fragments. Not here: memory, work requests and time, which ``transport`` provides.
+
+Reading order: ``constants`` -> ``messages`` (layouts) -> ``settings`` (what is negotiated) -> ``credits`` ->
+``reassembly`` -> ``events`` (what comes out) -> ``connection``.
 """

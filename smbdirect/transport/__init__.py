@@ -1,5 +1,8 @@
-"""SMB Direct on asyncio: completions in, one chain of work requests out per batch.
+"""SMB Direct over a provider's queue pair, on asyncio.
 
-Reading order: ``pool`` and ``registrations`` (memory) -> ``receives`` -> ``work_queue`` (the send queue) -> ``rdma``
-(RDMA Read and Write) -> ``smb_direct`` (the transport) -> ``listen``.
+Belongs here: memory, chains of work requests, RDMA Reads and Writes, listening. Not here: the rules of MS-SMBD
+(``core``) and single fabrics (``providers``).
+
+Reading order: ``pool`` (buffers) -> ``registrations`` and ``receives`` -> ``work_queue`` -> ``rdma`` (data of the upper
+layer) -> ``smb_direct`` (the transport) -> ``listen`` (listening and connecting).
 """

@@ -1,7 +1,8 @@
-"""A directory of a Linux machine as a store; docs/local-backend.md says what becomes of what.
+"""A directory of the host as a store.
 
-Reading order: ``backend`` first. Below it ``handle`` (open files), ``resolve`` (paths that stay in the share),
-``namespace`` (rename, link, unlink), ``metadata`` with ``sidecar`` and ``streams`` (what POSIX has no place for),
-``impersonate`` (acting as users), ``watch`` with ``own_changes`` (changes on the host), and ``syscalls`` under all of
-them.
+Reading order: ``syscalls`` (what Python's ``os`` lacks) -> ``impersonate`` (acting as a user of the host) ->
+``case_cache`` and ``resolve`` (finding a path below the root, ignoring case) -> ``sidecar``, ``metadata`` and
+``streams`` (what the host's file system has no place for) -> ``file_io`` and ``release`` (data, and closing large
+files) -> ``reparse``, ``scan`` and ``namespace`` (links, listings, renames) -> ``own_changes`` and ``watch`` (changes
+by other programs) -> ``file_ids``, ``folder_names`` and ``share_root`` -> ``handle`` -> ``backend``, which opens them.
 """

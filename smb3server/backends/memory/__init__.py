@@ -1,4 +1,4 @@
-"""A store in memory, for tests and demonstrations.
+"""A store in memory, for tests and as the contract at its shortest.
 
-Reading order: ``nodes`` -> ``backend``.
+Reading order: ``nodes`` (files and directories) -> ``backend``.
 """

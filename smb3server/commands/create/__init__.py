@@ -1,6 +1,7 @@
 """CREATE (MS-SMB2 3.3.5.9).
 
-Reading order: ``handler`` (the request) -> ``contexts`` (what it asks for) -> ``checks`` -> ``opener`` (who opens) ->
-``opening`` (the file), with ``parents`` (its folder), ``sharing`` (other opens of it) and ``replacing`` -> ``granting``
-(oplock or lease) -> ``durable`` and ``replay`` (clients that come back) -> ``response`` -> ``pipe``.
+Reading order: ``handler`` (the command from request to reply) -> ``contexts`` and ``checks`` (what is asked for) ->
+``opener`` (on whose behalf) -> ``opening`` (an attempt to open) with ``sharing``, ``parents`` and ``replacing`` ->
+``granting`` (oplock or lease) -> ``response``. Beside the way: ``durable`` (reconnects), ``replay`` (requests sent
+twice) and ``pipe`` (named pipes).
 """

@@ -1,5 +1,6 @@
-"""IOCTL (MS-SMB2 3.3.5.15): one control code per function, registered with ``ioctl.fsctl``.
+"""IOCTL and its control codes (MS-SMB2 3.3.5.15).
 
-Reading order: ``ioctl`` (the table) -> ``network`` -> ``file`` -> ``compression`` -> ``copy_chunk`` -> ``pipe`` (with
-``pipe_turns``) -> ``smbtorture`` (codes for tests, off by default).
+Reading order: ``ioctl`` (the command; ``@fsctl`` registers a code) -> ``file``, ``compression`` and ``copy_chunk``
+(codes about files) -> ``network`` (interfaces, resiliency) -> ``pipe`` and ``pipe_turns`` (calls through named pipes)
+-> ``smbtorture`` (codes of that test suite, refused unless ``Settings.test_fsctls`` is set).
 """

@@ -1,5 +1,5 @@
 """QUERY_INFO and SET_INFO (MS-SMB2 3.3.5.20, 3.3.5.21).
 
-Reading order: ``query_info`` with ``file_levels`` and ``fs_levels`` -> ``presentation`` -> ``set_info`` with ``rename``
-and ``truncate``.
+Reading order: ``query_info`` with ``file_levels`` and ``fs_levels`` (one encoder per level) -> ``presentation`` (what
+is shown other than it is stored) -> ``set_info`` with ``rename`` and ``truncate``, which may have to wait.
 """
