@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from witness.ndr import V2, Address, AddressInfo, InterfaceInfo, InterfaceState
+from smb3server.wire.address import Address
+from witness.ndr import V2, AddressInfo, InterfaceInfo, InterfaceState
 
 
 def _listed(addresses: Sequence[AddressInfo]) -> str:

@@ -12,6 +12,7 @@ from impacket.dcerpc.v5.dtypes import DWORD, LPWSTR, NULL, ULONG, USHORT
 from impacket.dcerpc.v5.ndr import NDRCALL, NDRPOINTER, NDRSTRUCT, NDRUniConformantArray
 
 from smb3server.rpc.ndr import wire_uuid
+from smb3server.wire.address import Address
 from smbdirect.codec import Codec
 from smbdirect.errors import DecodeError
 
@@ -22,7 +23,6 @@ MAJOR, MINOR = 1, 1
 V1, V2 = 0x00010001, 0x00020000
 """Versions of the protocol, as registrations name them (3.1.4.2, 3.1.4.5)."""
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 GROUP_NAME_SIZE = 260
 """Characters of InterfaceGroupName, terminator included."""
 HANDLE_SIZE = 20

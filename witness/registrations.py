@@ -10,11 +10,11 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from smb3server.wire.address import Address
 from witness.cluster import ClientMove, ClusterEvents, Event, IpChange, ResourceChanged, ServiceMove, ShareMove
 from witness.ndr import (
     V1,
     V2,
-    Address,
     InterfaceState,
     MessageType,
     RegisterFlags,

@@ -9,9 +9,9 @@ from typing import Any
 from smb3server.auth.acceptor import Acceptor
 from smb3server.settings.witness import WitnessConfig
 from smb3server.status.admin_socket import Command
+from smb3server.wire.address import Address
 from smbdirect.unauthenticated import UnauthenticatedPeers
 from witness.cluster import ClusterEvents, ManualCluster, Node
-from witness.ndr import Address
 from witness.service import NotifyError, WitnessService, WitnessSettings, notify_by_hand
 
 ADDRESS_CHECK_INTERVAL = 1.0

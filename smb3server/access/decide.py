@@ -12,7 +12,7 @@ from typing import NamedTuple
 from smb3server.access import masks
 from smb3server.access.check import Token
 from smb3server.access.descriptor import Sid
-from smb3server.access.posix import IdMap
+from smb3server.access.posix import gid_of
 from smb3server.wire import attributes as attr
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions
 from smb3server.wire.status import NtStatus, StatusError
@@ -23,7 +23,6 @@ _DELETE = int(Access.DELETE)
 _MAXIMUM_ALLOWED = int(Access.MAXIMUM_ALLOWED)
 _BY_PARENT = int(Access.DELETE | Access.READ_ATTRIBUTES)
 _OVERWRITES = frozenset([CreateDisposition.SUPERSEDE, CreateDisposition.OVERWRITE, CreateDisposition.OVERWRITE_IF])
-_IDS = IdMap()
 
 
 class Wanted(NamedTuple):
@@ -177,7 +176,7 @@ def check_group(token: Token, group: Sid | None, present: Sid | None = None) -> 
     here; one that it knows becomes the file's group, with rights and set-id bits of the host."""
     if group is None:
         raise StatusError(NtStatus.INVALID_PRIMARY_GROUP)
-    if group not in token.sids and group != present and _IDS.gid(group) is not None:
+    if group not in token.sids and group != present and gid_of(group) is not None:
         raise StatusError(NtStatus.INVALID_PRIMARY_GROUP)
 
 

@@ -5,26 +5,31 @@ from __future__ import annotations
 from smb3server.wire.create import Access, CreateDisposition
 from smb3server.wire.status import NtStatus, StatusError
 
-GENERIC_MAPPING: dict[int, int] = {
-    int(Access.GENERIC_READ): 0x00120089,
-    int(Access.GENERIC_WRITE): 0x00120116,
-    int(Access.GENERIC_EXECUTE): 0x001200A0,
-    int(Access.GENERIC_ALL): 0x001F01FF,
+FILE_GENERIC_READ = 0x00120089
+FILE_GENERIC_WRITE = 0x00120116
+FILE_GENERIC_EXECUTE = 0x001200A0
+FILE_ALL_ACCESS = 0x001F01FF
+
+_GENERIC: dict[int, int] = {
+    int(Access.GENERIC_READ): FILE_GENERIC_READ,
+    int(Access.GENERIC_WRITE): FILE_GENERIC_WRITE,
+    int(Access.GENERIC_EXECUTE): FILE_GENERIC_EXECUTE,
+    int(Access.GENERIC_ALL): FILE_ALL_ACCESS,
 }
+_GENERIC_BITS = sum(_GENERIC)
 INVALID_BITS = 0x0CE0FE00
 """Reserved bits of an access mask."""
 WRITES_DATA = int(Access.WRITE_DATA | Access.APPEND_DATA)
-_GENERIC = sum(GENERIC_MAPPING)
 _MAXIMUM_ALLOWED = int(Access.MAXIMUM_ALLOWED)
 
 
 def map_generic(access: int) -> int:
-    """Generic rights replaced by a file's specific ones; MAXIMUM_ALLOWED stays."""
-    if access & _GENERIC:
-        for generic, specific in GENERIC_MAPPING.items():
+    """Replace generic rights by the file rights they stand for (MS-DTYP 2.5.3.4.7); MAXIMUM_ALLOWED stays."""
+    if access & _GENERIC_BITS:
+        for generic, specific in _GENERIC.items():
             if access & generic:
                 access |= specific
-        access &= ~_GENERIC
+        access &= ~_GENERIC_BITS
     return access
 
 

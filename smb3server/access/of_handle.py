@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from smb3server.access import decide, tokens
 from smb3server.access.caller import Caller
-from smb3server.access.check import map_generic
 from smb3server.access.descriptor import AceFlag, AceType, Acl, Control, SecurityDescriptor, Sid, unpack
-from smb3server.access.posix import IdMap, to_mode, to_posix_acl
+from smb3server.access.masks import map_generic
+from smb3server.access.posix import gid_of, group_sid, to_mode, to_posix_acl, uid_of, user_sid
 from smb3server.backends.base import Kind, User
 from smb3server.wire.query_info import SecurityInformation
 from smb3server.wire.status import NtStatus, StatusError
@@ -17,7 +17,6 @@ from smb3server.wire.status import NtStatus, StatusError
 if TYPE_CHECKING:
     from smb3server.backends.base import FileInfo, Handle
 
-_IDS = IdMap()
 _DACL_BITS = int(
     Control.DACL_PRESENT
     | Control.DACL_DEFAULTED
@@ -169,8 +168,8 @@ def to_host(handle: Handle, descriptor: SecurityDescriptor, which: int, caller: 
         return
     descriptor = _with_host_users(descriptor, accounts)
     info = handle.info()
-    uid = _IDS.uid(descriptor.owner) if which & SecurityInformation.OWNER and descriptor.owner is not None else None
-    gid = _IDS.gid(descriptor.group) if which & SecurityInformation.GROUP and descriptor.group is not None else None
+    uid = uid_of(descriptor.owner) if which & SecurityInformation.OWNER and descriptor.owner is not None else None
+    gid = gid_of(descriptor.group) if which & SecurityInformation.GROUP and descriptor.group is not None else None
     if uid is not None and uid != info.uid:
         with contextlib.suppress(PermissionError):
             handle.set_permissions(uid, None)
@@ -181,7 +180,7 @@ def to_host(handle: Handle, descriptor: SecurityDescriptor, which: int, caller: 
         seen = _as_the_host_sees(descriptor, handle.info(), user.shared)
         least = _least_mode(handle.kind) if user.shared else 0
         with contextlib.suppress(PermissionError):
-            handle.set_permissions(None, None, to_mode(seen) | least, to_posix_acl(seen, _IDS, least))
+            handle.set_permissions(None, None, to_mode(seen) | least, to_posix_acl(seen, least))
 
 
 def _with_host_users(descriptor: SecurityDescriptor, accounts: HostUsers) -> SecurityDescriptor:
@@ -189,7 +188,7 @@ def _with_host_users(descriptor: SecurityDescriptor, accounts: HostUsers) -> Sec
 
     def on_host(sid: Sid | None) -> Sid | None:
         user = accounts.host_user(sid) if sid is not None else None
-        return _IDS.user_sid(user.uid) if user is not None else sid
+        return user_sid(user.uid) if user is not None else sid
 
     descriptor = descriptor._replace(owner=on_host(descriptor.owner))
     if descriptor.dacl is None:
@@ -201,8 +200,8 @@ def _with_host_users(descriptor: SecurityDescriptor, accounts: HostUsers) -> Sec
 def _as_the_host_sees(descriptor: SecurityDescriptor, info: FileInfo, shared: bool) -> SecurityDescriptor:
     """With the owner and group that the file has on the host: the mode's bits are theirs, whoever the descriptor names.
     ``shared``: the account that the descriptor names as owner acts with the uid of the file's owner."""
-    seen = descriptor._replace(group=_IDS.group_sid(info.gid))
-    return seen if shared else seen._replace(owner=_IDS.user_sid(info.uid))
+    seen = descriptor._replace(group=group_sid(info.gid))
+    return seen if shared else seen._replace(owner=user_sid(info.uid))
 
 
 def _least_mode(kind: Kind) -> int:

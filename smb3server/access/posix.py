@@ -1,7 +1,7 @@
 """Security descriptors and POSIX: user and group ids as SIDs, modes as DACLs and back.
 
-Ids without a SID of their own are S-1-22-1-uid (Unix User) and S-1-22-2-gid (Unix Group), as other servers and clients
-know them. Users of the server's own account base are S-1-5-21-x-y-z-RID.
+Users and groups of the host are S-1-22-1-uid (Unix User) and S-1-22-2-gid (Unix Group), as other servers and clients
+know them.
 
 Mode to DACL: one allowing ACE each for owner, group and Everyone with
 
@@ -25,18 +25,11 @@ FILE_WRITE_DATA and FILE_APPEND_DATA together, x for FILE_EXECUTE. Mode to DACL 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
 
-from smb3server.access.check import (
-    FILE_ALL_ACCESS,
-    FILE_GENERIC_EXECUTE,
-    FILE_GENERIC_READ,
-    FILE_GENERIC_WRITE,
-    Access,
-    Token,
-    granted_access,
-)
+from smb3server.access.check import Token, granted_access
 from smb3server.access.descriptor import EVERYONE, LOCAL_SYSTEM, Ace, Acl, Control, SecurityDescriptor, Sid, allow, deny
+from smb3server.access.masks import FILE_ALL_ACCESS, FILE_GENERIC_EXECUTE, FILE_GENERIC_READ, FILE_GENERIC_WRITE
+from smb3server.wire.create import Access
 
 _UNIX_AUTHORITY = 22
 _USER, _GROUP = 1, 2
@@ -46,36 +39,29 @@ _OWNER = _ALWAYS | int(
 )
 
 
-class IdMap:
-    """Between POSIX ids and SIDs. ``users`` and ``groups`` are exceptions to the S-1-22 scheme, each way unique."""
+def user_sid(uid: int) -> Sid:
+    """Return the SID of a user of the host."""
+    return Sid(_UNIX_AUTHORITY, (_USER, uid & 0xFFFFFFFF))
 
-    def __init__(self, users: Mapping[int, Sid] | None = None, groups: Mapping[int, Sid] | None = None) -> None:
-        self._users = dict(users or {})
-        self._groups = dict(groups or {})
-        self._uids = {sid: uid for uid, sid in self._users.items()}
-        self._gids = {sid: gid for gid, sid in self._groups.items()}
 
-    def user_sid(self, uid: int) -> Sid:
-        return self._users.get(uid) or Sid(_UNIX_AUTHORITY, (_USER, uid & 0xFFFFFFFF))
+def group_sid(gid: int) -> Sid:
+    """Return the SID of a group of the host."""
+    return Sid(_UNIX_AUTHORITY, (_GROUP, gid & 0xFFFFFFFF))
 
-    def group_sid(self, gid: int) -> Sid:
-        return self._groups.get(gid) or Sid(_UNIX_AUTHORITY, (_GROUP, gid & 0xFFFFFFFF))
 
-    def uid(self, sid: Sid) -> int | None:
-        """None for a SID that is no user known here."""
-        return self._id(sid, self._uids, _USER)
+def uid_of(sid: Sid) -> int | None:
+    """Return the user of the host that a SID stands for; None if it is not a user's."""
+    return _number_of(sid, _USER)
 
-    def gid(self, sid: Sid) -> int | None:
-        return self._id(sid, self._gids, _GROUP)
 
-    @staticmethod
-    def _id(sid: Sid, table: Mapping[Sid, int], kind: int) -> int | None:
-        known = table.get(sid)
-        if known is not None:
-            return known
-        if sid.authority == _UNIX_AUTHORITY and len(sid.sub_authorities) == 2 and sid.sub_authorities[0] == kind:
-            return sid.sub_authorities[1]
-        return None
+def gid_of(sid: Sid) -> int | None:
+    """Return the group of the host that a SID stands for; None if it is not a group's."""
+    return _number_of(sid, _GROUP)
+
+
+def _number_of(sid: Sid, kind: int) -> int | None:
+    subs = sid.sub_authorities
+    return subs[1] if sid.authority == _UNIX_AUTHORITY and len(subs) == 2 and subs[0] == kind else None
 
 
 def _rights(bits: int, directory: bool) -> int:
@@ -104,18 +90,26 @@ OWNERS_ALONE = int(Access.WRITE_DAC | Access.WRITE_OWNER)
 
 
 def default_descriptor(
-    mode: int, uid: int, gid: int, directory: bool, ids: IdMap, account: Sid | None = None
+    mode: int, uid: int, gid: int, directory: bool, account: Sid | None = None
 ) -> SecurityDescriptor:
-    """What a file without a stored DACL shows. ``account``: whose it is among those who share the user ``uid``."""
-    owner, group = ids.user_sid(uid), ids.group_sid(gid)
-    if account is not None and account != owner:
-        return _shared_descriptor(mode, owner, group, directory, account)
+    """Return the descriptor of a file without a stored DACL, from its mode, owner and group on the host.
+
+    ``account`` owns the file among the accounts that share the user ``uid``. All of these have what the mode gives to
+    the owner, except for what is the account's alone; who may read may execute, because the mode of files that clients
+    make does not say."""
+    user, group = user_sid(uid), group_sid(gid)
     user_bits, group_bits, other_bits = mode >> 6 & 7, mode >> 3 & 7, mode & 7
+    if account == user:
+        account = None
+    if account is not None:
+        user_bits |= user_bits >> 2 & 1
+    owners = FILE_ALL_ACCESS if user_bits == 7 else _OWNER | _rights(user_bits, directory)
     aces: list[Ace] = []
     if (group_bits | other_bits) & ~user_bits:
-        aces.append(deny(owner, _deciding((group_bits | other_bits) & ~user_bits)))
-    full = FILE_ALL_ACCESS if user_bits == 7 else _OWNER | _rights(user_bits, directory)
-    aces.append(allow(owner, full))
+        aces.append(deny(user, _deciding((group_bits | other_bits) & ~user_bits)))
+    aces.append(allow(account or user, owners))
+    if account is not None:
+        aces.append(allow(user, _ALWAYS | _rights(user_bits, directory)))
     if other_bits & ~group_bits:
         aces.append(deny(group, _deciding(other_bits & ~group_bits)))
     aces.append(allow(group, _ALWAYS | _rights(group_bits, directory)))
@@ -123,26 +117,7 @@ def default_descriptor(
     aces.append(allow(LOCAL_SYSTEM, FILE_ALL_ACCESS))
     # Windows' own files have all been through auto-inheritance, and its dialogs expect it.
     control = Control.DACL_PRESENT | Control.DACL_AUTO_INHERITED | Control.SELF_RELATIVE
-    return SecurityDescriptor(owner, group, Acl(tuple(aces)), None, int(control))
-
-
-def _shared_descriptor(mode: int, user: Sid, group: Sid, directory: bool, account: Sid) -> SecurityDescriptor:
-    """Everybody who acts as ``user`` has what the mode gives to the owner, but for what is the account's alone. Who may
-    read may execute: the mode of files that clients make does not say."""
-    user_bits, group_bits, other_bits = mode >> 6 & 7, mode >> 3 & 7, mode & 7
-    user_bits |= user_bits >> 2 & 1
-    made: list[Ace] = []
-    if (group_bits | other_bits) & ~user_bits:
-        made.append(deny(user, _deciding((group_bits | other_bits) & ~user_bits)))
-    made.append(allow(account, FILE_ALL_ACCESS if user_bits == 7 else _OWNER | _rights(user_bits, directory)))
-    made.append(allow(user, _ALWAYS | _rights(user_bits, directory)))
-    if other_bits & ~group_bits:
-        made.append(deny(group, _deciding(other_bits & ~group_bits)))
-    made.append(allow(group, _ALWAYS | _rights(group_bits, directory)))
-    made.append(allow(EVERYONE, _ALWAYS | _rights(other_bits, directory)))
-    made.append(allow(LOCAL_SYSTEM, FILE_ALL_ACCESS))
-    control = Control.DACL_PRESENT | Control.DACL_AUTO_INHERITED | Control.SELF_RELATIVE
-    return SecurityDescriptor(account, group, Acl(tuple(made)), None, int(control))
+    return SecurityDescriptor(account or user, group, Acl(tuple(aces)), None, int(control))
 
 
 def to_mode(descriptor: SecurityDescriptor) -> int:
@@ -171,13 +146,13 @@ _USER_OBJ, _NAMED_USER, _GROUP_OBJ, _NAMED_GROUP, _MASK, _OTHER = 0x01, 0x02, 0x
 _UNDEFINED = 0xFFFFFFFF
 
 
-def to_posix_acl(descriptor: SecurityDescriptor, ids: IdMap, at_least: int = 0) -> bytes | None:
+def to_posix_acl(descriptor: SecurityDescriptor, at_least: int = 0) -> bytes | None:
     """system.posix_acl_access (acl(5), in the kernel's format); None if the mode says it all. ``at_least``: mode bits
     that there are in any case."""
     aces = descriptor.dacl.aces if descriptor.dacl is not None else ()
     named: dict[tuple[int, int], int] = {}
     for sid in {ace.sid for ace in aces if ace.sid is not None} - {descriptor.owner, descriptor.group}:
-        uid, gid = ids.uid(sid), ids.gid(sid)
+        uid, gid = uid_of(sid), gid_of(sid)
         if uid is not None:
             named[_NAMED_USER, uid] = _bits(descriptor, sid, {sid, EVERYONE})
         elif gid is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 
-from smb3server.access.check import FILE_ALL_ACCESS, Token, granted_access
+from smb3server.access.check import Token, granted_access
 from smb3server.access.descriptor import (
     AUTHENTICATED_USERS,
     BUILTIN_GUESTS,
@@ -18,11 +18,13 @@ from smb3server.access.descriptor import (
     unpack,
 )
 from smb3server.access.identity import Identity
-from smb3server.access.inheritance import create_descriptor
-from smb3server.access.posix import OWNERS_ALONE, IdMap, default_descriptor
+from smb3server.access.inheritance import create_descriptor, passes_on
+from smb3server.access.known_descriptors import KnownDescriptors
+from smb3server.access.masks import FILE_ALL_ACCESS
+from smb3server.access.posix import OWNERS_ALONE, default_descriptor, group_sid, user_sid
 from smb3server.backends.base import Described, FileInfo, Kind, User
 
-_IDS = IdMap()
+_KNOWN = KnownDescriptors()
 _SACL_CONTROL = int(
     Control.SACL_PRESENT
     | Control.SACL_DEFAULTED
@@ -33,20 +35,20 @@ _SACL_CONTROL = int(
 
 
 def _sids_on_host(user: User) -> set[Sid]:
-    return {_IDS.user_sid(user.uid), _IDS.group_sid(user.gid), *(_IDS.group_sid(gid) for gid in user.groups)}
+    return {user_sid(user.uid), group_sid(user.gid), *(group_sid(gid) for gid in user.groups)}
 
 
 @functools.lru_cache(maxsize=1024)
 def _token(account: Sid, own: User | None, acting: User, guest: bool, anonymous: bool) -> Token:
     # Who shares a user of the host is told apart by account.
-    user = account if acting.shared else _IDS.user_sid(acting.uid)
+    user = account if acting.shared else user_sid(acting.uid)
     sids = {account, EVERYONE, NETWORK} | _sids_on_host(acting) | (_sids_on_host(own) if own is not None else set())
     if guest:
         # No Authenticated Users: they have proved nothing (MS-DTYP 2.4.2.4).
         sids.add(BUILTIN_GUESTS)
     elif not anonymous:
         sids |= {AUTHENTICATED_USERS, BUILTIN_USERS}
-    return Token(user, frozenset(sids), _IDS.group_sid(acting.gid))
+    return Token(user, frozenset(sids), group_sid(acting.gid))
 
 
 def token_for(identity: Identity, account: Sid, user: User | None) -> Token:
@@ -59,23 +61,9 @@ def token_for(identity: Identity, account: Sid, user: User | None) -> Token:
     return _token(account, identity.user, acting, identity.guest, identity.anonymous)
 
 
-@functools.lru_cache(maxsize=4096)
-def _parsed(data: bytes) -> SecurityDescriptor | None:
-    try:
-        return unpack(data)
-    except ValueError:
-        # Damaged, or written by another program: the file's mode is what is left to go by.
-        return None
-
-
-@functools.lru_cache(maxsize=4096)
-def _granted(data: bytes, token: Token) -> int:
-    return granted_access(unpack(data), token)
-
-
 @functools.lru_cache(maxsize=1024)
 def _by_mode(mode: int, uid: int, gid: int, directory: bool, owner: Sid | None, token: Token) -> int:
-    return granted_access(default_descriptor(mode, uid, gid, directory, _IDS, owner), token)
+    return granted_access(default_descriptor(mode, uid, gid, directory, owner), token)
 
 
 def has_dacl(data: bytes | memoryview) -> bool:
@@ -86,11 +74,12 @@ def has_dacl(data: bytes | memoryview) -> bool:
 def effective_descriptor(stored: bytes | memoryview | None, info: FileInfo) -> SecurityDescriptor:
     """The descriptor of a file. What is stored may say nothing but the owner; the rest then comes from the mode, as all
     does where nothing is stored, or nothing that can be read."""
-    found = _parsed(bytes(stored)) if stored is not None else None
-    if found is not None and found.control & Control.DACL_PRESENT:
+    known = _KNOWN.find(bytes(stored)) if stored is not None else None
+    found = known.parsed if known is not None else None
+    if found is not None and known is not None and known.has_dacl:
         return found
     owner = found.owner if found is not None else None
-    made = default_descriptor(info.mode, info.uid, info.gid, info.kind == Kind.DIRECTORY, _IDS, owner)
+    made = default_descriptor(info.mode, info.uid, info.gid, info.kind == Kind.DIRECTORY, owner)
     if found is None or found.sacl is None:
         return made
     return made._replace(sacl=found.sacl, control=made.control | found.control & _SACL_CONTROL)
@@ -102,10 +91,11 @@ def maximal_access(found: Described, token: Token, user: User | None) -> int:
     info, stored = found
     owner: Sid | None = None
     if stored is not None:
-        parsed = _parsed(stored)
-        if parsed is not None and has_dacl(stored):
-            return _granted(stored, token)
-        owner = parsed.owner if parsed is not None else None
+        known = _KNOWN.find(stored)
+        if known.has_dacl:
+            return _KNOWN.granted(known, token)
+        # A damaged one leaves the mode to go by.
+        owner = known.parsed.owner if known.parsed is not None else None
     root = (user.uid if user is not None else os.geteuid()) == 0
     if root and owner is None:
         return FILE_ALL_ACCESS
@@ -126,12 +116,12 @@ def new_descriptor(
         except ValueError:
             above = None
     given: SecurityDescriptor | None = unpack(creator) if creator is not None else None
-    if given is None and (above is None or not _passes_on(above)):
+    if given is None and (above is None or not passes_on(above)):
         return _owner_alone(token.user) if user is None or user.shared else None
     default = None
     if given is not None:
         acting = user or User(os.geteuid(), os.getegid())
-        default = default_descriptor(0o755 if directory else 0o744, acting.uid, acting.gid, directory, _IDS).dacl
+        default = default_descriptor(0o755 if directory else 0o744, acting.uid, acting.gid, directory).dacl
     made = create_descriptor(
         above,
         given,
@@ -150,10 +140,3 @@ def new_descriptor(
 def _owner_alone(owner: Sid) -> bytes:
     """All there is to store of a file whose mode says the rest."""
     return SecurityDescriptor(owner).pack()
-
-
-def _passes_on(descriptor: SecurityDescriptor) -> bool:
-    inheritance = 0x03
-    return any(
-        ace.flags & inheritance for acl in (descriptor.dacl, descriptor.sacl) if acl is not None for ace in acl.aces
-    )

@@ -12,17 +12,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import spnego
-from spnego._context import GSSMech
-from spnego._spnego import NegTokenInit
 from spnego.exceptions import SpnegoError
 
 from smb3server.access.identity import Identity
 from smb3server.auth.exchange import AP_REQ, Exchange, Mechanism
 from smb3server.auth.guessing import Guesses, LogonDelayed
-from smb3server.auth.ntlm import NtlmAcceptor
 from smb3server.auth.ntlm_logon import LogonError, NtlmLogon
 from smb3server.auth.principals import Principals
+from smb3server.auth.pyspnego import KerberosContext, NtlmContext, pack_hint
 from smb3server.auth.spnego_tokens import KERBEROS, MS_KERBEROS, NTLM, gss_mechanism
 from smb3server.auth.users import UserDatabase
 from smb3server.wire.status import NtStatus, StatusError
@@ -39,7 +36,7 @@ MAX_KERBEROS_TOKEN = 65536
 class _Ntlm:
     """Keeps ``exchange.Mechanism`` for NTLM: with pyspnego's context where messages are protected with it later."""
 
-    def __init__(self, logon: NtlmLogon, context: NtlmAcceptor | None) -> None:
+    def __init__(self, logon: NtlmLogon, context: NtlmContext | None) -> None:
         self._logon = logon
         self._challenged = False
         self.context = context
@@ -66,17 +63,13 @@ class _Ntlm:
     def mic(self, data: bytes) -> bytes:
         if self.context is None:
             return self._logon.mechanism_list_mic(data)
-        made: bytes = self.context.sign(data)
-        # MS-SPNG 3.3.5.1: the cipher starts anew for messages, the sequence numbers go on.
-        self.context._reset_ntlm_crypto_state()
-        return made
+        return self.context.mechanism_list_mic(data)
 
     def check_mic(self, data: bytes, mic: bytes) -> None:
         if self.context is None:
             self._logon.check_mechanism_list_mic(data, mic)
-            return
-        self.context.verify(data, mic)
-        self.context._reset_ntlm_crypto_state(outgoing=False)
+        else:
+            self.context.check_mechanism_list_mic(data, mic)
 
 
 class _Kerberos:
@@ -84,9 +77,9 @@ class _Kerberos:
 
     unproven = False
 
-    def __init__(self, context: Any) -> None:
-        self.context = context
-        context._is_wrapped = True
+    def __init__(self, kerberos: KerberosContext) -> None:
+        self.kerberos = kerberos
+        self.context = kerberos.raw
         self._begun = False
 
     @property
@@ -122,15 +115,18 @@ class Acceptor:
         ntlm: bool = True,
         guesses: Guesses | None = None,
         address: str = "",
+        keytab: str = "",
     ) -> None:
         """``kerberos``: which principals get in; None: no tickets are taken. ``service``: first part of the server's
         own principal. ``keys_only``: nobody wants its ``context``, so NTLM may do without pyspnego. ``ntlm``: passwords
-        are taken. ``guesses``: where failed logons from ``address`` count; None: nowhere."""
+        are taken. ``guesses``: where failed logons from ``address`` count; None: nowhere.
+        ``keytab``: the file with the server's keys; empty: the one that the environment names."""
         self._logon = NtlmLogon(users, server_name, allow_guest, allow_anonymous, guesses)
         self._logon.address = address
         self._users = users
         self._principals = kerberos
         self._service = service
+        self._keytab = keytab
         self._keys_only = keys_only
         self._ntlm: _Ntlm | None = None
         self._kerberos: _Kerberos | None = None
@@ -175,7 +171,7 @@ class Acceptor:
             log.debug("authentication failed: %s", error)
             raise StatusError(NtStatus.LOGON_FAILURE) from error
         except Exception as error:
-            if self._kerberos is not None and self._kerberos.context._context is not None:
+            if self._kerberos is not None and self._kerberos.kerberos.begun:
                 # A ticket that is old, for somebody else, seen before, or not authentic.
                 log.info("Kerberos: %s", error)
                 raise StatusError(NtStatus.LOGON_FAILURE) from error
@@ -187,12 +183,12 @@ class Acceptor:
         return answer
 
     def _make_ntlm(self) -> Mechanism:
-        self._ntlm = _Ntlm(self._logon, None if self._keys_only else NtlmAcceptor(self._logon))
+        self._ntlm = _Ntlm(self._logon, None if self._keys_only else NtlmContext(self._logon))
         return self._ntlm
 
     def _make_kerberos(self) -> Mechanism | None:
         try:
-            self._kerberos = _Kerberos(spnego.server(protocol="kerberos", service=self._service))
+            self._kerberos = _Kerberos(KerberosContext(self._service, self._keytab))
         except SpnegoError as error:
             log.warning("Kerberos is not available: %s", error)
             return None
@@ -201,21 +197,21 @@ class Acceptor:
     def _proven(self) -> Identity:
         """Tell who the mechanism that was chosen says it is."""
         if self._exchange.chosen is self._kerberos and self._kerberos is not None:
-            return self._kerberos_identity(self._kerberos.context)
+            return self._kerberos_identity(self._kerberos.kerberos)
         if self._logon.identity is None:
             raise StatusError(NtStatus.LOGON_FAILURE)
         return self._logon.identity
 
-    def _kerberos_identity(self, context: Any) -> Identity:
+    def _kerberos_identity(self, context: KerberosContext) -> Identity:
         """The ticket's client, for as long as the ticket lasts."""
         if self._principals is None:
             raise StatusError(NtStatus.LOGON_FAILURE)
         try:
-            identity = self._principals.identity_of(context.client_principal or "")
+            identity = self._principals.identity_of(context.raw.client_principal or "")
         except ValueError as error:
             log.warning("Kerberos: %s", error)
             raise StatusError(NtStatus.LOGON_FAILURE) from error
-        self.expiration_time = time.monotonic() + context._context.lifetime
+        self.expiration_time = time.monotonic() + context.lifetime
         return identity
 
     @property
@@ -226,7 +222,7 @@ class Acceptor:
         return chosen.context if isinstance(chosen, _Ntlm | _Kerberos) else None
 
     @property
-    def ntlm(self) -> NtlmAcceptor | None:
+    def ntlm(self) -> NtlmContext | None:
         """None if the mechanism is another."""
         context = self._ntlm.context if self._ntlm is not None else None
         return context if context is not None and context.complete else None
@@ -246,10 +242,7 @@ class Acceptor:
 
 def hint_token(kerberos: bool = False, ntlm: bool = True) -> bytes:
     """NegTokenInit2 for the negotiate response (MS-SPNG 2.2.1)."""
-    mechanisms = [GSSMech._ms_kerberos.value, GSSMech.kerberos.value] if kerberos else []
-    if ntlm or not mechanisms:
-        mechanisms.append(GSSMech.ntlm.value)
-    return NegTokenInit(mechanisms, hint_name=b"not_defined_in_RFC4178@please_ignore").pack()  # type: ignore[no-any-return]
+    return pack_hint(kerberos, ntlm or not kerberos)
 
 
 def keytab_realms(keytab: str) -> frozenset[str]:

@@ -1,7 +1,7 @@
 """NTLMv2 from the acceptor's side (MS-NLMP 3.2.5), with accounts in memory. LM and NTLMv1 responses are refused.
 
 Only what a logon needs is computed: three HMAC-MD5 and an RC4 of 16 bytes, one more for a MIC. Keys that protect
-messages are pyspnego's business (``ntlm``).
+messages are pyspnego's business (``pyspnego``).
 """
 
 from __future__ import annotations
@@ -9,11 +9,9 @@ from __future__ import annotations
 import hmac
 import os
 
-from spnego._ntlm_raw.crypto import rc4init, rc4k, sealkey, signkey
-from spnego._ntlm_raw.security import sign
-
 from smb3server.access.identity import Identity
 from smb3server.auth import ntlm_messages as messages
+from smb3server.auth import pyspnego
 from smb3server.auth.guessing import Guesses, LogonDelayed, LogonRefused
 from smb3server.auth.ntlm_messages import CLIENT_CHALLENGE_SIZE, MIC_OFFSET, MIC_SIZE, PROOF_SIZE, Authenticate, Flags
 from smb3server.auth.users import Account, UserDatabase
@@ -195,8 +193,7 @@ class NtlmLogon:
 
     def _mic(self, mechanisms: bytes, side: str) -> bytes:
         """The first signature of that side (MS-NLMP 3.4.4)."""
-        handle = rc4init(sealkey(self.flags, self.session_key, side))
-        return sign(self.flags, handle, signkey(self.flags, self.session_key, side), 0, mechanisms)  # type: ignore[no-any-return]
+        return pyspnego.first_signature(self.flags, self.session_key, side, mechanisms)
 
 
 def _exchange(given: Authenticate, key: bytes) -> bytes:
@@ -204,5 +201,5 @@ def _exchange(given: Authenticate, key: bytes) -> bytes:
     if given.flags & _KEY_EXCHANGE and given.flags & _PROTECTS:
         if len(given.encrypted_key) != 16:
             raise LogonError("session key of a wrong size")
-        return rc4k(key, given.encrypted_key)  # type: ignore[no-any-return]
+        return pyspnego.decrypt_key(key, given.encrypted_key)
     return key

@@ -160,10 +160,6 @@ class Authenticate(NamedTuple):
     flags: int
 
 
-def is_negotiate(token: bytes) -> bool:
-    return token[:12] == SIGNATURE + b"\1\0\0\0"
-
-
 def parse_negotiate(token: bytes) -> int:
     """The client's NegotiateFlags."""
     fields = NEGOTIATE_FIELDS.unpack(token)

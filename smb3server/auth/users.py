@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from spnego._ntlm_raw.crypto import ntowfv1
+from smb3server.auth import pyspnego
 
 if TYPE_CHECKING:
     from smb3server.backends.base import User
@@ -27,8 +27,8 @@ class Account:
 
 
 def nt_hash(password: str) -> bytes:
-    """Of a clear-text password."""
-    return ntowfv1(password)  # type: ignore[no-any-return]
+    """Return the NT hash of a clear-text password."""
+    return pyspnego.nt_hash(password)
 
 
 def parse_hash(text: str) -> bytes:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
+from smb3server.wire.attributes import MAX_OFFSET
 from smbdirect.codec import Buffer
 
 MAX_DESCRIPTOR_BYTES = 65536
@@ -350,7 +351,7 @@ class Backend(ABC):
     supports_streams: bool
     supports_reflink: bool
     supports_compression: bool
-    max_file_size: int = (1 << 63) - 1
+    max_file_size: int = MAX_OFFSET
     """Bytes; writes beyond are INVALID_PARAMETER rather than what the store says."""
     volume_serial: int
     volume_created: int

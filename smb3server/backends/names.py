@@ -36,9 +36,6 @@ PRIVATE_NAME = ".smb3server"
 
 _RESERVED = frozenset('"\\/:|<>*?') | frozenset(map(chr, range(0x20)))
 _WILDCARDS = frozenset('*?<>"')
-_DEVICES = frozenset(
-    ["CON", "PRN", "AUX", "NUL", "CLOCK$"] + [f"{kind}{digit}" for kind in ("COM", "LPT") for digit in "123456789¹²³"]
-)
 _DISK_TO_WIRE = {code: 0xF000 + code for code in range(1, 0x20)}
 _DISK_TO_WIRE.update({ord(char): 0xF020 + index for index, char in enumerate('"*:<>?\\|')})
 _DISK_TO_WIRE.update({0xDC80 + index: 0xF780 + index for index in range(0x80)})
@@ -61,11 +58,6 @@ def utf16_units(name: str) -> int:
 
 def has_wildcards(name: str) -> bool:
     return not _WILDCARDS.isdisjoint(name)
-
-
-def is_reserved_device(name: str) -> bool:
-    """CON, COM1 and so on, with any extension. Servers of Windows accept such names; a caller may want to refuse."""
-    return name.split(".", 1)[0].rstrip(" ").upper() in _DEVICES
 
 
 def check_component(name: str) -> None:

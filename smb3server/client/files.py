@@ -17,6 +17,7 @@ from smb3server.wire import query_directory as directory_wire
 from smb3server.wire import query_info as query_wire
 from smb3server.wire import read_write as io_wire
 from smb3server.wire import set_info as set_wire
+from smb3server.wire.attributes import MAX_OFFSET
 from smb3server.wire.close import CLOSE_REQUEST, CloseRequest
 from smb3server.wire.create import Access, CreateDisposition, CreateOptions, CreateResponse, ShareAccess
 from smb3server.wire.create_contexts import RawContext
@@ -39,7 +40,6 @@ SHARE_TYPE_DISK, SHARE_TYPE_PIPE = 1, 2
 """2.2.10."""
 RDMA_THRESHOLD = 4096
 """Bytes from which data goes by RDMA; less costs more by RDMA than in the message (Linux has the same number)."""
-_MAX_OFFSET = (1 << 63) - 1
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ def _end_loan(exposed: ExposedPool, buffer: ExposedBuffer, request: asyncio.Futu
 
 def _check_range(offset: int, length: int) -> None:
     """Raise ``ValueError`` unless a file can have these bytes (MS-FSA 2.1.5.2: a 64-bit signed offset)."""
-    if offset < 0 or length < 0 or offset + length > _MAX_OFFSET:
+    if offset < 0 or length < 0 or offset + length > MAX_OFFSET:
         raise ValueError(f"no file has {length} bytes from offset {offset} on")
 
 

@@ -7,7 +7,8 @@ import struct
 from typing import NamedTuple
 
 from smb3server.client.files import Tree
-from smb3server.net.interfaces import FAMILY_IPV4, FAMILY_IPV6, RDMA_CAPABLE, RSS_CAPABLE, Address
+from smb3server.net.interfaces import FAMILY_IPV4, FAMILY_IPV6, RDMA_CAPABLE, RSS_CAPABLE
+from smb3server.wire.address import Address
 from smb3server.wire.ioctl import Fsctl
 from smbdirect.codec import Buffer
 from smbdirect.errors import DecodeError

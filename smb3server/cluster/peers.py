@@ -26,6 +26,7 @@ from smb3server.persistence.store import (
     Store,
     StoreError,
 )
+from smb3server.wire.address import Address
 
 if TYPE_CHECKING:
     from smb3server.state.objects import Connection
@@ -44,8 +45,6 @@ MAX_PEERS = 1 << 16
 """Connections of one service that are recorded; more are not."""
 _FORMAT = 1
 _PORTS = struct.Struct("!HH")
-
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class Peer(NamedTuple):

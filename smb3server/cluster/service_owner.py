@@ -26,6 +26,7 @@ from smb3server.persistence.journal import Domain, Persistence
 from smb3server.persistence.restore import restore
 from smb3server.persistence.store import ABSENT, Condition, ConditionFailed, Delete, Put, Store, StoreError
 from smb3server.settings.cluster import ServiceConfig
+from smb3server.wire.negotiate import Dialect
 from smb3server.wire.share_redirect import share_redirect
 from smb3server.wire.status import NtStatus, StatusError
 
@@ -39,7 +40,6 @@ log = logging.getLogger(__name__)
 _DRAIN_TIMEOUT = 3.0
 _REDIRECT_TO_OWNER = 0x0002
 """SMB2_TREE_CONNECT_FLAG_REDIRECT_TO_OWNER (2.2.9)."""
-_DIALECT_3_1_1 = 0x0311
 _ANNOUNCEMENTS = (0.0, 0.5, 2.0)
 """Seconds after the takeover at which neighbours are told: the first packet may get lost."""
 
@@ -313,6 +313,6 @@ class ServiceOwner:
         # The deadline may have passed since this message was let in, and what follows in it was never asked about.
         if self.owned and not self._membership.fence.expired() and (not texts or here in texts):
             return
-        if not texts or dialect < _DIALECT_3_1_1 or not flags & _REDIRECT_TO_OWNER:
+        if not texts or dialect < Dialect.SMB_3_1_1 or not flags & _REDIRECT_TO_OWNER:
             raise StatusError(NtStatus.BAD_NETWORK_NAME)
         raise share_redirect([entry.address for entry in self.config.addresses], share.name)

@@ -19,8 +19,9 @@ import socket
 import struct
 from collections.abc import Callable, Collection, Sequence
 
-from smb3server.cluster.peers import Address, Peer, PeerRecord
+from smb3server.cluster.peers import Peer, PeerRecord
 from smb3server.persistence.store import StoreError
+from smb3server.wire.address import Address
 
 log = logging.getLogger(__name__)
 

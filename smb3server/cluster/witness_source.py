@@ -7,8 +7,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from smb3server.cluster.cluster import Cluster
 from smb3server.cluster.view import Event, MoveClientEvent, MoveEvent, NodeChanged, NodeEvent, ServiceEvent
+from smb3server.wire.address import Address
 from witness import cluster as witness
-from witness.ndr import V2, Address, AddressInfo, InterfaceInfo, InterfaceState
+from witness.ndr import V2, AddressInfo, InterfaceInfo, InterfaceState
 
 
 class WitnessSource:

@@ -12,6 +12,7 @@ from smb3server.state.objects import Open
 from smb3server.wire.create import Access
 from smb3server.wire.header import Command
 from smb3server.wire.lock import LOCK_RESPONSE, LockElement, LockFlags, LockRequest, LockResponse, parse_request
+from smb3server.wire.negotiate import Dialect
 from smb3server.wire.status import NtStatus, StatusError
 
 _SHARED, _EXCLUSIVE, _UNLOCK, _FAIL = (
@@ -87,7 +88,7 @@ def _sequence_index(request: TreeRequest, found: Open, record: LockRequest) -> i
     resilient handle."""
     index = record.lock_sequence >> 4
     resilient = found.durable is not None and found.durable.resilient
-    if request.connection.dialect < (0x0210 if resilient else 0x0300) or index > MAX_SEQUENCE_INDEX:
+    if request.connection.dialect < (Dialect.SMB_2_1 if resilient else Dialect.SMB_3_0) or index > MAX_SEQUENCE_INDEX:
         return 0
     if found.durable is None and not request.connection.server_capabilities & _MULTI_CHANNEL:
         return 0

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from smb3server.access import tokens
+from smb3server.access.masks import FILE_GENERIC_READ
 from smb3server.backends.base import FolderNotRead, OpenRequest
 from smb3server.backends.names import short_name
 from smb3server.commands.info.presentation import Hides, hidden
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 _REWIND = int(QueryDirectoryFlags.RESTART_SCANS | QueryDirectoryFlags.REOPEN)
 _REOPEN = int(QueryDirectoryFlags.REOPEN)
 _ONE = int(QueryDirectoryFlags.RETURN_SINGLE_ENTRY)
-_READ_ACCESS = 0x00120089
-"""FILE_GENERIC_READ: what access-based enumeration asks for."""
 _DOCUMENTED = frozenset(FileInfoClass)
 TURN = 0.01
 """Seconds of listing before others get their turn: folders can be large, and a pattern may match nothing in them."""
@@ -112,7 +111,7 @@ def _visible(request: TreeRequest, opened: Open) -> Callable[[str], bool] | None
         except OSError:
             return False
         try:
-            return not _READ_ACCESS & ~tokens.maximal_access(entry.describe(), token, user)
+            return not FILE_GENERIC_READ & ~tokens.maximal_access(entry.describe(), token, user)
         finally:
             entry.close()
 

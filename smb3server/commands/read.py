@@ -14,6 +14,7 @@ from smb3server.dispatch.read_size import fits_message
 from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
 from smb3server.state.ceilings import Usage
 from smb3server.state.objects import Open
+from smb3server.wire.attributes import MAX_OFFSET
 from smb3server.wire.create import Access
 from smb3server.wire.header import Command
 from smb3server.wire.read_write import READ_DATA_OFFSET, READ_RESPONSE, ReadRequest, ReadResponse, parse_read_request
@@ -21,7 +22,6 @@ from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.message_transport import PooledBuffer
 
 _READS = int(Access.READ_DATA | Access.EXECUTE)
-_MAX_OFFSET = (1 << 63) - 1
 LENT_FROM = 65536
 """Bytes from which a buffer counts for its user."""
 _NO_DATA = b"\0"
@@ -84,7 +84,7 @@ class FileRead:
             raise StatusError(NtStatus.ACCESS_DENIED)
         length, offset = body.length, body.offset
         file = opened.file
-        if file is None or opened.handle is None or offset + length > _MAX_OFFSET:
+        if file is None or opened.handle is None or offset + length > MAX_OFFSET:
             raise StatusError(NtStatus.INVALID_PARAMETER)
         if file.locks.locks and file.locks.denies_read(opened, offset, length):
             raise StatusError(NtStatus.FILE_LOCK_CONFLICT)

@@ -11,6 +11,7 @@ from smb3server.dispatch.stable_storage import start_flush
 from smb3server.files import write_times
 from smb3server.state.change_reports import report_write
 from smb3server.state.objects import Open
+from smb3server.wire.attributes import MAX_OFFSET
 from smb3server.wire.create import Access, CreateOptions
 from smb3server.wire.fields import tail
 from smb3server.wire.header import Command
@@ -26,7 +27,6 @@ from smb3server.wire.status import NtStatus, StatusError
 
 _WRITES = required.WRITE
 _WRITE_DATA = int(Access.WRITE_DATA)
-_MAX_OFFSET = (1 << 63) - 1
 _THROUGH = int(WriteFlags.WRITE_THROUGH)
 _OPTION_THROUGH = int(CreateOptions.WRITE_THROUGH)
 
@@ -70,7 +70,7 @@ def _check(opened: Open, offset: int, length: int) -> None:
     if length and not opened.granted_access & _WRITE_DATA and opened.handle is not None:
         required.check_append(opened.granted_access, offset, opened.handle.info().end_of_file)
     file = opened.file
-    if file is None or offset + length > (opened.max_offset if length else _MAX_OFFSET):
+    if file is None or offset + length > (opened.max_offset if length else MAX_OFFSET):
         raise StatusError(NtStatus.INVALID_PARAMETER)
     if file.locks.locks and file.locks.denies_write(opened, offset, length):
         raise StatusError(NtStatus.FILE_LOCK_CONFLICT)

@@ -119,17 +119,12 @@ from smb3server.net.host_lists import EVERYBODY, HostLists, Network
 from smb3server.net.host_lists import parse as parse_hosts
 from smb3server.settings.cluster import ClusterConfig, ServiceConfig, VirtualAddress
 from smb3server.settings.server import Settings
-from smb3server.settings.witness import Address, WitnessConfig
-from smb3server.wire.negotiate import Dialect
+from smb3server.settings.witness import WitnessConfig
+from smb3server.wire.address import Address
+from smb3server.wire.negotiate import DIALECT_NAMES
 
 XATTR_CHOICES = ("auto", "trusted", "user")
-DIALECTS = {
-    "2.0.2": Dialect.SMB_2_0_2,
-    "2.1": Dialect.SMB_2_1,
-    "3.0": Dialect.SMB_3_0,
-    "3.0.2": Dialect.SMB_3_0_2,
-    "3.1.1": Dialect.SMB_3_1_1,
-}
+DIALECTS = {name: dialect for dialect, name in DIALECT_NAMES.items()}
 CIPHERS = {
     "AES-128-GCM": Cipher.AES_128_GCM,
     "AES-256-GCM": Cipher.AES_256_GCM,

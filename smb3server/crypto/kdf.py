@@ -6,9 +6,8 @@ import hmac
 from typing import NamedTuple
 
 from smb3server.crypto.algorithms import Cipher
+from smb3server.wire.negotiate import Dialect
 
-DIALECT_3_0 = 0x0300
-DIALECT_3_1_1 = 0x0311
 _FIRST_BLOCK = (1).to_bytes(4, "big")
 
 
@@ -30,9 +29,9 @@ def derive(key: bytes, label: bytes, context: bytes, length: int = 16) -> bytes:
 
 def derive_signing_key(dialect: int, session_key: bytes, preauth_hash: bytes) -> bytes:
     """Signing key of a session or of one more channel (3.3.5.5.3)."""
-    if dialect < DIALECT_3_0:
+    if dialect < Dialect.SMB_3_0:
         return session_key
-    if dialect >= DIALECT_3_1_1:
+    if dialect >= Dialect.SMB_3_1_1:
         return derive(session_key, b"SMBSigningKey\0", preauth_hash)
     return derive(session_key, b"SMB2AESCMAC\0", b"SmbSign\0")
 
@@ -43,11 +42,11 @@ def derive_session_keys(
     """All keys of a new session (3.3.5.5.3). ``session_key`` is its first 16 bytes, zero padded; 256-bit ciphers use
     the whole one."""
     signing = derive_signing_key(dialect, session_key, preauth_hash)
-    if dialect < DIALECT_3_0:
+    if dialect < Dialect.SMB_3_0:
         return SessionKeys(signing, session_key, b"", b"")
     long = cipher_id in (Cipher.AES_256_CCM, Cipher.AES_256_GCM)
     key, length = (full_session_key, 32) if long else (session_key, 16)
-    if dialect >= DIALECT_3_1_1:
+    if dialect >= Dialect.SMB_3_1_1:
         application = derive(session_key, b"SMBAppKey\0", preauth_hash)
         encryption = derive(key, b"SMBS2CCipherKey\0", preauth_hash, length)
         decryption = derive(key, b"SMBC2SCipherKey\0", preauth_hash, length)

@@ -120,7 +120,16 @@ def check(request: Request, chain: Chain) -> None:
     header = request.header
     command = header.command
     related = header.flags & _RELATED
-    session_id, tree_id = _inherited(request, chain) if related else _named(request, chain)
+    if related:
+        _check_related(request, chain)
+        session_id, tree_id = chain.session_id, chain.tree_id
+    else:
+        chain.session_id = session_id = header.session_id
+        chain.tree_id = tree_id = header.tree_id
+        chain.file_id = None
+        chain.status = NtStatus.SUCCESS
+        chain.no_session = False
+        chain.last_command_seen = True
     session = request.connection.session_table.get(session_id) if session_id else None
     request.session = session
     if header.flags & _SIGNED and not request.encrypted:
@@ -140,27 +149,16 @@ def check(request: Request, chain: Chain) -> None:
             _inherit_file(request, chain, related)
 
 
-def _named(request: Request, chain: Chain) -> tuple[int, int]:
-    """Return the SessionId and TreeId of a command that is not related, for those that are related to it, too."""
-    chain.session_id = session_id = request.header.session_id
-    chain.tree_id = tree_id = request.header.tree_id
-    chain.file_id = None
-    chain.status = NtStatus.SUCCESS
-    chain.no_session = False
-    chain.last_command_seen = True
-    return session_id, tree_id
-
-
-def _inherited(request: Request, chain: Chain) -> tuple[int, int]:
-    """Return the SessionId and TreeId of a related command: the previous command's. [MS-SMB2 3.3.5.2.7.2]"""
-    if not chain.last_command_seen or chain.no_session:
-        # Related to nothing, but signed all the same: so is the answer (3.3.4.1.1).
-        header = request.header
-        request.session = request.connection.session_table.get(header.session_id)
-        if request.session is not None and header.flags & _SIGNED and not request.encrypted:
-            verify(request, request.session)
-        raise StatusError(NtStatus.INVALID_PARAMETER)
-    return chain.session_id, chain.tree_id
+def _check_related(request: Request, chain: Chain) -> None:
+    """Check that there is a command that a related one can be related to. [MS-SMB2 3.3.5.2.7.2]"""
+    if chain.last_command_seen and not chain.no_session:
+        return
+    # Related to nothing, but signed all the same: so is the answer (3.3.4.1.1).
+    header = request.header
+    request.session = request.connection.session_table.get(header.session_id)
+    if request.session is not None and header.flags & _SIGNED and not request.encrypted:
+        verify(request, request.session)
+    raise StatusError(NtStatus.INVALID_PARAMETER)
 
 
 def verify(request: Request, session: Session | None) -> None:

@@ -12,12 +12,11 @@ from typing import NamedTuple
 from smb3server.dispatch import waiting
 from smb3server.dispatch.request import Pending, Request, Response
 from smb3server.dispatch.waiting import failure
+from smb3server.wire.negotiate import Dialect
 from smb3server.wire.read_write import Channel, ReadRequest, WriteRequest, descriptors
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.message_transport import RdmaOperations, RemoteBuffer
 
-DIALECT_3_0 = 0x0300
-DIALECT_3_0_2 = 0x0302
 ERROR_BODY = struct.pack("<HBBIB", 9, 0, 0, 0, 0)
 """SMB2 ERROR Response without data (MS-SMB2 2.2.2)."""
 
@@ -55,12 +54,12 @@ def remote_buffers(request: Request, record: ReadRequest | WriteRequest, length:
     So do descriptors where data is to be encrypted: without the transforms of 2.2.43, which this server does not
     negotiate, what goes by RDMA goes in the clear. Clients do not ask for it there (3.2.4.6, 3.2.4.7)."""
     connection, message = request.connection, request.message
-    if record.channel == Channel.NONE or connection.dialect < DIALECT_3_0:
+    if record.channel == Channel.NONE or connection.dialect < Dialect.SMB_3_0:
         return None
     rdma = connection.transport.rdma
     if rdma is None:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    invalidate = record.channel == Channel.RDMA_V1_INVALIDATE and connection.dialect >= DIALECT_3_0_2
+    invalidate = record.channel == Channel.RDMA_V1_INVALIDATE and connection.dialect >= Dialect.SMB_3_0_2
     if record.channel != Channel.RDMA_V1 and not invalidate:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     session, tree = request.session, request.tree

@@ -106,8 +106,12 @@ class Dispatcher:
             inbound.release()
             self.connection.disconnect("this node is fenced")
             return
+        view = inbound.view
         try:
-            chain = self._begin(inbound)
+            if view[:4] == PROTOCOL_ID and len(view) >= HEADER_SIZE:
+                chain = Chain(inbound, view, None)
+            else:
+                chain = self._begin(inbound, view)
         except Disconnect as reason:
             inbound.release()
             self.connection.disconnect(str(reason))
@@ -117,14 +121,9 @@ class Dispatcher:
         else:
             self._go_on(chain)
 
-    def _begin(self, inbound: InboundMessage) -> Chain:
-        """Find out what kind of message it is."""
-        view = inbound.view
+    def _begin(self, inbound: InboundMessage, view: memoryview) -> Chain:
+        """Begin with a message that is not SMB2 in the clear: encrypted, or an SMB1 client's first."""
         magic = view[:4]
-        if magic == PROTOCOL_ID:
-            if len(view) < HEADER_SIZE:
-                raise Disconnect("message shorter than a header")
-            return Chain(inbound, view, None)
         if magic == SMB1_PROTOCOL_ID:
             return self._answer_smb1(inbound, view)
         if len(view) < HEADER_SIZE:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from smb3server.wire.file_id import RELATED_FILE_ID, FileId
 from smb3server.wire.header import Command, HeaderFlags
+from smb3server.wire.negotiate import Dialect
 from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ _REPLAY = int(HeaderFlags.REPLAY_OPERATION)
 _ORDERED = frozenset([int(Command.WRITE), int(Command.SET_INFO), int(Command.IOCTL)])
 _HALF = 0x7FFF
 """A channel sequence that is ahead by no more is newer (16-bit arithmetic)."""
-_DIALECT_3_0 = 0x0300
 
 
 def find_open(request: TreeRequest, file_id: FileId) -> Open:
@@ -51,7 +51,7 @@ def _check_sequence(request: Request, opened: Open) -> None:
     replay. WRITE, SET_INFO and IOCTL with an older one come from a channel that the client has given up:
     FILE_NOT_AVAILABLE. [MS-SMB2 3.3.5.2.10]"""
     header = request.header
-    if request.connection.dialect < _DIALECT_3_0:
+    if request.connection.dialect < Dialect.SMB_3_0:
         return
     sequence = header.status & 0xFFFF
     ahead = sequence - opened.channel_sequence & 0xFFFF

@@ -11,6 +11,7 @@ from smb3server.dispatch.chain import Reply
 from smb3server.dispatch.request import Request, Response
 from smb3server.wire.error import ERROR_RESPONSE, ErrorResponse
 from smb3server.wire.header import HEADER_SIZE, PROTOCOL_ID, SIGNATURE_OFFSET, HeaderFlags
+from smb3server.wire.negotiate import Dialect
 from smb3server.wire.status import NtStatus, StatusError
 from smbdirect.codec import Buffer
 
@@ -31,7 +32,6 @@ _SIGNED = int(HeaderFlags.SIGNED)
 _WITHOUT_SESSION = (NtStatus.USER_SESSION_DELETED, NtStatus.INVALID_PARAMETER)
 """What a command gets whose session is not known, and one that is related to it."""
 _ECHOED = int(HeaderFlags.PRIORITY_MASK | HeaderFlags.RELATED_OPERATIONS)
-DIALECT_3_1_1 = 0x0311
 
 
 def error_body(error: StatusError, dialect: int) -> bytes:
@@ -39,7 +39,7 @@ def error_body(error: StatusError, dialect: int) -> bytes:
     data = error.data
     if not data:
         return _EMPTY_ERROR
-    if dialect < DIALECT_3_1_1:
+    if dialect < Dialect.SMB_3_1_1:
         return ERROR_RESPONSE.pack(ErrorResponse(byte_count=len(data))) + data
     fixed = ErrorResponse(error_context_count=1, byte_count=len(data) + _ERROR_CONTEXT.size)
     return ERROR_RESPONSE.pack(fixed) + _ERROR_CONTEXT.pack(len(data), error.error_id) + data
@@ -87,18 +87,16 @@ class ReplyWriter:
                 session_id,
             )
         )
-        if isinstance(result, Response):
-            reply = Reply(packed, result.segments, header.message_id)
-            reply.on_sent = result.on_sent
-            reply.invalidate = result.invalidate
-        else:
-            reply = Reply(packed, (error_body(result, connection.dialect),), header.message_id)
-        reply.signer = self._signer_for(request)
-        if result.status in _WITHOUT_SESSION and session is None and reply.signer is None and header.flags & _SIGNED:
+        signer = self._signer_for(request)
+        if result.status in _WITHOUT_SESSION and session is None and signer is None and header.flags & _SIGNED:
             # There is no key to sign with. smbtorture: does without the signature, but wants the flag.
             packed[16] |= _SIGNED
-        reply.on_encoded = request.on_encoded
-        return reply
+        if isinstance(result, Response):
+            segments, on_sent, invalidate = result.segments, result.on_sent, result.invalidate
+        else:
+            segments, on_sent, invalidate = (error_body(result, connection.dialect),), None, None
+        size = HEADER_SIZE + sum(map(len, segments)) + 7 & -8
+        return Reply(packed, segments, header.message_id, size, signer, on_sent, invalidate, request.on_encoded)
 
     def _signer_for(self, request: Request) -> Signer | None:
         """Return what signs the reply; None where it is not signed. [MS-SMB2 3.3.4.1.1]"""

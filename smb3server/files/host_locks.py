@@ -11,6 +11,8 @@ import fcntl
 import struct
 from typing import TYPE_CHECKING
 
+from smb3server.wire.attributes import MAX_OFFSET
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -18,14 +20,13 @@ if TYPE_CHECKING:
 
 _FLOCK = struct.Struct("hh4xqqi4x")
 """struct flock: type, whence, start, length (0: to the end), process."""
-_END = (1 << 63) - 1
 
 
 def _set(descriptor: int, kind: int, offset: int, length: int) -> bool:
     """False if a program of the host holds a lock that conflicts."""
-    if length == 0 or offset > _END:
+    if length == 0 or offset > MAX_OFFSET:
         return True
-    count = 0 if offset + length > _END else length
+    count = 0 if offset + length > MAX_OFFSET else length
     try:
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, 0, offset, count, 0))
     except OSError as error:

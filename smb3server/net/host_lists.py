@@ -6,8 +6,9 @@ import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from smb3server.wire.address import Address
+
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def parse(entries: Sequence[str]) -> tuple[Network, ...]:

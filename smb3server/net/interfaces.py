@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from smb3server.net.link_events import LinkEvents
+from smb3server.wire.address import Address
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +28,6 @@ _UNUSABLE = 0x40 | 0x08
 _INFO = struct.Struct("<IIIIQ128s")
 _IPV4 = struct.Struct("<HH4s8x")
 _IPV6 = struct.Struct("<HHI16sI")
-
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class Interface(NamedTuple):

@@ -60,7 +60,7 @@ _PAGE = 5000
 """Keys read at once. Between two answers a busy node does much else."""
 PAGE_TIMEOUT = 10.0
 """Seconds for as many, also on a machine that thousands of clients come back to: a takeover that fails begins anew."""
-_WATCH_SILENCE = 5.0
+WATCH_SILENCE = 5.0
 """Seconds without a change after which a watch connects anew: it may be talking to nobody."""
 _LINE_LIMIT = 8 << 20
 
@@ -341,7 +341,7 @@ class EtcdStore(Store):
                 "start_revision": str(start),
             }
         }
-        limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT, sock_read=_WATCH_SILENCE)
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT, sock_read=WATCH_SILENCE)
         endpoint = self._members.first
         pending: list[Change] = []
         try:

@@ -14,7 +14,7 @@ from spnego.iov import BufferType
 
 from smb3server.access.identity import Identity
 from smb3server.auth.acceptor import Acceptor
-from smb3server.auth.ntlm import NtlmAcceptor
+from smb3server.auth.pyspnego import NtlmContext
 from smb3server.wire.status import StatusError
 from smbdirect.codec import Codec
 
@@ -67,7 +67,7 @@ class SecurityContext:
         self._acceptor = acceptor
         self._header_signing = header_signing
         self._verifier_size = 0
-        self._ntlm: NtlmAcceptor | None = None
+        self._ntlm: NtlmContext | None = None
         """With extended session security."""
 
     @property

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from smb3server.wire.address import Address
+
 DEFAULT_NAME = "smb3server"
 DEFAULT_TTL = 4.0
 """Seconds."""
@@ -15,7 +17,7 @@ DEFAULT_TTL = 4.0
 class VirtualAddress(NamedTuple):
     """An address that moves with its service, and where it is put on a node."""
 
-    address: ipaddress.IPv4Address | ipaddress.IPv6Address
+    address: Address
     prefix_length: int
     interface: str
 

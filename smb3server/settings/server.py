@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from smb3server.backends.base import User
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.net.host_lists import EVERYBODY, HostLists
+from smb3server.wire.negotiate import Dialect
 
 
 @dataclass(slots=True)
@@ -16,11 +17,11 @@ class Settings:
     server_name: str = "SMB3SERVER"
     """NetBIOS name: at most 15 characters, upper case."""
     comment: str = "smb3server"
-    min_dialect: int = 0x0210
+    min_dialect: int = Dialect.SMB_2_1
     """Over TCP."""
-    rdma_min_dialect: int = 0x0300
+    rdma_min_dialect: int = Dialect.SMB_3_0
     """Over SMB Direct, which is for 3.0 and later (MS-SMB2 2.1)."""
-    max_dialect: int = 0x0311
+    max_dialect: int = Dialect.SMB_3_1_1
     require_signing: bool = False
     require_encryption: bool = False
     """EncryptData of the server: every session is encrypted, clients that cannot are refused."""

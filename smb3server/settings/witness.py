@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass, field
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+from smb3server.wire.address import Address
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from smb3server.settings.server import Settings
 from smb3server.state.life import ConnectionLife, change
 from smb3server.state.message_window import CommandSequenceWindow
 from smb3server.state.replayable import Replayable
+from smb3server.wire.attributes import MAX_OFFSET
 from smb3server.wire.file_id import FileId
 from smb3server.wire.header import Command
 from smbdirect.codec import Buffer
@@ -430,7 +431,7 @@ class Open:
         self.handle: Handle | None = None
         self.descriptor: int | None = None
         """``handle.fileno()``, for the data path."""
-        self.max_offset = (1 << 63) - 1
+        self.max_offset = MAX_OFFSET
         """Where writes have to end."""
         self.may_block = True
         """Reads may have to wait for a disk."""

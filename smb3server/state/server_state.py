@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -81,7 +80,6 @@ class ServerState:
         self.principals: Principals | None = None
         """Who gets in with a Kerberos ticket; None: nobody."""
         if settings.keytab:
-            os.environ["KRB5_KTNAME"] = settings.keytab
             self.principals = Principals(self.users, settings.trusted_realms, settings.unknown_principals)
         self.hint_token = hint_token(self.principals is not None, settings.ntlm)
         self.guesses = Guesses(
@@ -174,6 +172,7 @@ class ServerState:
             ntlm=settings.ntlm,
             guesses=self.guesses,
             address=address,
+            keytab=settings.keytab,
         )
 
     def new_rpc_acceptor(self) -> Acceptor:
@@ -186,4 +185,5 @@ class ServerState:
             service="host",
             ntlm=settings.ntlm,
             guesses=self.guesses,
+            keytab=settings.keytab,
         )

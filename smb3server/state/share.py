@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from smb3server.access.masks import FILE_ALL_ACCESS, FILE_GENERIC_EXECUTE, FILE_GENERIC_READ
 from smb3server.files.notify import NotifyHub
 from smb3server.net.host_lists import EVERYBODY, HostLists
 
@@ -44,9 +45,7 @@ class ShareCapabilities(enum.IntFlag):
     ASYMMETRIC = 0x00000080
 
 
-FULL_ACCESS = 0x001F01FF
-"""FILE_ALL_ACCESS (2.2.13.1.1)."""
-READ_ONLY_ACCESS = 0x001200A9
+READ_ONLY_ACCESS = FILE_GENERIC_READ | FILE_GENERIC_EXECUTE
 """READ_CONTROL, SYNCHRONIZE, read data, EAs and attributes, execute."""
 
 
@@ -123,7 +122,7 @@ class Share:
         name = None if identity is None or identity.guest or identity.anonymous else identity.listed_name
         if name in self.read_list or (self.write_list is not None and name not in self.write_list):
             return READ_ONLY_ACCESS
-        return FULL_ACCESS
+        return FILE_ALL_ACCESS
 
 
 class Placement(Protocol):

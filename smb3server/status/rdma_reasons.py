@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from smb3server.wire.negotiate import Dialect
+
 RDMA_WORTHWHILE = 4096
 """Bytes from which Linux clients use RDMA (its rdma_readwrite_threshold): not to do so with more has another reason."""
-DIALECT_3_0, DIALECT_3_0_2 = 0x0300, 0x0302
 
 
 class Code(enum.Enum):
@@ -59,9 +60,9 @@ class Facts:
     not_served: str = ""
     """Why none is, or why an interface is without."""
     negotiated: bool = True
-    dialect: int = 0x0311
-    server_max_dialect: int = 0x0311
-    client_max_dialect: int = 0x0311
+    dialect: int = Dialect.SMB_3_1_1
+    server_max_dialect: int = Dialect.SMB_3_1_1
+    client_max_dialect: int = Dialect.SMB_3_1_1
     server_multichannel: bool = True
     client_multichannel: bool = True
     logged_on: bool = True
@@ -165,8 +166,8 @@ def _tcp_code(facts: Facts) -> Code:
         (facts.rdma_off, Code.OFF),
         (not facts.served, Code.NO_PROVIDER),
         (not facts.negotiated, Code.NOT_NEGOTIATED),
-        (facts.dialect < DIALECT_3_0 <= facts.client_max_dialect, Code.SERVER_DIALECT),
-        (facts.dialect < DIALECT_3_0, Code.DIALECT),
+        (facts.dialect < Dialect.SMB_3_0 <= facts.client_max_dialect, Code.SERVER_DIALECT),
+        (facts.dialect < Dialect.SMB_3_0, Code.DIALECT),
         (not facts.server_multichannel, Code.SERVER_MULTICHANNEL_OFF),
         (not facts.client_multichannel, Code.CLIENT_NO_MULTICHANNEL),
         (not facts.logged_on, Code.NOT_LOGGED_ON),
@@ -187,8 +188,8 @@ def _inline_code(facts: Facts) -> Code:
     steps = (
         (facts.rdma_bytes > 0, Code.USED),
         (not facts.negotiated, Code.NOT_NEGOTIATED),
-        (facts.dialect < DIALECT_3_0 <= facts.client_max_dialect, Code.SERVER_DIALECT),
-        (facts.dialect < DIALECT_3_0, Code.DIALECT),
+        (facts.dialect < Dialect.SMB_3_0 <= facts.client_max_dialect, Code.SERVER_DIALECT),
+        (facts.dialect < Dialect.SMB_3_0, Code.DIALECT),
         (not facts.logged_on, Code.NOT_LOGGED_ON),
         (bool(facts.encrypted), Code.ENCRYPTED),
         (facts.signing_required, Code.SIGNED),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from smb3server.crypto.algorithms import Cipher, SigningAlgorithm
 from smb3server.status.rdma_reasons import Facts, Reason, why_inline, why_tcp
-from smb3server.wire.negotiate import Capability
+from smb3server.wire.negotiate import DIALECT_NAMES, Capability, Dialect
 
 if TYPE_CHECKING:
     from smb3server.server.server import Server
@@ -24,20 +24,12 @@ Json = dict[str, Any]
 
 MAX_OPENS = 1000
 """Opens listed per session; the count is always the whole one."""
-DIALECT_NAMES = {
-    0: "-",
-    0x02FF: "2.???",
-    0x0202: "2.0.2",
-    0x0210: "2.1",
-    0x0300: "3.0",
-    0x0302: "3.0.2",
-    0x0311: "3.1.1",
-}
-_NO_REAL_DIALECT = 0x02FF
+_NO_DIALECT = {0: "-", int(Dialect.WILDCARD): "2.???"}
+"""What is shown before a dialect is negotiated."""
 
 
 def dialect_name(dialect: int) -> str:
-    return DIALECT_NAMES.get(dialect, f"0x{dialect:04x}")
+    return (_NO_DIALECT | DIALECT_NAMES).get(dialect, f"0x{dialect:04x}")
 
 
 def traffic(connection: Connection) -> Json:
@@ -67,7 +59,7 @@ def facts(server: Server, connection: Connection) -> Facts:
     siblings = {channel for session in sessions for channel in session.channel_list} | {connection}
     named = [session for session in sessions if session.identity is not None]
     carried = connection.transport.traffic
-    real = [dialect for dialect in connection.client_dialects if dialect != _NO_REAL_DIALECT]
+    real = [dialect for dialect in connection.client_dialects if dialect != Dialect.WILDCARD]
     return Facts(
         rdma_off=server.rdma == "off",
         served=any(choice.served for choice in server.rdma_choices),

@@ -1,4 +1,4 @@
-"""FILE_ATTRIBUTE_* (MS-FSCC 2.6) and reparse points (MS-FSCC 2.1.2).
+"""Values that messages and stores share: FILE_ATTRIBUTE_* (MS-FSCC 2.6), reparse points (2.1.2), sizes of files.
 
 Plain integers, because every entry of a listing is tested for them: the operators of an ``enum.IntFlag`` cost more than
 the rest of the test.
@@ -28,3 +28,6 @@ TAG_SYMLINK = 0xA000000C
 """IO_REPARSE_TAG_SYMLINK (MS-FSCC 2.1.2.1)."""
 MAX_REPARSE_BYTES = 16384
 """MAXIMUM_REPARSE_DATA_BUFFER_SIZE, header included (MS-FSCC 2.1.2)."""
+
+MAX_OFFSET = (1 << 63) - 1
+"""Bytes of the largest file: offsets and sizes are signed 64-bit integers (MS-FSCC 2.4, MS-FSA 2.1.5.3)."""

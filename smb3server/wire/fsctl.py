@@ -177,11 +177,6 @@ def decode_copy_chunks(data: Buffer, most: int) -> tuple[CopyChunkHeader, list[C
     return header, [COPY_CHUNK.unpack(data, start + index * COPY_CHUNK.size) for index in range(header.chunk_count)]
 
 
-def encode_copy_chunks(source_key: bytes, chunks: list[CopyChunk]) -> bytes:
-    header = COPY_CHUNK_HEADER.pack(CopyChunkHeader(source_key, len(chunks)))
-    return header + b"".join(map(COPY_CHUNK.pack, chunks))
-
-
 def decode_ranges(data: Buffer) -> list[FileRange]:
     """A whole number of ranges. Raises ``DecodeError``."""
     if len(data) % FILE_RANGE.size:

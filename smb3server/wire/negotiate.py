@@ -23,6 +23,16 @@ class Dialect(enum.IntEnum):
     SMB_3_1_1 = 0x0311
 
 
+DIALECT_NAMES: dict[int, str] = {
+    Dialect.SMB_2_0_2: "2.0.2",
+    Dialect.SMB_2_1: "2.1",
+    Dialect.SMB_3_0: "3.0",
+    Dialect.SMB_3_0_2: "3.0.2",
+    Dialect.SMB_3_1_1: "3.1.1",
+}
+"""What people call the dialects that can be negotiated, oldest first."""
+
+
 class Capability(enum.IntFlag):
     """SMB2_GLOBAL_CAP_*."""
 

@@ -22,11 +22,6 @@ class Channel(enum.IntEnum):
     RDMA_TRANSFORM = 3
 
 
-class ReadFlags(enum.IntFlag):
-    UNBUFFERED = 0x01
-    REQUEST_COMPRESSED = 0x02
-
-
 class WriteFlags(enum.IntFlag):
     WRITE_THROUGH = 0x01
     UNBUFFERED = 0x02

@@ -6,6 +6,7 @@ import ipaddress
 import struct
 from collections.abc import Sequence
 
+from smb3server.wire.address import Address
 from smb3server.wire.status import NtStatus, StatusError
 
 SHARE_REDIRECT = 0x72645253
@@ -16,8 +17,6 @@ _STRUCTURE_SIZE = 48
 """With one address, however many there are."""
 _SHARE_MOVE = 3
 _TYPE_IPV4, _TYPE_IPV6 = 1, 2
-
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def pack(addresses: Sequence[Address], name: str) -> bytes:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from smbdirect.codec import Buffer
 from smbdirect.core import constants
 from smbdirect.core.connection import Connection, Role
-from smbdirect.core.events import Established, MessageReceived, NegotiationFailed
+from smbdirect.core.events import Established, MessageReceived, NegotiationFailed, OutgoingSend
 from smbdirect.core.settings import Settings
 from smbdirect.errors import ConnectionLost, ProtocolError, ProviderError
 from smbdirect.life import Life, change
@@ -440,8 +440,7 @@ class SmbDirectTransport:
             while True:
                 posted = self._post_receives()
                 sends = connection.pending_sends(now)
-                for segments, invalidate, context in sends:
-                    self._queue_send(segments, invalidate, context)
+                self._queue_sends(sends)
                 if not (connection.asks_again and (posted or sends) and connection.receives_wanted):
                     break
             self.counters["credits_granted"] += credits.receive_credits - before
@@ -475,21 +474,32 @@ class SmbDirectTransport:
         self.connection.receives_were_posted(len(buffers))
         return len(buffers)
 
-    def _queue_send(self, segments: Sequence[Buffer], invalidate: int | None, context: object) -> None:
-        """Queue one Send of the core; ``context`` is the ``Sent`` of the message that it ends, or None. Raises
-        ``ProviderError``."""
-        self.counters["sends"] += 1
-        if invalidate is not None:
-            self.counters["remote_invalidations_sent"] += 1
-        sent = context if isinstance(context, Sent) else None
-        if self.rdma.cache.needed:
-            # Gather what holds unregistered memory (headers always do) in one registered buffer.
-            length = sum(map(len, segments))
-            if length > self.endpoint.capabilities.max_inline:
-                sent = sent or Sent(self, None)
-                sent.bounce = self.rdma.cache.gathered(segments, length)
-                segments = [sent.bounce.view]
-        self._work.waiting.append((Send(segments, None, invalidate, False), sent))
+    def _queue_sends(self, sends: Sequence[OutgoingSend]) -> None:
+        """Queue Sends of the core; the context of each is the ``Sent`` of the message that it ends, or None. Raises
+        ``ProviderError`` if the device registers no more memory; all are queued even then, so that each ``Sent`` is
+        finished."""
+        cache, waiting, counters = self.rdma.cache, self._work.waiting, self.counters
+        refused: ProviderError | None = None
+        for segments, invalidate, context in sends:
+            counters["sends"] += 1
+            if invalidate is not None:
+                counters["remote_invalidations_sent"] += 1
+            sent = context if isinstance(context, Sent) else None
+            if cache.needed and refused is None:
+                # Gather what holds unregistered memory (headers always do) in one registered buffer.
+                length = sum(map(len, segments))
+                if length > self.endpoint.capabilities.max_inline:
+                    try:
+                        bounce = cache.gathered(segments, length)
+                    except ProviderError as error:
+                        refused = error
+                    else:
+                        sent = sent or Sent(self, None)
+                        sent.bounce = bounce
+                        segments = [bounce.view]
+            waiting.append((Send(segments, None, invalidate, False), sent))
+        if refused is not None:
+            raise refused
 
     # -- timers --------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from smb3server.access.posix import IdMap
 from smb3server.auth.users import Account, nt_hash
 from smb3server.backends.base import User
 from smb3server.backends.local.backend import LocalBackend
@@ -18,7 +17,6 @@ from smb3server.state.share import Share
 from tests.lab.rights import Actor
 from tests.lab.wire_client import running
 
-IDS = IdMap()
 ALICE, BOB = User(54321, 54321, (54323,)), User(54322, 54322)
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="acting as other users needs root")
 

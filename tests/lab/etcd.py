@@ -38,7 +38,9 @@ class SecuredEtcd(Etcd):
     def __init__(self, folder: Path, members: int = 1) -> None:
         self.authority = Authority(folder)
         self.client = self.authority.issue("client", ())
-        super().__init__(folder, members, self.authority, (f"--auth-token-ttl={TOKEN_TTL}",))
+        # Hashing a password is dear by default: on a busy machine longer than one of the attempts that a request has.
+        more = (f"--auth-token-ttl={TOKEN_TTL}", "--bcrypt-cost=4")
+        super().__init__(folder, members, self.authority, more)
         self.password_file = folder / "password"
         self.password_file.touch(mode=0o600)
         self.password_file.write_text(f"{PASSWORD}\n")

@@ -15,6 +15,7 @@ import sys
 
 from smb3server.client import Client, RemoteFile, Tree, open_rdma, open_tcp
 from smb3server.wire.create import CreateDisposition
+from smbdirect.core.events import OutgoingSend
 from smbdirect.core.messages import DATA_TRANSFER_PADDED, DataTransferPadded
 from smbdirect.message_transport import RemoteBuffer
 from smbdirect.providers.base import Access
@@ -95,7 +96,7 @@ async def _over_smb_direct(kind: str, host: str, port: int) -> object:
         return await Client.connect(transport)
     if kind == "SMB Direct and half a message":
         half = DataTransferPadded(255, 200, 0, 0, 60000 - 1000, 24, 1000, 0)
-        transport._queue_send([DATA_TRANSFER_PADDED.pack(half), bytes(1000)], None, None)
+        transport._queue_sends([OutgoingSend([DATA_TRANSFER_PADDED.pack(half), bytes(1000)], None, None)])
         transport.rdma.work.post()
     return transport
 

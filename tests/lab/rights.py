@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from smb3server.access.check import FILE_ALL_ACCESS
 from smb3server.access.descriptor import (
     BUILTIN_GUESTS,
     EVERYONE,
@@ -18,7 +17,8 @@ from smb3server.access.descriptor import (
     Sid,
     allow,
 )
-from smb3server.access.posix import IdMap
+from smb3server.access.masks import FILE_ALL_ACCESS
+from smb3server.access.posix import user_sid
 from smb3server.backends.base import User
 from smb3server.backends.local.reparse import symlink_buffer
 from smb3server.wire import create, file_info, fsctl, lock, query_directory, read_write
@@ -36,9 +36,8 @@ from tests.lab import rights_table
 from tests.lab.rights_table import OBJECTS, TABLE, Right
 from tests.lab.wire_client import Client, ioctl_body
 
-IDS = IdMap()
 ME = User(54321, 54321, (54323,))
-STRANGER = IDS.user_sid(60000)
+STRANGER = user_sid(60000)
 MAXIMUM = int(Access.MAXIMUM_ALLOWED)
 READ_ATTRIBUTES = int(Access.READ_ATTRIBUTES)
 ON_CLOSE = int(CreateOptions.DELETE_ON_CLOSE)
@@ -309,8 +308,9 @@ def _copy(operation_name: str, code: int, target_offset: int) -> None:
     async def act(actor: Actor) -> None:
         async with actor.opened("there\\target") as source, actor.opened("folder\\file") as file:
             key = (await actor.control(source, Fsctl.SRV_REQUEST_RESUME_KEY))[:24]
-            chunks = [fsctl.CopyChunk(0, target_offset, 5)]
-            await actor.control(file, code, fsctl.encode_copy_chunks(key, chunks))
+            header = fsctl.COPY_CHUNK_HEADER.pack(fsctl.CopyChunkHeader(key, 1))
+            body = header + fsctl.COPY_CHUNK.pack(fsctl.CopyChunk(0, target_offset, 5))
+            await actor.control(file, code, body)
 
     ACTS[operation_name] = act
 

@@ -24,8 +24,9 @@ def check(
     modules = read_modules(root, PACKAGES)
     found = [text for module in modules.values() for text in _check_module(module, rooms, tuple(rules))]
     found += _check_names(modules, rooms, rules)
-    edges = {(name, entry.module) for name, module in modules.items() for entry in module.imports if entry.module}
-    graph = {name: sorted({b for a, b in edges if a == name}) for name in modules}
+    graph = {
+        name: sorted({entry.module for entry in module.imports if entry.module}) for name, module in modules.items()
+    }
     found += [f"circle: {' -> '.join(circle)}" for circle in circles(graph)]
     return found
 

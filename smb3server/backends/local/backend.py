@@ -341,9 +341,9 @@ class LocalBackend(Backend):
         if not request.path:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         with ActAs(request.user):
-            parent, name = self.resolver.open_parent(request.path)
+            parent, _ = self.resolver.open_parent(request.path)
             try:
-                descriptor = self._add(request, parent, name)
+                descriptor = self._add(request, parent)
             except FileExistsError:
                 return None
             finally:
@@ -356,12 +356,13 @@ class LocalBackend(Backend):
         self.opens += 1
         self.check_writable()
         with ActAs(request.user):
-            descriptor = self._add(request, folder.place(), names.to_disk(request.path[-1]))
+            descriptor = self._add(request, folder.place())
         return self._finish_creation(request, descriptor)
 
-    def _add(self, request: OpenRequest, parent: int, name: str) -> int:
+    def _add(self, request: OpenRequest, parent: int) -> int:
         """Make a new file or directory in the directory ``parent``. FileExistsError: something has the name, in any
         case."""
+        name = names.to_disk(request.path[-1])
         if names.is_private(name):
             raise PermissionError(errno.EACCES, "reserved name", name)
         cache = self.resolver.cache

@@ -244,8 +244,10 @@ class CaseCache:
         """The name under which to create ``disk_name``: if that is the 8.3 name of one removed a moment ago, the long
         one, as NTFS does it for programs that save by removing and creating again (tunneling,
         MS-FSA 2.1.1.1)."""
+        if not self._tunnel:
+            return disk_name
         folded = names.upcase(disk_name)
-        if not self._tunnel or not names.may_be_short(folded):
+        if not names.may_be_short(folded):
             return disk_name
         stat = syscalls.statx(directory)
         with self._lock:

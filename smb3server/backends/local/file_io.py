@@ -9,6 +9,7 @@ import struct
 from collections.abc import Iterator, Sequence
 
 from smb3server.backends.local import syscalls
+from smb3server.wire.attributes import MAX_OFFSET
 from smbdirect.codec import Buffer
 
 _IOV_MAX = 1024
@@ -25,10 +26,6 @@ STEP = 64 << 20
 """Bytes reserved or zeroed by one call: some tens of milliseconds where it means filling memory."""
 MAX_RANGES = 65536
 """Bound on the list ``allocated_ranges`` returns; what is behind the last one counts as data."""
-
-
-MAX_OFFSET = (1 << 63) - 1
-"""Of a byte in a file (off_t); SMB's 64 bits reach further."""
 
 
 def check_range(offset: int, length: int = 0) -> None:

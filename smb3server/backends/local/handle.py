@@ -27,7 +27,7 @@ from smb3server.backends.base import (
 )
 from smb3server.backends.eas import ea_size, merge_eas
 from smb3server.backends.local import file_io, release, reparse, scan, syscalls
-from smb3server.backends.local.impersonate import ActAs, SpaceOf
+from smb3server.backends.local.impersonate import ActAs, space_of
 from smb3server.backends.local.metadata import Blob, Metadata, MetadataStore, file_info
 from smb3server.backends.local.namespace import Namespace
 from smb3server.backends.local.own_changes import OwnChanges
@@ -110,7 +110,7 @@ class LocalHandle(Handle):
         self._data = data
         self._writable = writable
         self._user = user
-        self._space = SpaceOf(user)
+        self._space = space_of(user)
         self._name_synced = not created
         self.key = FileKey(stat.dev, stat.ino)
         self.kind = kind

@@ -166,3 +166,9 @@ class SpaceOf:
             own.restore.make()
         if was != uid:
             raise PermissionError(errno.EPERM, f"cannot act as uid {uid}")
+
+
+@functools.lru_cache(maxsize=1024)
+def space_of(user: User | None) -> SpaceOf:
+    """Return the user's ``SpaceOf``, of which one is enough."""
+    return SpaceOf(user)

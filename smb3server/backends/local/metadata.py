@@ -340,7 +340,8 @@ def file_info(stat: Statx, metadata: Metadata, data: Statx | None = None) -> Fil
         attributes |= attr.REPARSE_POINT
     if stat.compressed:
         attributes |= attr.COMPRESSED
-    creation = metadata.creation or filetime.from_ns(stat.btime if stat.btime >= 0 else min(stat.mtime, stat.ctime))
+    born = stat.btime if stat.btime >= 0 else min(stat.mtime, stat.ctime)
+    creation = metadata.creation or filetime.EPOCH + born // 100
     info: FileInfo = tuple.__new__(
         FileInfo,
         (

@@ -361,7 +361,7 @@ class Opening:
 
     def may_read(self, handle: Handle) -> bool:
         """Does the user's maximal access to an open file include GENERIC_READ?"""
-        wanted = masks.GENERIC_MAPPING[int(Access.GENERIC_READ)]
+        wanted = masks.FILE_GENERIC_READ
         caller = self.opener.caller
         return not wanted & ~tokens.maximal_access(handle.describe(), caller.token, caller.user)
 

@@ -10,8 +10,8 @@ from smb3server.wire import attributes as attr
 from smb3server.wire.create import Access, CreateAction, CreateRequest, CreateResponse, pack_response
 from smb3server.wire.oplock_break import OplockLevel
 
-_READ_WRITE = 0x0012019F
-"""What MAXIMUM_ALLOWED comes to: FILE_GENERIC_READ and FILE_GENERIC_WRITE."""
+_READ_WRITE = masks.FILE_GENERIC_READ | masks.FILE_GENERIC_WRITE
+"""What MAXIMUM_ALLOWED comes to."""
 
 
 def create_on_pipe(request: TreeRequest, record: CreateRequest, name: str) -> Response:

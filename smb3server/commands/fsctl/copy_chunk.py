@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from smb3server.access import required
 from smb3server.commands.info.set_info import report
@@ -38,7 +38,6 @@ MAX_DATA_SIZE = 16 << 20
 _COPY_AT_ONCE = 1 << 20
 """Bytes copied without letting other requests run in between (not in spec)."""
 _STEP = 256 << 10
-_MAX_OFFSET = (1 << 63) - 1
 _COPY_BY_HAND = frozenset({errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})
 
 
@@ -151,7 +150,7 @@ class _Copy:
         if self.opens.get(source.file_id[0]) is not source or self.opens.get(target.file_id[0]) is not target:
             raise StatusError(NtStatus.FILE_CLOSED)
         length = chunk.length
-        if max(chunk.source_offset, chunk.target_offset) + length > _MAX_OFFSET:
+        if max(chunk.source_offset, chunk.target_offset) + length > attr.MAX_OFFSET:
             raise StatusError(NtStatus.INVALID_PARAMETER)
         if source.file is None or target.file is None:
             raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
@@ -205,14 +204,43 @@ def copy_range(target: Handle, source: Handle, source_offset: int, offset: int, 
     return count
 
 
+class _Clone(NamedTuple):
+    """What is to be cloned, before either file has been looked at. Offsets and ``length`` in bytes, none negative."""
+
+    target: Open
+    source: Open
+    target_offset: int
+    source_offset: int
+    length: int
+
+
 def duplicate_extents(control: Control) -> bytes | Response | Pending:
-    """MS-FSA 2.1.5.10.4. The target has its size already, as block cloning wants it; beyond its end nothing is cloned,
-    with success, as on Windows."""
+    """Clone clusters of one file into another. [MS-FSA 2.1.5.10.4]
+
+    The target has its size already, as block cloning wants it; beyond its end nothing is cloned, with success, as on
+    Windows."""
     opened = control.open()
-    data = control.data
     backend = opened.tree.share.backend
     if backend is None or not backend.supports_reflink:
         raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
+    wanted = _parse_clone(control, opened)
+    if not wanted.length:
+        return b""
+    cluster = max(backend.volume().block_size, 1)
+    count, same_end = _check_clone(wanted, cluster)
+    if count <= 0:
+        return b""
+    if opened.file is not None:
+        opened.file.data_changes(opened.caching)
+    _clone(wanted, count, 0 if same_end else count % cluster)
+    report(opened, NotifyFilter.LAST_WRITE)
+    return after_flush(control.request, opened, control.respond())
+
+
+def _parse_clone(control: Control, opened: Open) -> _Clone:
+    """Read the request and find the source. Raises ``StatusError`` for what can be refused without a look at the
+    files."""
+    data = control.data
     wanted: wire.DuplicateExtents | wire.DuplicateExtentsEx
     try:
         if control.code == Fsctl.DUPLICATE_EXTENTS_TO_FILE_EX:
@@ -224,41 +252,43 @@ def duplicate_extents(control: Control) -> bytes | Response | Pending:
     source = control.request.session.open_table.get(wanted.source_volatile)
     if source is None or source.file_id[0] != wanted.source_persistent or source.tree is not opened.tree:
         raise StatusError(NtStatus.INVALID_HANDLE)
-    target_file, source_file = opened.file, source.file
-    if opened.is_directory or source.is_directory or target_file is None or source_file is None:
+    if opened.is_directory or source.is_directory or opened.file is None or source.file is None:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     required.check(opened.granted_access, required.FSCTL[control.code])
     required.check(source.granted_access, int(Access.READ_DATA))
     source_offset, target_offset, count = wanted.source_offset, wanted.target_offset, wanted.byte_count
-    if min(source_offset, target_offset, count) < 0 or max(source_offset, target_offset) + count > _MAX_OFFSET:
+    if min(source_offset, target_offset, count) < 0 or max(source_offset, target_offset) + count > attr.MAX_OFFSET:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    if not count:
-        return b""
-    target, origin = handle_of(opened), handle_of(source)
-    source_info, target_info = origin.info(), target.info()
-    cluster = max(backend.volume().block_size, 1)
+    return _Clone(opened, source, target_offset, source_offset, count)
+
+
+def _check_clone(wanted: _Clone, cluster: int) -> tuple[int, bool]:
+    """Return how many bytes can be cloned (none, or less, behind the target's end), and whether both files end with
+    them. Raises ``StatusError``."""
+    target, source, target_offset, source_offset, count = wanted
+    source_info, target_info = handle_of(source).info(), handle_of(target).info()
     if source_offset + count > -(-source_info.end_of_file // cluster) * cluster:
         raise StatusError(NtStatus.NOT_SUPPORTED)
     if source_info.attributes & attr.SPARSE and not target_info.attributes & attr.SPARSE:
         raise StatusError(NtStatus.NOT_SUPPORTED)
-    if source_file is target_file and abs(source_offset - target_offset) < count:
+    if source.file is target.file and abs(source_offset - target_offset) < count:
         raise StatusError(NtStatus.NOT_SUPPORTED)
-    if source_file.locks.locks and source_file.locks.denies_read(source, source_offset, count):
+    if source.file is not None and source.file.locks.denies_read(source, source_offset, count):
         raise StatusError(NtStatus.FILE_LOCK_CONFLICT)
-    if target_file.locks.locks and target_file.locks.denies_write(opened, target_offset, count):
+    if target.file is not None and target.file.locks.denies_write(target, target_offset, count):
         raise StatusError(NtStatus.FILE_LOCK_CONFLICT)
     # Whole clusters are named, the last of which may reach beyond the end of either file; neither's size changes.
     count = min(count, source_info.end_of_file - source_offset, target_info.end_of_file - target_offset)
-    if count <= 0:
-        return b""
-    target_file.data_changes(opened.caching)
-    tail = count % cluster
-    if tail and (source_offset + count, target_offset + count) == (source_info.end_of_file, target_info.end_of_file):
-        tail = 0
+    ends = source_info.end_of_file, target_info.end_of_file
+    return count, (source_offset + count, target_offset + count) == ends
+
+
+def _clone(wanted: _Clone, count: int, tail: int) -> None:
+    """Share ``count`` bytes except for the last ``tail``, which are copied: part of a cluster is shared only where both
+    files end in it."""
+    target, source = handle_of(wanted.target), handle_of(wanted.source)
     if count > tail:
-        target.clone_range(origin, source_offset, target_offset, count - tail)
+        target.clone_range(source, wanted.source_offset, wanted.target_offset, count - tail)
     if tail:
-        # Part of a cluster is shared only where both files end in it.
-        copy_range(target, origin, source_offset + count - tail, target_offset + count - tail, tail, overlapping=True)
-    report(opened, NotifyFilter.LAST_WRITE)
-    return after_flush(control.request, opened, control.respond())
+        done = count - tail
+        copy_range(target, source, wanted.source_offset + done, wanted.target_offset + done, tail, overlapping=True)

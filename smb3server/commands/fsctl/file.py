@@ -26,7 +26,6 @@ from smb3server.wire.status import NtStatus, StatusError
 if TYPE_CHECKING:
     from smb3server.backends.base import Handle
 
-_MAX_OFFSET = (1 << 63) - 1
 _MAX_TRIM_RANGES = 4096
 _TRIM_AT_ONCE = 16
 _RANGES_AT_ONCE = 512
@@ -106,7 +105,7 @@ def query_allocated_ranges(control: Control) -> Response | Pending:
     handle = _file_only(opened)
     required.check(opened.granted_access, required.FSCTL[control.code])
     offset, length = wire.FILE_RANGE.unpack(data)
-    if offset < 0 or length < 0 or offset + length > _MAX_OFFSET:
+    if offset < 0 or length < 0 or offset + length > attr.MAX_OFFSET:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     info = handle.info()
     end = min(offset + length, info.end_of_file)
@@ -184,7 +183,7 @@ def file_level_trim(control: Control) -> bytes | Pending:
     backend = opened.tree.share.backend
     block = max(backend.volume().block_size, 1) if backend is not None else 4096
     for offset, length in ranges:
-        if offset < 0 or length < 0 or offset + length > _MAX_OFFSET:
+        if offset < 0 or length < 0 or offset + length > attr.MAX_OFFSET:
             raise StatusError(NtStatus.INVALID_PARAMETER)
     file = opened.file
     size = handle.info().end_of_file
@@ -225,11 +224,11 @@ def query_file_regions(control: Control) -> bytes:
     handle = _file_only(opened)
     required.check(opened.granted_access, required.FSCTL[control.code])
     size = handle.info().end_of_file
-    offset, length = 0, _MAX_OFFSET
+    offset, length = 0, attr.MAX_OFFSET
     if data:
         query = wire.REGION_QUERY.unpack(data)
         offset, length = query.file_offset, query.length
-        if offset < 0 or length < 0 or offset + length > _MAX_OFFSET or query.desired_usage & ~3:
+        if offset < 0 or length < 0 or offset + length > attr.MAX_OFFSET or query.desired_usage & ~3:
             raise StatusError(NtStatus.INVALID_PARAMETER)
     end = min(size, offset + length)
     regions = [wire.Region(offset, end - offset, _REGION_VALID)] if offset < end else []
@@ -315,7 +314,7 @@ def object_id(control: Control) -> bytes:
     handle = handle_of(opened)
     backend = opened.tree.share.backend
     volume = volume_object_id(backend) if backend is not None else bytes(16)
-    identity = struct.pack("<QQ", handle.key.volume & _MAX_OFFSET, handle.key.inode & 0xFFFFFFFFFFFFFFFF)
+    identity = struct.pack("<QQ", handle.key.volume & attr.MAX_OFFSET, handle.key.inode & 0xFFFFFFFFFFFFFFFF)
     found = hashlib.blake2b(identity, digest_size=16, person=b"object").digest()
     return wire.OBJECT_ID_BUFFER.pack(wire.ObjectIdBuffer(found, volume, found))
 

@@ -13,6 +13,7 @@ from smb3server.wire import file_info as wire
 from smb3server.wire.create import Access, CreateOptions
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.fsctl import CompressionFormat
+from smb3server.wire.negotiate import Dialect
 from smb3server.wire.status import NtStatus, StatusError
 
 if TYPE_CHECKING:
@@ -28,9 +29,6 @@ MODE_BITS = (
     | CreateOptions.SYNCHRONOUS_IO_NONALERT
     | CreateOptions.DELETE_ON_CLOSE
 )
-
-_DIALECT_3_0 = 0x0300
-_DIALECT_3_1_1 = 0x0311
 
 
 class FileLevel(NamedTuple):
@@ -220,9 +218,9 @@ FILE_LEVELS: dict[int, FileLevel] = {
     FileInfoClass.COMPRESSION: FileLevel(_compression, wire.COMPRESSION.size),
     FileInfoClass.NETWORK_OPEN: FileLevel(_network_open, wire.NETWORK_OPEN.size, _READ_ATTRIBUTES),
     FileInfoClass.ATTRIBUTE_TAG: FileLevel(_attribute_tag, wire.ATTRIBUTE_TAG.size, _READ_ATTRIBUTES),
-    FileInfoClass.NORMALIZED_NAME: FileLevel(_normalized_name, 8, 0, _DIALECT_3_1_1),
+    FileInfoClass.NORMALIZED_NAME: FileLevel(_normalized_name, 8, 0, Dialect.SMB_3_1_1),
     FileInfoClass.STANDARD_LINK: FileLevel(_standard_link, wire.STANDARD_LINK.size),
-    FileInfoClass.ID: FileLevel(_id, wire.ID.size, 0, _DIALECT_3_0),
+    FileInfoClass.ID: FileLevel(_id, wire.ID.size, 0, Dialect.SMB_3_0),
 }
 
 

@@ -34,7 +34,8 @@ def hidden(info: FileInfo) -> FileInfo:
 
 def shown(opened: Open, info: FileInfo) -> FileInfo:
     """``info`` of the open's file as its client is to see it."""
-    info = write_times.visible(opened.file, info)
+    if opened.file is not None and opened.file.write_time is not None:
+        info = write_times.visible(opened.file, info)
     hides = opened.tree.share.hides
     if hides is not None and opened.handle is not None:
         path = opened.handle.path

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from smb3server.wire.header import HEADER_SIZE, Command
+from smb3server.wire.negotiate import Dialect
 from smb3server.wire.read_write import (
     READ_REQUEST,
     READ_RESPONSE,
@@ -33,7 +34,6 @@ _HEAD = struct.Struct("<4sHHIHHIIQ")
 _SMB2 = b"\xfeSMB"
 _RESPONSE, _SIGNED, _RELATED = 0x1, 0x8, 0x4
 _PENDING = 0x103
-_DIALECT_3_0, _DIALECT_3_0_2, _WILDCARD = 0x0300, 0x0302, 0x02FF
 _DATA_OFFSET = HEADER_SIZE + 16
 _READ_RESPONSE_SIZE = 17
 
@@ -67,7 +67,7 @@ class Offload:
     def request(self, message: InboundMessage) -> Outgoing:
         """A message of the client's, as it goes to the server."""
         view = message.view
-        if len(view) >= TAIL and self._dialect >= _DIALECT_3_0:
+        if len(view) >= TAIL and self._dialect >= Dialect.SMB_3_0:
             protocol, size, _, _, command, _, flags, following, message_id = _HEAD.unpack_from(view)
             plain = protocol == _SMB2 and size == HEADER_SIZE and not following and not flags & (_SIGNED | _RELATED)
             if plain and message_id not in self._exposed:
@@ -85,7 +85,7 @@ class Offload:
             if protocol == _SMB2 and flags & _RESPONSE:
                 if command == Command.NEGOTIATE and not status and len(view) >= HEADER_SIZE + 6:
                     (dialect,) = struct.unpack_from("<H", view, HEADER_SIZE + 4)
-                    self._dialect = 0 if dialect == _WILDCARD else dialect
+                    self._dialect = 0 if dialect == Dialect.WILDCARD else dialect
                 elif command in (Command.READ, Command.WRITE) and status != _PENDING and message_id in self._exposed:
                     return self._answered(message, self._exposed.pop(message_id))
         return Outgoing([view], message.release)
@@ -99,7 +99,7 @@ class Offload:
         self.held_bytes = 0
 
     def _channel(self) -> Channel:
-        possible = self._dialect >= _DIALECT_3_0_2 and self._server.rdma.regions_invalidatable
+        possible = self._dialect >= Dialect.SMB_3_0_2 and self._server.rdma.regions_invalidatable
         return Channel.RDMA_V1_INVALIDATE if possible else Channel.RDMA_V1
 
     def _fits(self, length: int) -> bool:

@@ -140,11 +140,6 @@ def encode_frame(key: bytes, frame: Frame) -> bytes:
     return FRAME_HEADER.pack(FrameHeader(key, frame.flags, frame.revision, len(tail))) + tail
 
 
-def max_private_data(revision: int = 2) -> int:
-    """Bytes that are left for the upper layer."""
-    return MAX_PRIVATE_DATA - (READ_LIMITS.size if revision >= 2 else 0)
-
-
 def request_frame(private_data: bytes, crc: bool, revision: int = 2, peer_to_peer: Rtr | None = None) -> Frame:
     """The initiator's request; ``peer_to_peer`` offers one kind of ready-to-receive operation."""
     flags = FrameFlag.CRC if crc else FrameFlag(0)

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from smb3server.access.check import FILE_ALL_ACCESS, FILE_GENERIC_READ, granted_access
+from smb3server.access.check import granted_access
 from smb3server.access.descriptor import EVERYONE, Ace, Acl, Control, SecurityDescriptor, Sid, allow, deny, unpack
+from smb3server.access.masks import FILE_ALL_ACCESS, FILE_GENERIC_READ
 from smb3server.client import Tree
 from smb3server.client.messages import ServerError
 from smb3server.service.service import Service

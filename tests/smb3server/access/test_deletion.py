@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.access.check import FILE_ALL_ACCESS
 from smb3server.access.descriptor import EVERYONE, AceFlag, Acl, SecurityDescriptor, allow
+from smb3server.access.masks import FILE_ALL_ACCESS
+from smb3server.access.posix import user_sid
 from smb3server.backends.base import Disposition, Handle, OpenRequest
 from smb3server.backends.local.backend import LocalBackend
 from smb3server.backends.local.reparse import symlink_buffer
@@ -16,7 +17,7 @@ from smb3server.wire.create import Access
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.ioctl import Fsctl
 from smb3server.wire.status import NtStatus
-from tests.lab.disk import ALICE, BOB, IDS, needs_root, run
+from tests.lab.disk import ALICE, BOB, needs_root, run
 from tests.lab.rights import (
     CREATE,
     FOLDER,
@@ -33,7 +34,7 @@ LONGEST_TURN = 0.1
 
 READ = 0x00120089
 DELETE = int(Access.DELETE)
-ALICE_SID, BOB_SID = IDS.user_sid(ALICE.uid), IDS.user_sid(BOB.uid)
+ALICE_SID, BOB_SID = user_sid(ALICE.uid), user_sid(BOB.uid)
 
 
 @needs_root

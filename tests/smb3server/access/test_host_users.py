@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.access.check import FILE_ALL_ACCESS, FILE_GENERIC_READ
 from smb3server.access.descriptor import EVERYONE, Acl, Control, SecurityDescriptor, allow
-from smb3server.access.posix import IdMap
+from smb3server.access.masks import FILE_ALL_ACCESS, FILE_GENERIC_READ
+from smb3server.access.posix import user_sid
 from smb3server.auth.users import Account, nt_hash
 from smb3server.backends.base import User
 from smb3server.backends.local.backend import LocalBackend
@@ -24,7 +24,6 @@ from tests.lab.file_requests import FileId, opened, status_of
 from tests.lab.wire_client import Client, running
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="acting as other users needs root")
-IDS = IdMap()
 ALICE, BOB = User(54321, 54321), User(54322, 54322)
 
 
@@ -87,13 +86,13 @@ def test_descriptors_become_modes_and_acls(tmp_path: Path) -> None:
     async def test(alice: Client, bob: Client) -> None:
         access = 0x0012019F | Access.WRITE_DAC
         _, file, _ = await opened(alice, "f", desired_access=access)
-        aces = (allow(IDS.user_sid(ALICE.uid), FILE_ALL_ACCESS), allow(EVERYONE, FILE_GENERIC_READ))
+        aces = (allow(user_sid(ALICE.uid), FILE_ALL_ACCESS), allow(EVERYONE, FILE_GENERIC_READ))
         descriptor = SecurityDescriptor(None, None, Acl(aces), None, int(Control.DACL_PRESENT | Control.SELF_RELATIVE))
         assert await set_descriptor(alice, file, descriptor, 4) == 0
         assert (tmp_path / "f").stat().st_mode & 0o777 == 0o744
         assert await status_of(bob, "f", create_disposition=1) == NtStatus.ACCESS_DENIED
         assert await status_of(bob, "f", create_disposition=1, desired_access=0x00120089) == 0
-        both = descriptor._replace(dacl=Acl((*aces, allow(IDS.user_sid(BOB.uid), FILE_ALL_ACCESS))))
+        both = descriptor._replace(dacl=Acl((*aces, allow(user_sid(BOB.uid), FILE_ALL_ACCESS))))
         assert await set_descriptor(alice, file, both, 4) == 0
         assert "system.posix_acl_access" in os.listxattr(tmp_path / "f")
         assert await status_of(bob, "f", create_disposition=1) == 0

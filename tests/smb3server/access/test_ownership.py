@@ -12,8 +12,10 @@ import pytest
 
 from smb3server.access import of_handle as security_info
 from smb3server.access.caller import Caller
-from smb3server.access.check import FILE_ALL_ACCESS, Token
+from smb3server.access.check import Token
 from smb3server.access.descriptor import EVERYONE, Acl, SecurityDescriptor, Sid, allow, deny, unpack
+from smb3server.access.masks import FILE_ALL_ACCESS
+from smb3server.access.posix import group_sid, user_sid
 from smb3server.backends.base import Disposition, OpenRequest, User
 from smb3server.backends.local import file_io
 from smb3server.backends.local.backend import LocalBackend
@@ -22,13 +24,13 @@ from smb3server.wire.create_contexts import SD_BUFFER, RawContext
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.query_info import InfoType, SecurityInformation
 from smb3server.wire.status import NtStatus
-from tests.lab.disk import ALICE, BOB, IDS, needs_root, run
+from tests.lab.disk import ALICE, BOB, needs_root, run
 from tests.lab.rights import AUDIT, CREATE, LABEL, MAXIMUM, STRANGER, Actor, Refused, self_relative
 
 LONGEST_TURN = 0.1
 
 pytestmark = needs_root
-ALICE_SID, BOB_SID = IDS.user_sid(ALICE.uid), IDS.user_sid(BOB.uid)
+ALICE_SID, BOB_SID = user_sid(ALICE.uid), user_sid(BOB.uid)
 OWNER, GROUP, DACL = (
     int(part) for part in (SecurityInformation.OWNER, SecurityInformation.GROUP, SecurityInformation.DACL)
 )
@@ -64,12 +66,12 @@ def seen(path: Path) -> tuple[int, int, int]:
 
 FOREIGN = [
     (OWNER, {"owner": BOB_SID}, NtStatus.INVALID_OWNER),
-    (OWNER, {"owner": IDS.user_sid(0)}, NtStatus.INVALID_OWNER),
+    (OWNER, {"owner": user_sid(0)}, NtStatus.INVALID_OWNER),
     (OWNER, {"owner": Sid(5, (18,))}, NtStatus.INVALID_OWNER),
     (OWNER, {}, NtStatus.INVALID_OWNER),
-    (GROUP, {"group": IDS.group_sid(0)}, NtStatus.INVALID_PRIMARY_GROUP),
-    (GROUP, {"group": IDS.group_sid(BOB.gid)}, NtStatus.INVALID_PRIMARY_GROUP),
-    (OWNER | GROUP, {"owner": ALICE_SID, "group": IDS.group_sid(42)}, NtStatus.INVALID_PRIMARY_GROUP),
+    (GROUP, {"group": group_sid(0)}, NtStatus.INVALID_PRIMARY_GROUP),
+    (GROUP, {"group": group_sid(BOB.gid)}, NtStatus.INVALID_PRIMARY_GROUP),
+    (OWNER | GROUP, {"owner": ALICE_SID, "group": group_sid(42)}, NtStatus.INVALID_PRIMARY_GROUP),
 ]
 
 
@@ -93,10 +95,10 @@ def test_nobody_gives_files_away(tmp_path: Path, parts: int, descriptor: dict[st
     ("descriptor", "status"),
     [
         ({"owner": BOB_SID}, NtStatus.INVALID_OWNER),
-        ({"owner": IDS.user_sid(0)}, NtStatus.INVALID_OWNER),
-        ({"group": IDS.group_sid(0)}, NtStatus.INVALID_PRIMARY_GROUP),
+        ({"owner": user_sid(0)}, NtStatus.INVALID_OWNER),
+        ({"group": group_sid(0)}, NtStatus.INVALID_PRIMARY_GROUP),
         ({"sacl": Acl((AUDIT,))}, NtStatus.PRIVILEGE_NOT_HELD),
-        ({"owner": ALICE_SID, "group": IDS.group_sid(ALICE.groups[0])}, 0),
+        ({"owner": ALICE_SID, "group": group_sid(ALICE.groups[0])}, 0),
     ],
 )
 def test_nor_makes_them_in_other_names(tmp_path: Path, descriptor: dict[str, Any], status: int) -> None:
@@ -126,7 +128,7 @@ def test_no_set_id_bit_survives(tmp_path: Path, mode: int, group: int, named: bo
         os.chown(path, ALICE.uid, ALICE.gid)
         path.chmod(mode)
         dacl = Acl((*EVERYBODY.aces, *((allow(BOB_SID, FILE_ALL_ACCESS),) if named else ())))
-        await set_security(alice, "f", GROUP | DACL, group=IDS.group_sid(group), dacl=dacl)
+        await set_security(alice, "f", GROUP | DACL, group=group_sid(group), dacl=dacl)
         assert seen(path) == (ALICE.uid, group, 0o777)
 
     run(tmp_path, test)
@@ -138,7 +140,7 @@ def test_another_group_alone_takes_the_bits_away(tmp_path: Path) -> None:
         path.write_bytes(b"program")
         os.chown(path, ALICE.uid, ALICE.gid)
         path.chmod(0o2644)
-        await set_security(alice, "f", GROUP, group=IDS.group_sid(ALICE.groups[0]))
+        await set_security(alice, "f", GROUP, group=group_sid(ALICE.groups[0]))
         assert seen(path) == (ALICE.uid, ALICE.groups[0], 0o644)
 
     run(tmp_path, test)

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from smb3server.access.check import FILE_ALL_ACCESS
 from smb3server.access.descriptor import (
     BUILTIN_USERS,
     EVERYONE,
@@ -24,6 +23,8 @@ from smb3server.access.descriptor import (
     Sid,
     allow,
 )
+from smb3server.access.masks import FILE_ALL_ACCESS
+from smb3server.access.posix import user_sid
 from smb3server.auth.users import Account, nt_hash
 from smb3server.backends.base import Backend, Disposition, Handle, Kind, OpenRequest, User
 from smb3server.backends.local.backend import LocalBackend
@@ -32,7 +33,7 @@ from smb3server.settings.server import Settings
 from smb3server.state.share import Share
 from smb3server.wire.status import NtStatus
 from tests.lab import rights_table
-from tests.lab.rights import ACTS, CONTENT, IDS, ME, PATHS, STRANGER, Actor, Refused, without
+from tests.lab.rights import ACTS, CONTENT, ME, PATHS, STRANGER, Actor, Refused, without
 from tests.lab.rights_table import TABLE, Right, Row
 from tests.lab.wire_client import Client, Harness, running
 
@@ -186,7 +187,7 @@ ENOUGH = [
     for right in need
 ]
 ROWS = [pytest.param(row, id=row.operation) for row in TABLE]
-MY_SID = IDS.user_sid(ME.uid)
+MY_SID = user_sid(ME.uid)
 
 
 @pytest.mark.parametrize(("row", "need"), LACKING)

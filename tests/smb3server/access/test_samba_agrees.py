@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from smb3server.access.check import FILE_ALL_ACCESS
 from smb3server.access.descriptor import Acl, Control, SecurityDescriptor, Sid, allow, unpack
+from smb3server.access.masks import FILE_ALL_ACCESS
 from smb3server.wire import file_info, read_write
 from smb3server.wire.file_info import FileInfoClass
 from smb3server.wire.header import Command

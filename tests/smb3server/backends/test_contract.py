@@ -669,3 +669,65 @@ def test_clone_range(backend: Backend) -> None:
         else:
             with fails(errno.EOPNOTSUPP):
                 target.clone_range(source, 0, 0, 4096)
+
+
+# -- creating in an open folder
+
+
+def test_create_in_makes_files_and_directories(backend: Backend) -> None:
+    mkdir(backend, "d")
+    with opened(backend, "d") as folder:
+        for directory in (False, True):
+            name = f"new-{directory}"
+            request = OpenRequest(("d", name), disposition=CREATE, write=not directory, directory=directory)
+            with closing(backend.create_in(folder, request)) as handle:
+                assert handle.created
+                assert handle.file_created
+                assert handle.path == ("d", name)
+                assert (handle.kind == Kind.DIRECTORY) is directory
+    assert sorted(listing(backend, "d")) == ["new-False", "new-True"]
+
+
+def test_create_in_refuses_a_name_that_is_there_in_any_case(backend: Backend) -> None:
+    mkdir(backend, "d")
+    put(backend, "d", "File", data=b"x")
+    with opened(backend, "d") as folder:
+        for name in ("File", "fILE"):
+            with pytest.raises(FileExistsError):
+                backend.create_in(folder, OpenRequest(("d", name), disposition=CREATE, write=True))
+    assert listing(backend, "d") == ["File"]
+    assert get(backend, "d", "FILE") == b"x"
+
+
+def test_describe_is_info_and_descriptor(backend: Backend) -> None:
+    with opened(backend, "a", disposition=CREATE, write=True) as handle:
+        assert handle.describe() == (handle.info(), None)
+        stored = struct.pack("<BBHIIII", 1, 0, 0x8000, 0, 0, 0, 0)
+        handle.set_security_descriptor(stored)
+        assert handle.describe() == (handle.info(), stored)
+
+
+def test_a_new_file_has_what_its_request_gives_it(backend: Backend) -> None:
+    stored = struct.pack("<BBHIIII", 1, 0, 0x8000, 0, 0, 0, 0)
+    request = OpenRequest(
+        ("a",),
+        disposition=CREATE,
+        attributes=attr.HIDDEN | attr.ARCHIVE,
+        security_descriptor=stored,
+        ea=((b"NAME", b"value"),),
+    )
+    with closing(backend.open(request)) as handle:
+        found = handle.describe()
+        assert found.descriptor == stored
+        assert found.info.attributes & (attr.HIDDEN | attr.ARCHIVE) == attr.HIDDEN | attr.ARCHIVE
+        assert handle.eas() == [(b"NAME", b"value")]
+
+
+def test_an_exact_open_may_miss_another_case_and_finds_its_own(backend: Backend) -> None:
+    put(backend, "File", data=b"x")
+    with closing(backend.open(OpenRequest(("File",), read=True, exact=True))) as handle:
+        assert handle.path == ("File",)
+    try:
+        backend.open(OpenRequest(("fILE",), read=True, exact=True)).close()
+    except FileNotFoundError:
+        assert exists(backend, ("fILE",))

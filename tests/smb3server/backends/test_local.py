@@ -547,3 +547,33 @@ def test_what_does_not_fit_is_not_even_begun(tmp_path: Path, monkeypatch: pytest
         handle.allocate(1 << 20)
         assert calls == [1 << 20]
     backend.close()
+
+
+def test_create_in_goes_by_the_folder_and_not_by_its_name(tmp_path: Path) -> None:
+    """Whoever may add to the folder that was asked adds to that one, wherever it is by now."""
+    (tmp_path / "asked").mkdir()
+    with closing(LocalBackend(tmp_path)) as backend:
+        folder = backend.open(OpenRequest(("asked",), directory=True))
+        (tmp_path / "asked").rename(tmp_path / "moved")
+        (tmp_path / "asked").symlink_to("/")
+        backend.create_in(folder, OpenRequest(("asked", "new"), disposition=Disposition.CREATE, write=True)).close()
+        folder.close()
+    assert os.listdir(tmp_path / "moved") == ["new"]
+
+
+def test_create_in_never_follows_a_link_that_has_the_name(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "link").symlink_to(tmp_path / "outside")
+    with closing(LocalBackend(tmp_path)) as backend, closing(backend.open(OpenRequest(("d",)))) as folder:
+        for name in ("link", "LINK"):
+            with pytest.raises(FileExistsError):
+                backend.create_in(folder, OpenRequest(("d", name), disposition=Disposition.CREATE, write=True))
+    assert not (tmp_path / "outside").exists()
+
+
+def test_create_in_keeps_reserved_names(tmp_path: Path) -> None:
+    request = OpenRequest((names.PRIVATE_NAME,), disposition=Disposition.CREATE, write=True)
+    with closing(LocalBackend(tmp_path)) as backend, closing(backend.open(OpenRequest(()))) as folder:
+        with pytest.raises(PermissionError):
+            backend.create_in(folder, request)
+        assert not (tmp_path / names.PRIVATE_NAME).exists()

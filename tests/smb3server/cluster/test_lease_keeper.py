@@ -267,7 +267,7 @@ def test_a_thread_that_fails_leaves_no_fence_open() -> None:
 
 def test_watches_leave_a_member_that_renewals_find_silent(etcd: Etcd, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that takes connections and never answers, and nothing else is asked of."""
-    monkeypatch.setattr(etcd_store, "_WATCH_SILENCE", 600.0)
+    monkeypatch.setattr(etcd_store, "WATCH_SILENCE", 600.0)
 
     async def body() -> None:
         asked = asyncio.Event()

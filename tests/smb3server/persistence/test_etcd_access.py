@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from smb3server.persistence import etcd
 from smb3server.persistence.etcd import EtcdStore
 from smb3server.persistence.etcd_access import AccessRefused
 from smb3server.persistence.open_store import open_store
@@ -34,9 +35,7 @@ EXPIRED = TOKEN_TTL + 3.0
 
 def run(secured: SecuredEtcd, body: Callable[[Store], Awaitable[None]], access: EtcdAccess | None = None) -> None:
     async def main() -> None:
-        store = EtcdStore(
-            parse_url(secured.url), timeout=1.0, access=access or etcd_access(secured.url, secured.access)
-        )
+        store = EtcdStore(parse_url(secured.url), access=access or etcd_access(secured.url, secured.access))
         try:
             async with asyncio.timeout(60):
                 await body(store)
@@ -94,7 +93,9 @@ def test_tokens_that_expire_are_replaced(secured: SecuredEtcd) -> None:
     run(secured, body)
 
 
-def test_watches_outlive_tokens(secured: SecuredEtcd) -> None:
+def test_watches_outlive_tokens(secured: SecuredEtcd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(etcd, "WATCH_SILENCE", 1.0)
+
     async def body(store: Store) -> None:
         start = await store.commit([Put(f"{PREFIX}t/0", b"0")])
         seen: list[bytes | None] = []
@@ -106,7 +107,7 @@ def test_watches_outlive_tokens(secured: SecuredEtcd) -> None:
         watching = asyncio.ensure_future(watch())
         for number in range(1, 3):
             # Longer than a watch waits for news before it connects anew, with whatever token it has then.
-            await asyncio.sleep(5.0 + EXPIRED)
+            await asyncio.sleep(etcd.WATCH_SILENCE + EXPIRED)
             secured.ask_put(f"{PREFIX}t/{number}", b"%d" % number)
             async with asyncio.timeout(10):
                 while len(seen) < number:

@@ -285,6 +285,7 @@ def test_all_listeners_share_the_tables(tmp_path: object) -> None:
             assert [listener._places for listener in service.listeners] == [server.silent_peers]
             for _, listener in service.fabrics.listeners:
                 assert listener.unauthenticated is server.unauthenticated
+                assert listener._pool is server.buffers
             (provider,) = service.fabrics._providers.values()
             assert isinstance(provider, IwarpProvider)
             assert provider.unauthenticated is server.silent_peers

@@ -394,15 +394,18 @@ def test_stranger_is_kept_small() -> None:
     run(scenario, trusted=False)
 
 
-def test_trust_raises_credits() -> None:
+@pytest.mark.parametrize("size", [70_000, 1 << 20])
+def test_trust_raises_credits(size: int) -> None:
+    """Whatever messages the upper layer allows: their size is no sign of trust."""
+
     async def scenario(near: End, far: End) -> None:
         assert near.transport.connection.credits.send_credits <= 8
-        far.transport.trust(1 << 20)
+        far.transport.trust(size)
         near.transport.send([b"x"])
         while near.transport.connection.credits.send_credits < 200:
             await asyncio.sleep(0)
-        near.transport.send([pattern(1 << 19)])
-        assert (await far.received(2))[1] == pattern(1 << 19)
+        near.transport.send([pattern(size // 2)])
+        assert (await far.received(2))[1] == pattern(size // 2)
 
     run(scenario, trusted=False)
 
@@ -669,3 +672,29 @@ def test_messages_wait_for_start() -> None:
         await listener.close()
 
     asyncio.run(main())
+
+
+def test_messages_that_could_not_be_registered_are_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(near: End, far: End) -> None:
+        cache = near.transport.rdma.cache
+        gathered = cache.gathered
+        left = [3]
+
+        def refusing(segments: Any, length: int) -> Any:
+            left[0] -= 1
+            if left[0] < 0:
+                raise ProviderError("no more memory")
+            return gathered(segments, length)
+
+        monkeypatch.setattr(cache, "gathered", refusing)
+        sent: list[int] = []
+        near.transport._work.corked = True
+        for number in range(6):
+            near.transport.send([pattern(100)], on_sent=lambda number=number: sent.append(number))
+        near.transport._work.corked = False
+        near.transport.send([pattern(100)], on_sent=lambda: sent.append(6))
+        assert isinstance(await near.end(), ProviderError)
+        assert sent == list(range(7))
+        assert near.transport.pending_send_bytes == 0
+
+    run(scenario, FABRICS["registering"]())

@@ -20,8 +20,10 @@ import spnego
 
 from smb3server.auth.acceptor import Acceptor
 from smb3server.auth.principals import Principals
-from smb3server.auth.users import UserDatabase
+from smb3server.auth.users import Account, UserDatabase
 from smb3server.backends.base import User
+from smb3server.server.server import Server
+from smb3server.settings.server import Settings
 from smb3server.wire.status import NtStatus, StatusError
 from tests.lab.command import Served, serve, stop
 from tests.lab.kdc import HOST, PASSWORD, REALM, USER, Kdc, missing_programs
@@ -226,28 +228,45 @@ def everybody() -> Principals:
     return Principals(UserDatabase(), [REALM], User(65534, 65534))
 
 
-def accept(kdc: Kdc, monkeypatch: pytest.MonkeyPatch, service: str = "cifs") -> tuple[Acceptor, Any]:
+def accept(kdc: Kdc, service: str = "cifs") -> tuple[Acceptor, Any]:
     """An acceptor after one step, and the client's side."""
-    monkeypatch.setenv("KRB5_KTNAME", str(kdc.keytab))
-    made = Acceptor(UserDatabase(), "SERVER", kerberos=everybody())
+    made = Acceptor(UserDatabase(), "SERVER", kerberos=everybody(), keytab=str(kdc.keytab))
     client = spnego.client(f"{USER}@{REALM}", PASSWORD, hostname=HOST, service=service, protocol="kerberos")
     client.step(made.step(client.step()))
     return made, client
 
 
-def test_the_session_ends_with_the_ticket(kdc: Kdc, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_session_ends_with_the_ticket(kdc: Kdc) -> None:
     """3.3.5.5.3. An hour is the realm's longest; the acceptor adds the clock skew it tolerates."""
-    made, client = accept(kdc, monkeypatch)
+    made, client = accept(kdc)
     assert client.complete and made.identity is not None
     assert (made.identity.name, made.identity.domain) == (USER, REALM)
     assert client.session_key == made.session_key and len(made.session_key) == 32
     assert made.expiration_time is not None and 0 < made.expiration_time - time.monotonic() <= 3600 + 300
 
 
-def test_a_ticket_for_another_service(kdc: Kdc, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ticket_for_another_service(kdc: Kdc) -> None:
     with pytest.raises(StatusError) as caught:
-        accept(kdc, monkeypatch, "host")
+        accept(kdc, "host")
     assert caught.value.status == NtStatus.LOGON_FAILURE
+
+
+def test_each_server_has_its_own_keytab(kdc: Kdc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two servers in one process; the environment names a file that is not there."""
+    monkeypatch.setenv("KRB5_KTNAME", str(tmp_path / "none"))
+    users = UserDatabase()
+    users.add(Account(USER, bytes(16)))
+    with_keys = Server(Settings(keytab=str(kdc.keytab), trusted_realms=(REALM,)), users)
+    without = Server(Settings(keytab=str(tmp_path / "host.keytab"), trusted_realms=(REALM,)), users)
+    for server, expected in ((without, NtStatus.LOGON_FAILURE), (with_keys, None)):
+        client = spnego.client(f"{USER}@{REALM}", PASSWORD, hostname=HOST, service="cifs", protocol="kerberos")
+        token = client.step() or b""
+        if expected is None:
+            assert client.step(server.new_acceptor().step(token)) is None and client.complete
+        else:
+            with pytest.raises(StatusError) as caught:
+                server.new_acceptor().step(token)
+            assert caught.value.status == expected
 
 
 def test_a_ticket_used_twice(kdc: Kdc, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,125 @@
+"""What one CREATE costs: system calls that look at files, Python calls, and changes from one source file to another."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import smb3server
+import smbdirect
+from smb3server.backends.local import syscalls
+from smb3server.backends.local.backend import LocalBackend
+from smb3server.state.share import Share
+from tests.lab.wire_client import Client, running
+
+_STATS = ("stat", "fstat", "lstat")
+_SOURCES = tuple(f"{Path(package.__file__).parent}/" for package in (smb3server, smbdirect))
+
+
+class Walk:
+    """Profiler (``sys.setprofile``) of the server: counts while it handles what has come in over TCP."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        """Of Python functions of the server."""
+        self.changes = 0
+        """Such calls in another file than the one before."""
+        self.stats = 0
+        """stat(2), fstat(2), lstat(2) by way of ``os``."""
+        self._file = ""
+        self._depth = 0
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
+        code = frame.f_code
+        if event == "call":
+            if self._depth or code.co_qualname == "TcpTransport._readable":
+                self._depth += 1
+                self._called(code.co_filename)
+        elif event == "return":
+            self._depth -= self._depth > 0
+        elif event == "c_call" and self._depth and argument.__name__ in _STATS:
+            self.stats += 1
+
+    def _called(self, file: str) -> None:
+        if file.startswith(_SOURCES):
+            self.calls += 1
+            self.changes += file != self._file
+            self._file = file
+
+
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Counts calls of statx(2) and of the getxattr(2) family."""
+    count: Counter[str] = Counter()
+
+    def counted(kind: str, call: Callable[..., int]) -> Callable[..., int]:
+        def counting(*arguments: object) -> int:
+            count[kind] += 1
+            return call(*arguments)
+
+        return counting
+
+    monkeypatch.setattr(syscalls, "_statx", counted("stat", syscalls._statx))
+    for name in ("_fgetxattr", "_getxattr", "_lgetxattr", "_getxattrat"):
+        monkeypatch.setattr(syscalls, name, counted("xattr", getattr(syscalls, name)))
+    return count
+
+
+async def walk(client: Client, name: str, count: Counter[str]) -> Walk:
+    """Send one CREATE (OPEN_IF, read and write)."""
+    found = Walk()
+    count.clear()
+    sys.setprofile(found)
+    try:
+        reply = await client.open(name)
+    finally:
+        sys.setprofile(None)
+    assert reply.status == 0
+    count["stat"] += found.stats
+    return found
+
+
+def measure(tmp_path: Path, looked: Counter[str], *names: str) -> tuple[Walk, Counter[str]]:
+    """Open all of ``names``, and return what the last cost."""
+
+    async def test() -> tuple[Walk, Counter[str]]:
+        backend = LocalBackend(tmp_path)
+        try:
+            async with running() as harness:
+                harness.server.add_share(Share("local", backend=backend))
+                client = await harness.connect()
+                await client.login(share="local")
+                for name in names:
+                    found = await walk(client, name, looked)
+                return found, Counter(looked)
+        finally:
+            backend.close()
+
+    return asyncio.run(test())
+
+
+@pytest.mark.parametrize("folder", ["", "a\\", "a\\b\\c\\"])
+def test_a_new_file_costs_little(tmp_path: Path, looked: Counter[str], folder: str) -> None:
+    """However deep it is. The folder's names are known: a file was made there before."""
+    (tmp_path / "a" / "b" / "c").mkdir(parents=True)
+    found, count = measure(tmp_path, looked, f"{folder}first", f"{folder}new")
+    assert count["stat"] <= 9
+    assert count["xattr"] <= 3
+    assert found.calls <= 250
+    assert found.changes <= 155
+
+
+def test_an_existing_file_costs_less(tmp_path: Path, looked: Counter[str]) -> None:
+    (tmp_path / "a").mkdir()
+    found, count = measure(tmp_path, looked, "a\\file", "a\\file")
+    assert count["stat"] <= 3
+    assert count["xattr"] <= 2
+    assert found.calls <= 172
+    assert found.changes <= 106
