@@ -329,8 +329,9 @@ class SmbDirectTransport:
     def receive_released(self, buffer: ReceiveBuffer) -> None:
         """Take a receive buffer back: post it again and, if the peer needs it, grant it."""
         self._receives.free.append(buffer)
-        # In a batch the pump at its end looks what is wanted.
-        if not self._work.corked and self.connection.receives_wanted:
+        if self._work.corked:
+            self._pump_wanted = True
+        elif self.connection.receives_wanted:
             self._wake()
 
     def _wake(self) -> None:
