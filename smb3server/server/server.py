@@ -35,7 +35,7 @@ class Server(ServerState):
         self.connection_changed: Callable[[Connection, bool], None] = lambda connection, there: None
         """Cluster only: called with True when a user has logged on over a connection, with False when any ends."""
         self.watchdog = Watchdog(self.settings.watchdog) if self.settings.watchdog else None
-        """None if the settings turn it off."""
+        """None unless the settings enable it."""
         self.idle = IdleSweep(self.sessions, self.connection_list, self.settings.idle_session_timeout)
 
     def accept(self, transport: MessageTransport) -> None:
