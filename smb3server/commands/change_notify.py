@@ -1,4 +1,4 @@
-"""CHANGE_NOTIFY (MS-SMB2 3.3.5.19)."""
+"""CHANGE_NOTIFY. [MS-SMB2 3.3.5.19]"""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 _WRITES = int(Access.WRITE_DATA | Access.APPEND_DATA | Access.WRITE_ATTRIBUTES | Access.WRITE_EA)
 
 _ERROR = 0xC0000000
-"""Severity bits of a status (MS-ERREF 2.3)."""
+"""Severity bits of a status. [MS-ERREF 2.3]"""
 
 
 @handles(Command.CHANGE_NOTIFY, TreeRequest)
 def change_notify(request: TreeRequest) -> Pending:
-    """3.3.5.19. Answered when something happened, or at once if something has since the last request."""
+    """Wait for changes in a directory. Changes since the last request are answered immediately. [MS-SMB2 3.3.5.19]"""
     wanted = parse_change_notify_request(request.message)
     opened = find_open(request, wanted.file_id)
     if not opened.tree.share.change_notify:
@@ -48,7 +48,7 @@ def change_notify(request: TreeRequest) -> Pending:
     def cancelled() -> None:
         session, tree = opened.session, opened.tree
         if session.session_id not in request.server.sessions.by_id or tree.tree_id not in session.tree_connect_table:
-            # The session or tree connect ends, and with it the open.
+            # The session or tree connect ends, and the open with it.
             watcher.end(NtStatus.NOTIFY_CLEANUP)
             return
         if waiting is not None:
@@ -69,6 +69,7 @@ def _answer(pending: Pending, status: int, output: bytes) -> None:
 
 
 def _start(request: TreeRequest, opened: Open, completion_filter: int, recursive: bool, limit: int) -> Watcher:
+    """Start the watch of an open on its directory. ``limit``: bytes of changes kept. Raises ``StatusError``."""
     share = opened.tree.share
     handle = opened.handle
     if handle is None or share.backend is None:

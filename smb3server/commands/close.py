@@ -1,4 +1,4 @@
-"""CLOSE (MS-SMB2 3.3.5.10)."""
+"""CLOSE. [MS-SMB2 3.3.5.10]"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from smb3server.wire.header import Command
 
 @handles(Command.CLOSE, TreeRequest)
 def close(request: TreeRequest) -> Response:
-    """Attributes are those after the close (a delayed write time is settled by then), so they are read last."""
+    """Close an open and return its attributes if requested. They are read last, to include the final write time."""
     record = parse_request(request.message)
     found = find_open(request, (record.persistent, record.volatile))
     response = CloseResponse()

@@ -1,4 +1,4 @@
-"""FLUSH (MS-SMB2 3.3.5.11)."""
+"""FLUSH. [MS-SMB2 3.3.5.11]"""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from smb3server.wire.header import Command
 from smb3server.wire.status import NtStatus, StatusError
 
 _WRITES = int(Access.WRITE_DATA | Access.APPEND_DATA)
-"""On a directory the same bits are FILE_ADD_FILE and FILE_ADD_SUBDIRECTORY."""
+"""On a directory these bits mean FILE_ADD_FILE and FILE_ADD_SUBDIRECTORY."""
 
 
 @handles(Command.FLUSH, TreeRequest)
 def flush(request: TreeRequest) -> Response | Pending:
-    """A handle that cannot write has nothing to flush: ACCESS_DENIED. A pipe is flushed at once."""
+    """Flush a file to stable storage. A pipe has nothing to flush. Raises ``StatusError``: ACCESS_DENIED if the open
+    cannot write."""
     record = parse_request(request.message)
     found = find_open(request, (record.persistent, record.volatile))
     done = Response([FLUSH_RESPONSE.pack(FlushResponse())])

@@ -1,4 +1,4 @@
-"""LOCK (MS-SMB2 3.3.5.14, MS-FSA 2.1.5.7, 2.1.5.8)."""
+"""LOCK. [MS-SMB2 3.3.5.14, MS-FSA 2.1.5.7, 2.1.5.8]"""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ _HOST_POLL = 0.1
 """Seconds between attempts at a range that a program of the host has locked."""
 MAX_SEQUENCE_INDEX = 64
 MAX_ELEMENTS = 256
-"""Ranges of one request: they are taken all or none, so in one turn. Linux's client sends up to 168."""
+"""Limit of the ranges of one request. Either all or none are taken, so this is done in one turn. Linux sends up to
+168."""
 
 
 @handles(Command.LOCK, TreeRequest)
 def lock(request: TreeRequest) -> Response | Pending:
-    """The first element tells whether this is an unlock request (3.3.5.14.1) or a lock request (3.3.5.14.2)."""
+    """Lock or unlock ranges of a file. The first element decides between the two. [MS-SMB2 3.3.5.14.1, 3.3.5.14.2]"""
     record, elements = parse_request(request.message)
     found = find_open(request, (record.persistent, record.volatile))
     if found.is_directory or found.file is None:
@@ -64,7 +65,7 @@ def lock(request: TreeRequest) -> Response | Pending:
 def _store(
     request: TreeRequest, found: Open, record: LockRequest, taken: list[LockElement], released: list[Lock[Open]]
 ) -> None:
-    """Locks of a persistent open are stored before the client hears of them. Where that fails they are as before."""
+    """Store the locks of a persistent open before the reply is sent. If that fails, restore the previous locks."""
     persistence = request.server.opens.persistence
     if persistence is None or found.durable is None or not found.durable.persistent:
         return
@@ -76,7 +77,7 @@ def _store(
         for element in taken:
             _give_back(found, found.file, element)
         for lock in released:
-            # Somebody else may have it by now: then the client lost it with this failure.
+            # Another open may hold the range by now: then the client has lost its lock by this failure.
             kind = _EXCLUSIVE if lock.exclusive else _SHARED
             _take(found, found.file, LockElement(lock.offset, lock.length, kind))
 
@@ -84,8 +85,8 @@ def _store(
 
 
 def _sequence_index(request: TreeRequest, found: Open, record: LockRequest) -> int:
-    """The LockSequenceArray's index to use; 0 where sequences do not count (3.3.5.14): dialect 2.0.2, or 2.1 without a
-    resilient handle."""
+    """Return the index in LockSequenceArray. It is 0 if sequences are not used: in dialect 2.0.2, in 2.1 without a
+    resilient handle, and in 3.x without a durable one on a server without Multichannel. [MS-SMB2 3.3.5.14]"""
     index = record.lock_sequence >> 4
     resilient = found.durable is not None and found.durable.resilient
     if request.connection.dialect < (Dialect.SMB_2_1 if resilient else Dialect.SMB_3_0) or index > MAX_SEQUENCE_INDEX:
@@ -96,8 +97,9 @@ def _sequence_index(request: TreeRequest, found: Open, record: LockRequest) -> i
 
 
 def _is_replay(request: TreeRequest, found: Open, record: LockRequest) -> bool:
-    """The same number again under one index: the lock was done, its response got lost. Another number makes the entry
-    invalid until this request succeeds."""
+    """Return whether the request repeats the last number of its index: it succeeded, but its response was lost.
+
+    Another number invalidates the entry until this request succeeds."""
     index = _sequence_index(request, found, record)
     if not index:
         return False
@@ -108,13 +110,14 @@ def _is_replay(request: TreeRequest, found: Open, record: LockRequest) -> bool:
 
 
 def _remember(request: TreeRequest, found: Open, record: LockRequest) -> None:
+    """Note the sequence number of a request that has succeeded."""
     index = _sequence_index(request, found, record)
     if index:
         found.lock_sequences[index] = record.lock_sequence & 0xF
 
 
 def _unlock(found: Open, file: File[Open], elements: list[LockElement], released: list[Lock[Open]]) -> None:
-    """What was unlocked before a failing element stays so."""
+    """Unlock ranges. If one fails, those before it stay unlocked. Append the removed locks to ``released``."""
     try:
         for element in elements:
             if element.flags != _UNLOCK:
@@ -134,7 +137,7 @@ def _unlock(found: Open, file: File[Open], elements: list[LockElement], released
 def _lock(
     request: TreeRequest, record: LockRequest, found: Open, file: File[Open], elements: list[LockElement]
 ) -> Pending | None:
-    """All or nothing. Only a single element may wait."""
+    """Take all locks or none. Return None, or the pending request, which must be for a single lock, if it waits."""
     for element in elements:
         if element.flags not in _VALID_LOCKS or (len(elements) > 1 and not element.flags & _FAIL):
             raise StatusError(NtStatus.INVALID_PARAMETER)
@@ -164,7 +167,7 @@ def _lock(
 
 
 def _take(found: Open, file: File[Open], element: LockElement) -> bool:
-    """From the server's own table, then from the host."""
+    """Take a lock from the server's own table, then from the host. Return whether both have granted it."""
     exclusive = bool(element.flags & _EXCLUSIVE)
     if not file.locks.acquire(found, element.offset, element.length, exclusive):
         return False
@@ -172,7 +175,7 @@ def _take(found: Open, file: File[Open], element: LockElement) -> bool:
 
 
 def _take_from_host(found: Open, file: File[Open], element: LockElement) -> bool:
-    """The server's own table has granted it; if the host does not, that gets it back."""
+    """Take a lock, which the server's own table has granted, from the host. If the host refuses it, give it back."""
     try:
         taken = host_locks.take(_on_host(found), element.offset, element.length, bool(element.flags & _EXCLUSIVE))
     except OSError:
@@ -184,7 +187,7 @@ def _take_from_host(found: Open, file: File[Open], element: LockElement) -> bool
 
 
 def _on_host(found: Open) -> int | None:
-    """The descriptor for locks that programs of the host see; None: the share has none."""
+    """Return the descriptor for locks that programs of the host see, or None if the share has none."""
     return found.descriptor if found.tree.share.posix_locks else None
 
 
@@ -200,8 +203,8 @@ def _give_back(found: Open, file: File[Open], element: LockElement) -> None:
 
 
 def _wait(request: TreeRequest, record: LockRequest, found: Open, file: File[Open], element: LockElement) -> Pending:
-    """Pending until the range is free, at once visible to the client; CANCEL ends it with CANCELLED, CLOSE with
-    RANGE_NOT_LOCKED."""
+    """Wait until the range is free. The interim reply is sent immediately. CANCEL ends the wait with CANCELLED, CLOSE
+    with RANGE_NOT_LOCKED."""
 
     def granted() -> Response | None:
         if not _take_from_host(found, file, element):
@@ -218,7 +221,7 @@ def _wait(request: TreeRequest, record: LockRequest, found: Open, file: File[Ope
         ]
 
     def again() -> None:
-        """Nobody tells when a program of the host lets go."""
+        """Try again, because there is no notification when a program of the host unlocks a range."""
         if found.handle is None:
             closed()
         elif not pending.done:
@@ -232,7 +235,7 @@ def _wait(request: TreeRequest, record: LockRequest, found: Open, file: File[Ope
         for waiter in waiting:
             file.locks.cancel(waiter)
         if pending.closing:
-            # Windows answers a lock whose session or tree connect ends as if it had been granted.
+            # Windows: answers a lock whose session or tree connect ends as if it had been granted.
             pending.complete(Response([_DONE]))
         else:
             pending.fail(StatusError(NtStatus.CANCELLED))

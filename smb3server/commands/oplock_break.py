@@ -1,8 +1,8 @@
-"""OPLOCK_BREAK acknowledgments (MS-SMB2 3.3.5.22).
+"""OPLOCK_BREAK acknowledgments. [MS-SMB2 3.3.5.22]
 
-Data written before an acknowledgment must be there for whoever waits for it, even if the server has yet to fetch it by
-RDMA Read. Linux 6.12 acknowledges once its WRITEs are sent, not once they are answered; over TCP their data comes
-before the acknowledgment, over SMB Direct it does not.
+Data written before an acknowledgment must be visible to the requests that wait for the acknowledgment, even if the
+server has yet to fetch the data by RDMA Read. Linux 6.12: acknowledges when its WRITEs have been sent, not when they
+have been answered. Over TCP the data arrives before the acknowledgment, over SMB Direct it does not.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from smb3server.wire.status import NtStatus, StatusError
 
 @handles(Command.OPLOCK_BREAK, TreeRequest)
 def acknowledge(request: TreeRequest) -> Response | Pending:
+    """Take the acknowledgment of an oplock or lease break. [MS-SMB2 3.3.5.22]"""
     record = parse_acknowledgment(request.message)
     if isinstance(record, LeaseBreak):
         return _acknowledge_lease(request, record)
@@ -35,7 +36,7 @@ def acknowledge(request: TreeRequest) -> Response | Pending:
 
 
 def _after_writes(request: TreeRequest, caching: Caching[Open], act: Callable[[], Response]) -> Response | Pending:
-    """``act``, at once or when the writes received so far are stored."""
+    """Answer with the result of ``act``, which is called when the writes received so far are stored."""
     if not caching.after_arrivals(lambda: answer(pending, act)):
         return act()
     pending = request.pend(Interim.NEVER)
@@ -43,7 +44,7 @@ def _after_writes(request: TreeRequest, caching: Caching[Open], act: Callable[[]
 
 
 def _acknowledge_oplock(request: TreeRequest, record: OplockBreak) -> Response | Pending:
-    """3.3.5.22.1."""
+    """Take the acknowledgment of an oplock break. [MS-SMB2 3.3.5.22.1]"""
     if record.oplock_level == OplockLevel.LEASE:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     found = find_open(request, (record.persistent, record.volatile))
@@ -57,7 +58,7 @@ def _end_oplock_break(found: Open, oplock: Oplock[Open], record: OplockBreak) ->
     if not oplock.breaking:
         raise StatusError(NtStatus.INVALID_OPLOCK_PROTOCOL)
     if record.oplock_level not in (OplockLevel.NONE, OplockLevel.II):
-        # Neither II nor none: everything is lost.
+        # Other levels cannot be acknowledged: the client loses its oplock.
         oplock.end_break(0)
         raise StatusError(NtStatus.INVALID_OPLOCK_PROTOCOL)
     if not oplock.acknowledge(LEVEL_STATES[record.oplock_level]):
@@ -68,7 +69,7 @@ def _end_oplock_break(found: Open, oplock: Oplock[Open], record: OplockBreak) ->
 
 
 def _acknowledge_lease(request: TreeRequest, record: LeaseBreak) -> Response | Pending:
-    """3.3.5.22.2."""
+    """Take the acknowledgment of a lease break. [MS-SMB2 3.3.5.22.2]"""
     connection = request.connection
     lease = request.server.file_table.leases.find(connection.client_guid, record.lease_key)
     if lease is None:

@@ -1,5 +1,5 @@
-"""Server-side copy: SRV_REQUEST_RESUME_KEY, SRV_COPYCHUNK(_WRITE) (MS-SMB2 3.3.5.15.5, 3.3.5.15.6) and
-DUPLICATE_EXTENTS_TO_FILE (MS-FSA 2.1.5.10.4)."""
+"""Server-side copy: SRV_REQUEST_RESUME_KEY, SRV_COPYCHUNK(_WRITE) and DUPLICATE_EXTENTS_TO_FILE. [MS-SMB2 3.3.5.15.5,
+3.3.5.15.6, MS-FSA 2.1.5.10.4]"""
 
 from __future__ import annotations
 
@@ -29,20 +29,22 @@ if TYPE_CHECKING:
     from smb3server.state.objects import Open
 
 MAX_CHUNKS = 256
-"""ServerSideCopyMaxNumberofChunks (3.3.3)."""
+"""ServerSideCopyMaxNumberofChunks. [MS-SMB2 3.3.3]"""
 MAX_CHUNK_SIZE = 1 << 20
-"""ServerSideCopyMaxChunkSize, bytes."""
+"""ServerSideCopyMaxChunkSize in bytes."""
 MAX_DATA_SIZE = 16 << 20
-"""ServerSideCopyMaxDataSize, bytes."""
+"""ServerSideCopyMaxDataSize in bytes."""
 
 _COPY_AT_ONCE = 1 << 20
-"""Bytes copied without letting other requests run in between (not in spec)."""
+"""Bytes copied before other requests get their turn (not in spec)."""
 _STEP = 256 << 10
+"""Bytes copied with one call of the store."""
 _COPY_BY_HAND = frozenset({errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})
+"""Errors of the store after which data is copied through memory."""
 
 
 def request_resume_key(control: Control) -> bytes:
-    """3.3.5.15.5: a name for the open, good for as long as it lives."""
+    """Return the resume key of the open, which names it until it is closed. [MS-SMB2 3.3.5.15.5]"""
     opened = control.open()
     if control.max_output < wire.RESUME_KEY_RESPONSE.size:
         raise StatusError(NtStatus.INVALID_PARAMETER)
@@ -61,7 +63,7 @@ def _find_source(request: TreeRequest, key: bytes) -> Open:
 
 
 def copy_chunk(control: Control) -> Response | Pending:
-    """3.3.5.15.6."""
+    """Copy chunks from the source with the given resume key to the open. [MS-SMB2 3.3.5.15.6]"""
     opened = control.open()
     data = control.data
     if control.max_output < wire.COPY_CHUNK_RESPONSE.size:
@@ -99,7 +101,7 @@ def _result(control: Control, status: int, chunks: int, chunk_bytes: int, total_
 
 
 class _Copy:
-    """One request's chunks, copied in steps; either open may be closed in between."""
+    """The copy of a request's chunks in steps. Both opens may be closed between two steps."""
 
     def __init__(self, control: Control, source: Open, target: Open, chunks: list[wire.CopyChunk]) -> None:
         self.control = control
@@ -129,7 +131,7 @@ class _Copy:
         return _result(self.control, self.status, self.index, self.offset, self.total)
 
     def step(self) -> bool:
-        """Copy some; False when all is done or something failed (then ``status`` says what)."""
+        """Copy some bytes. Return False when all chunks are copied, or on an error, which ``status`` has then."""
         if self.index == len(self.chunks):
             return False
         chunk = self.chunks[self.index]
@@ -145,7 +147,7 @@ class _Copy:
         return True
 
     def _check(self, chunk: wire.CopyChunk) -> None:
-        """Ranges, end of file and locks of one chunk, before anything of it is copied."""
+        """Check ranges, end of file and locks of a chunk before it is copied. Raises ``StatusError``."""
         source, target = self.source, self.target
         if self.opens.get(source.file_id[0]) is not source or self.opens.get(target.file_id[0]) is not target:
             raise StatusError(NtStatus.FILE_CLOSED)
@@ -190,8 +192,10 @@ class _Copy:
 
 
 def copy_range(target: Handle, source: Handle, source_offset: int, offset: int, length: int, overlapping: bool) -> int:
-    """Bytes copied; through memory where ranges of one file may overlap (they behave as if read whole first) or the
-    stores differ."""
+    """Copy up to ``length`` bytes and return the number of bytes copied. Raises ``OSError``.
+
+    The copy is made through memory if the stores differ or if ``overlapping``: ranges of one file that may overlap are
+    copied as if the source was read completely first."""
     if not overlapping:
         try:
             return target.copy_range(source, source_offset, offset, length)
@@ -205,7 +209,7 @@ def copy_range(target: Handle, source: Handle, source_offset: int, offset: int, 
 
 
 class _Clone(NamedTuple):
-    """What is to be cloned, before either file has been looked at. Offsets and ``length`` in bytes, none negative."""
+    """A parsed request to clone, before the files are checked. Offsets and ``length`` are in bytes and not negative."""
 
     target: Open
     source: Open
@@ -217,7 +221,7 @@ class _Clone(NamedTuple):
 def duplicate_extents(control: Control) -> bytes | Response | Pending:
     """Clone clusters of one file into another. [MS-FSA 2.1.5.10.4]
 
-    The target has its size already, as block cloning wants it; beyond its end nothing is cloned, with success, as on
+    Block cloning does not change the size of the target. Clusters beyond its end are ignored, with success, as on
     Windows."""
     opened = control.open()
     backend = opened.tree.share.backend
@@ -238,7 +242,7 @@ def duplicate_extents(control: Control) -> bytes | Response | Pending:
 
 
 def _parse_clone(control: Control, opened: Open) -> _Clone:
-    """Read the request and find the source. Raises ``StatusError`` for what can be refused without a look at the
+    """Parse the request and find the source. Raises ``StatusError`` for errors that show without a look at the
     files."""
     data = control.data
     wanted: wire.DuplicateExtents | wire.DuplicateExtentsEx
@@ -263,8 +267,9 @@ def _parse_clone(control: Control, opened: Open) -> _Clone:
 
 
 def _check_clone(wanted: _Clone, cluster: int) -> tuple[int, bool]:
-    """Return how many bytes can be cloned (none, or less, behind the target's end), and whether both files end with
-    them. Raises ``StatusError``."""
+    """Return the number of bytes to clone, and whether both files end with them. Raises ``StatusError``.
+
+    The number is 0 or negative if the range begins at or beyond the end of a file."""
     target, source, target_offset, source_offset, count = wanted
     source_info, target_info = handle_of(source).info(), handle_of(target).info()
     if source_offset + count > -(-source_info.end_of_file // cluster) * cluster:
@@ -277,15 +282,15 @@ def _check_clone(wanted: _Clone, cluster: int) -> tuple[int, bool]:
         raise StatusError(NtStatus.FILE_LOCK_CONFLICT)
     if target.file is not None and target.file.locks.denies_write(target, target_offset, count):
         raise StatusError(NtStatus.FILE_LOCK_CONFLICT)
-    # Whole clusters are named, the last of which may reach beyond the end of either file; neither's size changes.
+    # The request has whole clusters. The last one may reach beyond the end of a file, whose size does not change.
     count = min(count, source_info.end_of_file - source_offset, target_info.end_of_file - target_offset)
     ends = source_info.end_of_file, target_info.end_of_file
     return count, (source_offset + count, target_offset + count) == ends
 
 
 def _clone(wanted: _Clone, count: int, tail: int) -> None:
-    """Share ``count`` bytes except for the last ``tail``, which are copied: part of a cluster is shared only where both
-    files end in it."""
+    """Share ``count`` bytes, except for the last ``tail``, which are copied. A part of a cluster can only be shared if
+    both files end in it."""
     target, source = handle_of(wanted.target), handle_of(wanted.source)
     if count > tail:
         target.clone_range(source, wanted.source_offset, wanted.target_offset, count - tail)

@@ -1,4 +1,4 @@
-"""QUERY_INFO (MS-SMB2 3.3.5.20)."""
+"""QUERY_INFO. [MS-SMB2 3.3.5.20]"""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Query = Callable[[TreeRequest, Open, QueryInfoRequest, memoryview], Response]
 
 @handles(Command.QUERY_INFO, TreeRequest)
 def query_info(request: TreeRequest) -> Response:
-    """3.3.5.20."""
+    """Return information about a file, its volume or its security. [MS-SMB2 3.3.5.20]"""
     query, data = parse_query_info_request(request.message)
     opened = find_open(request, query.file_id)
     if query.output_buffer_length > request.connection.max_transact_size:
@@ -46,7 +46,7 @@ def query_info(request: TreeRequest) -> Response:
 
 
 def _reply(output: bytes, limit: int) -> Response:
-    """Whole, or cut to ``limit`` with the warning that says so."""
+    """Return the response with ``output``, truncated to ``limit`` bytes with BUFFER_OVERFLOW if it is longer."""
     status = NtStatus.SUCCESS
     if len(output) > limit:
         output, status = output[:limit], NtStatus.BUFFER_OVERFLOW
@@ -54,7 +54,7 @@ def _reply(output: bytes, limit: int) -> Response:
 
 
 def _query_file(request: TreeRequest, opened: Open, query: QueryInfoRequest, data: memoryview) -> Response:
-    """3.3.5.20.1."""
+    """Return information about a file or a pipe. [MS-SMB2 3.3.5.20.1]"""
     info_class = query.info_class
     if opened.pipe is not None:
         level = PIPE_LEVELS.get(info_class)
@@ -75,7 +75,7 @@ def _query_file(request: TreeRequest, opened: Open, query: QueryInfoRequest, dat
 
 
 def _query_ea(opened: Open, query: QueryInfoRequest, data: memoryview) -> Response:
-    """FileFullEaInformation (MS-FSA 2.1.5.12.14): all, the listed, or the next ones of a scan."""
+    """Return extended attributes: all, the listed ones, or the next ones of a scan. [MS-FSA 2.1.5.12.14]"""
     required.check(opened.granted_access, int(Access.READ_EA))
     if opened.handle is None:
         raise StatusError(NtStatus.NOT_SUPPORTED)
@@ -113,7 +113,7 @@ def _query_ea(opened: Open, query: QueryInfoRequest, data: memoryview) -> Respon
 
 
 def _fitting(parts: list[bytes], limit: int) -> int:
-    """How many entries fit; the last one's padding does not count."""
+    """Return how many entries fit into ``limit`` bytes. The padding of the last one does not count."""
     size = 0
     for count, part in enumerate(parts):
         head = struct.unpack_from("<BH", part, 5)
@@ -124,7 +124,7 @@ def _fitting(parts: list[bytes], limit: int) -> int:
 
 
 def _query_fs(request: TreeRequest, opened: Open, query: QueryInfoRequest, data: memoryview) -> Response:
-    """3.3.5.20.2."""
+    """Return information about the volume. [MS-SMB2 3.3.5.20.2]"""
     level = FS_LEVELS.get(query.info_class)
     if level is None:
         known = query.info_class in _FS_DOCUMENTED
@@ -138,7 +138,7 @@ def _query_fs(request: TreeRequest, opened: Open, query: QueryInfoRequest, data:
 
 
 def _query_security(request: TreeRequest, opened: Open, query: QueryInfoRequest, data: memoryview) -> Response:
-    """3.3.5.20.3."""
+    """Return the security descriptor. [MS-SMB2 3.3.5.20.3]"""
     wanted = query.additional_information
     required.check_query_security(opened.granted_access, wanted)
     if opened.handle is None:
@@ -150,7 +150,7 @@ def _query_security(request: TreeRequest, opened: Open, query: QueryInfoRequest,
 
 
 def _query_quota(request: TreeRequest, opened: Open, query: QueryInfoRequest, data: memoryview) -> Response:
-    """3.3.5.20.4: the stores here keep no quotas."""
+    """Refuse the request, as the stores have no quotas. [MS-SMB2 3.3.5.20.4]"""
     raise StatusError(NtStatus.NOT_SUPPORTED)
 
 
