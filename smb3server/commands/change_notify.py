@@ -27,11 +27,11 @@ _ERROR = 0xC0000000
 @handles(Command.CHANGE_NOTIFY, TreeRequest)
 def change_notify(request: TreeRequest) -> Pending:
     """Wait for changes in a directory. Changes since the last request are answered immediately. [MS-SMB2 3.3.5.19]"""
-    wanted = parse_change_notify_request(request.message)
-    opened = find_open(request, wanted.file_id)
+    body = parse_change_notify_request(request.message)
+    opened = find_open(request, body.file_id)
     if not opened.tree.share.change_notify:
         raise StatusError(NtStatus.NOT_IMPLEMENTED)
-    if wanted.output_buffer_length > request.connection.max_transact_size:
+    if body.output_buffer_length > request.connection.max_transact_size:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     if not opened.is_directory or opened.handle is None:
         raise StatusError(NtStatus.INVALID_PARAMETER)
@@ -41,8 +41,8 @@ def change_notify(request: TreeRequest) -> Pending:
         raise StatusError(NtStatus.DELETE_PENDING)
     watcher: Watcher | None = opened.watcher
     if watcher is None:
-        recursive = bool(wanted.flags & WATCH_TREE)
-        watcher = _start(request, opened, wanted.completion_filter, recursive, wanted.output_buffer_length)
+        recursive = bool(body.flags & WATCH_TREE)
+        watcher = _start(request, opened, body.completion_filter, recursive, body.output_buffer_length)
     pending = request.pend(Interim.AT_ONCE)
 
     def cancelled() -> None:
@@ -57,7 +57,7 @@ def change_notify(request: TreeRequest) -> Pending:
 
     waiting: Waiting | None = None
     pending.on_cancel = cancelled
-    waiting = watcher.wait(partial(_answer, pending), wanted.output_buffer_length)
+    waiting = watcher.wait(partial(_answer, pending), body.output_buffer_length)
     return pending
 
 
@@ -97,10 +97,10 @@ def _start(request: TreeRequest, opened: Open, completion_filter: int, recursive
 
     def open_here(path: Path) -> bool:
         try:
-            found = file.table.find(backend.stat(path).key) if file is not None else None
+            changed = file.table.find(backend.stat(path).key) if file is not None else None
         except OSError:
             return False
-        return found is not None and any(entry.granted_access & _WRITES for entry in found.opens)
+        return changed is not None and any(other.granted_access & _WRITES for other in changed.opens)
 
     watcher.stop_backend = backend.watch(handle, recursive, from_backend(watcher, open_here))
     return watcher

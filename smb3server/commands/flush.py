@@ -22,16 +22,16 @@ _WRITES = int(Access.WRITE_DATA | Access.APPEND_DATA)
 def flush(request: TreeRequest) -> Response | Pending:
     """Flush a file to stable storage. A pipe has nothing to flush. Raises ``StatusError``: ACCESS_DENIED if the open
     cannot write."""
-    record = parse_request(request.message)
-    found = find_open(request, (record.persistent, record.volatile))
+    body = parse_request(request.message)
+    opened = find_open(request, (body.persistent, body.volatile))
     done = Response([FLUSH_RESPONSE.pack(FlushResponse())])
-    if found.handle is None:
+    if opened.handle is None:
         return done
-    if not found.granted_access & _WRITES:
+    if not opened.granted_access & _WRITES:
         raise StatusError(NtStatus.ACCESS_DENIED)
 
     def flushed() -> Response:
-        write_times.settle(found)
+        write_times.settle(opened)
         return done
 
-    return until(request, partial(start_flush, request, found), flushed)
+    return until(request, partial(start_flush, request, opened), flushed)

@@ -58,21 +58,21 @@ def negotiate(request: Request) -> Response:
     if connection.life is not ConnectionLife.NEW and connection.life is not ConnectionLife.INVITED:
         raise Disconnect("second NEGOTIATE")
     try:
-        wanted = NEGOTIATE_REQUEST.unpack(request.message, HEADER_SIZE)
-        dialects = dialects_of(request.message, wanted)
+        body = NEGOTIATE_REQUEST.unpack(request.message, HEADER_SIZE)
+        dialects = dialects_of(request.message, body)
     except DecodeError:
         raise StatusError(NtStatus.INVALID_PARAMETER) from None
-    if wanted.structure_size != 36 or not dialects:
+    if body.structure_size != 36 or not dialects:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     dialect = select_dialect(connection, request.server.settings, dialects)
     if dialect is None:
         raise StatusError(NtStatus.NOT_SUPPORTED)
     contexts: list[tuple[int, bytes]] = []
     if dialect is Dialect.SMB_3_1_1:
-        contexts = _negotiate_contexts(connection, request.server.settings, contexts_of(request.message, wanted))
+        contexts = _negotiate_contexts(connection, request.server.settings, contexts_of(request.message, body))
         start = preauth.extend(preauth.INITIAL_HASH, (request.message,))
         request.on_encoded = partial(_hash_reply, connection, start)
-    _settle(request, wanted, dialects, dialect)
+    _settle(request, body, dialects, dialect)
     return _response(request, dialect, contexts)
 
 
@@ -127,15 +127,15 @@ def _negotiate_contexts(
     return answers
 
 
-def _settle(request: Request, wanted: NegotiateRequest, dialects: tuple[int, ...], dialect: int) -> None:
+def _settle(request: Request, body: NegotiateRequest, dialects: tuple[int, ...], dialect: int) -> None:
     connection, server = request.connection, request.server
     settings = server.settings
     connection.enter(ConnectionLife.NEGOTIATED)
     connection.dialect = dialect
     connection.client_dialects = dialects
-    connection.client_guid = wanted.client_guid
-    connection.client_capabilities = wanted.capabilities
-    connection.client_security_mode = wanted.security_mode
+    connection.client_guid = body.client_guid
+    connection.client_capabilities = body.capabilities
+    connection.client_security_mode = body.security_mode
     connection.server_security_mode = SecurityMode.SIGNING_ENABLED
     if settings.require_signing:
         connection.server_security_mode |= SecurityMode.SIGNING_REQUIRED
@@ -152,13 +152,13 @@ def _settle(request: Request, wanted: NegotiateRequest, dialects: tuple[int, ...
         if settings.multichannel:
             capabilities |= Capability.MULTI_CHANNEL
         # Only for clients that support it. impacket: every CREATE fails if a server offers it.
-        if settings.directory_leases and wanted.capabilities & Capability.DIRECTORY_LEASING:
+        if settings.directory_leases and body.capabilities & Capability.DIRECTORY_LEASING:
             capabilities |= Capability.DIRECTORY_LEASING
-        if server.has_continuous_availability and wanted.capabilities & Capability.PERSISTENT_HANDLES:
+        if server.has_continuous_availability and body.capabilities & Capability.PERSISTENT_HANDLES:
             capabilities |= Capability.PERSISTENT_HANDLES
         if dialect < Dialect.SMB_3_1_1:
             connection.signing_algorithm_id = SigningAlgorithm.AES_CMAC
-            if wanted.capabilities & Capability.ENCRYPTION and Cipher.AES_128_CCM in settings.ciphers:
+            if body.capabilities & Capability.ENCRYPTION and Cipher.AES_128_CCM in settings.ciphers:
                 connection.cipher_id = Cipher.AES_128_CCM
                 capabilities |= Capability.ENCRYPTION
     connection.server_capabilities = capabilities

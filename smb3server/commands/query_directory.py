@@ -44,26 +44,24 @@ _ENTRIES_PER_LOOK = 64
 @handles(Command.QUERY_DIRECTORY, TreeRequest)
 def query_directory(request: TreeRequest) -> Response | Pending:
     """List a directory. Continue in later turns if it takes long. [MS-SMB2 3.3.5.18]"""
-    query, pattern = parse_query_directory_request(request.message)
-    opened = find_open(request, query.file_id)
+    body, pattern = parse_query_directory_request(request.message)
+    opened = find_open(request, body.file_id)
     if not opened.is_directory or opened.handle is None:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    if query.info_class not in LEVELS:
-        known = query.info_class in _DOCUMENTED
+    if body.info_class not in LEVELS:
+        known = body.info_class in _DOCUMENTED
         raise StatusError(NtStatus.NOT_SUPPORTED if known else NtStatus.INVALID_INFO_CLASS)
-    if query.output_buffer_length > request.connection.max_transact_size:
+    if body.output_buffer_length > request.connection.max_transact_size:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     if not opened.granted_access & Access.READ_DATA:
         raise StatusError(NtStatus.ACCESS_DENIED)
-    level = LEVELS[query.info_class]
+    level = LEVELS[body.info_class]
     # An entry has a name of at least one character.
-    if query.output_buffer_length < level.layout.size + 2:
+    if body.output_buffer_length < level.layout.size + 2:
         raise StatusError(NtStatus.INFO_LENGTH_MISMATCH)
-    enumeration = _enumeration(opened, opened.handle, query.flags, pattern)
-    packer = Packer(query.info_class, query.output_buffer_length)
-    listing = _Listing(
-        packer, enumeration, bool(query.flags & _ONE), _visible(request, opened), opened.tree.share.hides
-    )
+    enumeration = _enumeration(opened, opened.handle, body.flags, pattern)
+    packer = Packer(body.info_class, body.output_buffer_length)
+    listing = _Listing(packer, enumeration, bool(body.flags & _ONE), _visible(request, opened), opened.tree.share.hides)
     if not enumeration.unfinished and listing.go_on():
         return listing.response()
     enumeration.unfinished += 1
@@ -110,13 +108,13 @@ def _visible(request: TreeRequest, opened: Open) -> Callable[[str], bool] | None
         if name in (".", ".."):
             return True
         try:
-            entry = backend.open(OpenRequest((*path, name), open_reparse_point=True, user=user))
+            handle = backend.open(OpenRequest((*path, name), open_reparse_point=True, user=user))
         except OSError:
             return False
         try:
-            return not FILE_GENERIC_READ & ~tokens.maximal_access(entry.describe(), token, user)
+            return not FILE_GENERIC_READ & ~tokens.maximal_access(handle.describe(), token, user)
         finally:
-            entry.close()
+            handle.close()
 
     return visible
 

@@ -40,28 +40,28 @@ def session_setup(request: Request) -> Response | Pending:
     """Log a user on, log on again, or bind a session to one more connection. [MS-SMB2 3.3.5.5]"""
     connection = request.connection
     server = request.server
-    setup = SESSION_SETUP_REQUEST.unpack(request.message, HEADER_SIZE)
-    if setup.structure_size != 25:
+    body = SESSION_SETUP_REQUEST.unpack(request.message, HEADER_SIZE)
+    if body.structure_size != 25:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     token = bytes(
-        part(request.message, setup.security_buffer_offset, setup.security_buffer_length, SESSION_SETUP_REQUEST.size)
+        part(request.message, body.security_buffer_offset, body.security_buffer_length, SESSION_SETUP_REQUEST.size)
     )
     if server.settings.require_encryption and not connection.cipher_id:
         raise StatusError(NtStatus.ACCESS_DENIED)
     session_id = request.header.session_id
-    binding = bool(setup.flags & BINDING)
+    binding = bool(body.flags & BINDING)
     if not session_id:
         session = server.sessions.begin(connection)
         request.session = session
     elif binding and session_id not in connection.session_table:
         session = _check_binding(request)
     else:
-        found = connection.session_table.get(session_id)
-        if found is None:
+        known = connection.session_table.get(session_id)
+        if known is None:
             raise StatusError(NtStatus.USER_SESSION_DELETED)
-        if binding and found.state is not SessionState.IN_PROGRESS:
+        if binding and known.state is not SessionState.IN_PROGRESS:
             raise StatusError(NtStatus.REQUEST_NOT_ACCEPTED)
-        session = found
+        session = known
         # If clients sign or encrypt on a session, its reauthentication must be protected, too.
         channel = session.channel_list.get(connection)
         if (
@@ -70,7 +70,7 @@ def session_setup(request: Request) -> Response | Pending:
             and not (request.signed or _encrypted_with(request, session))
         ):
             raise StatusError(NtStatus.ACCESS_DENIED)
-    return _authenticate(request, session, setup, token)
+    return _authenticate(request, session, body, token)
 
 
 def _encrypted_with(request: Request, session: Session) -> bool:
@@ -125,7 +125,7 @@ def _check_binding(request: Request) -> Session:
     return session
 
 
-def _authenticate(request: Request, session: Session, setup: SessionSetupRequest, token: bytes) -> Response | Pending:
+def _authenticate(request: Request, session: Session, body: SessionSetupRequest, token: bytes) -> Response | Pending:
     """Pass the token to the security package and answer, with a delay if the logon failed. [MS-SMB2 3.3.5.5.3]"""
     connection = request.connection
     key = session.session_id
@@ -137,9 +137,9 @@ def _authenticate(request: Request, session: Session, setup: SessionSetupRequest
     if acceptor is None:
         acceptor = connection.acceptors[key] = request.server.new_acceptor(connection.client_name)
     try:
-        return _step(request, session, setup, token, acceptor)
+        return _step(request, session, body, token, acceptor)
     except LogonDelayed as delay:
-        return _Postponed(request, session, setup, token, acceptor, delay.seconds).pending
+        return _Postponed(request, session, body, token, acceptor, delay.seconds).pending
     except StatusError as error:
         _forget_failed(request, session, acceptor, error)
         pending = request.pend(Interim.NEVER, lambda: None)
@@ -148,7 +148,7 @@ def _authenticate(request: Request, session: Session, setup: SessionSetupRequest
         return pending
 
 
-def _step(request: Request, session: Session, setup: SessionSetupRequest, token: bytes, acceptor: Acceptor) -> Response:
+def _step(request: Request, session: Session, body: SessionSetupRequest, token: bytes, acceptor: Acceptor) -> Response:
     """Pass the client's token to the acceptor, and make the session valid once the client is authenticated. Raises
     ``StatusError`` and ``LogonDelayed``."""
     connection = request.connection
@@ -156,7 +156,7 @@ def _step(request: Request, session: Session, setup: SessionSetupRequest, token:
     hashes = connection.preauth_session_table
     answer = acceptor.step(token)
     if acceptor.identity is not None:
-        flags = _complete(request, session, setup)
+        flags = _complete(request, session, body)
     if acceptor.identity is None:
         if connection.dialect == Dialect.SMB_3_1_1:
             request.on_encoded = partial(_hash_reply, connection, key)
@@ -174,14 +174,14 @@ class _Postponed:
         self,
         request: Request,
         session: Session,
-        setup: SessionSetupRequest,
+        body: SessionSetupRequest,
         token: bytes,
         acceptor: Acceptor,
         seconds: float,
     ) -> None:
         self._request = request
         self._session = session
-        self._setup = setup
+        self._body = body
         self._token = token
         self._acceptor = acceptor
         self._timer = request.connection.loop.call_later(seconds, self._resume)
@@ -202,7 +202,7 @@ class _Postponed:
 
     def _attempt(self) -> Response | None:
         try:
-            return _step(self._request, self._session, self._setup, self._token, self._acceptor)
+            return _step(self._request, self._session, self._body, self._token, self._acceptor)
         except LogonDelayed as delay:
             self.pending.on_cancel = self._gone
             self._timer = self._request.connection.loop.call_later(delay.seconds, self._resume)
@@ -243,7 +243,7 @@ def _response(token: bytes, flags: int, status: int) -> Response:
     return Response((fixed + token,), status)
 
 
-def _complete(request: Request, session: Session, setup: SessionSetupRequest) -> int:
+def _complete(request: Request, session: Session, body: SessionSetupRequest) -> int:
     """Make the session or the channel valid for the authenticated user. Return SessionFlags of the response. Raises
     ``StatusError``."""
     connection = request.connection
@@ -272,8 +272,8 @@ def _complete(request: Request, session: Session, setup: SessionSetupRequest) ->
     unproven = identity.guest or identity.anonymous
     if unproven and (server.settings.require_signing or server.settings.require_encryption):
         raise StatusError(NtStatus.ACCESS_DENIED)
-    if setup.previous_session_id and setup.previous_session_id != session.session_id:
-        server.sessions.close_previous(setup.previous_session_id, identity)
+    if body.previous_session_id and body.previous_session_id != session.session_id:
+        server.sessions.close_previous(body.previous_session_id, identity)
     server.sessions.count(session, connection, identity)
     session.identity = identity
     session.expiration_time = acceptor.expiration_time
@@ -282,7 +282,7 @@ def _complete(request: Request, session: Session, setup: SessionSetupRequest) ->
     else:
         _make_keys(connection, session, acceptor.session_key)
         # 3.3.5.4 (Connection.ShouldSign), 3.3.5.5.3: any of the three may require signing.
-        mode = setup.security_mode | connection.client_security_mode | connection.server_security_mode
+        mode = body.security_mode | connection.client_security_mode | connection.server_security_mode
         session.signing_required = bool(mode & SecurityMode.SIGNING_REQUIRED)
         session.encrypt_data = server.settings.require_encryption and session.cipher is not None
         request.signed = True

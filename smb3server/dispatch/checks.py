@@ -98,12 +98,12 @@ def check_body(request: Request) -> None:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     offsets = _PAYLOAD_OFFSETS.get(command)
     if offsets is not None and request.connection.supports_multi_credit:
-        sent = wanted = 0
+        sent = requested = 0
         for offset in offsets[0]:
             sent += _U32.unpack_from(message, HEADER_SIZE + offset)[0]
         for offset in offsets[1]:
-            wanted += _U32.unpack_from(message, HEADER_SIZE + offset)[0]
-        payload = max(sent, wanted)
+            requested += _U32.unpack_from(message, HEADER_SIZE + offset)[0]
+        payload = max(sent, requested)
         if payload > CREDIT_SIZE and (payload - 1) // CREDIT_SIZE >= (request.header.credit_charge or 1):
             raise StatusError(NtStatus.INVALID_PARAMETER)
 

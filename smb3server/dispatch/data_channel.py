@@ -47,7 +47,7 @@ def fail(pending: Pending, error: BaseException, remote: RemoteMemory | None) ->
         pending.complete(remote.failure(pending.request, error))
 
 
-def remote_buffers(request: Request, record: ReadRequest | WriteRequest, length: int) -> RemoteMemory | None:
+def remote_buffers(request: Request, body: ReadRequest | WriteRequest, length: int) -> RemoteMemory | None:
     """Return the buffers for data by RDMA, or None for data in the message. [MS-SMB2 3.3.5.12, 3.3.5.13]
 
     Channel is valid from dialect 3.0 on. Raises ``StatusError``, INVALID_PARAMETER, for an unknown Channel, for one
@@ -57,18 +57,18 @@ def remote_buffers(request: Request, record: ReadRequest | WriteRequest, length:
     Descriptors fail, too, where data is to be encrypted. Without the transforms of 2.2.43, which this server does not
     negotiate, data by RDMA would not be encrypted. Clients do not request it there (3.2.4.6, 3.2.4.7)."""
     connection, message = request.connection, request.message
-    if record.channel == Channel.NONE or connection.dialect < Dialect.SMB_3_0:
+    if body.channel == Channel.NONE or connection.dialect < Dialect.SMB_3_0:
         return None
     rdma = connection.transport.rdma
     if rdma is None:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    invalidate = record.channel == Channel.RDMA_V1_INVALIDATE and connection.dialect >= Dialect.SMB_3_0_2
-    if record.channel != Channel.RDMA_V1 and not invalidate:
+    invalidate = body.channel == Channel.RDMA_V1_INVALIDATE and connection.dialect >= Dialect.SMB_3_0_2
+    if body.channel != Channel.RDMA_V1 and not invalidate:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     session, tree = request.session, request.tree
     if request.encrypted or (session is not None and session.encrypt_data) or (tree is not None and tree.encrypt_data):
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    buffers = descriptors(message, record.channel_info_offset, record.channel_info_length)
+    buffers = descriptors(message, body.channel_info_offset, body.channel_info_length)
     covered = 0
     for buffer in buffers:
         if buffer.offset + buffer.length > ADDRESS_SPACE:

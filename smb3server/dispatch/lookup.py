@@ -28,16 +28,16 @@ def find_open(request: TreeRequest, file_id: FileId) -> Open:
     if file_id == RELATED_FILE_ID and request.chain.file_id is not None:
         file_id = request.chain.file_id
     session = request.session
-    found = session.open_table.get(file_id[1])
-    if found is None or found.file_id != file_id or found.tree is not request.tree:
+    opened = session.open_table.get(file_id[1])
+    if opened is None or opened.file_id != file_id or opened.tree is not request.tree:
         raise StatusError(NtStatus.FILE_CLOSED)
-    request.open = found
-    if found.replayable is not None:
-        request.server.opens.replays.forget(found)
+    request.open = opened
+    if opened.replayable is not None:
+        request.server.opens.replays.forget(opened)
     header = request.header
-    if header.status != found.channel_sequence or header.flags & _REPLAY:
-        _check_sequence(request, found)
-    return found
+    if header.status != opened.channel_sequence or header.flags & _REPLAY:
+        _check_sequence(request, opened)
+    return opened
 
 
 def handle_of(opened: Open) -> Handle:

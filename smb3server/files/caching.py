@@ -381,25 +381,27 @@ class Caching(Generic[Owner]):
         self.add(oplock)
         return oplock
 
-    def grant_lease(self, lease: Lease[Owner], wanted: int, other_opens: bool, locked: bool, directory: bool) -> None:
+    def grant_lease(
+        self, lease: Lease[Owner], requested: int, other_opens: bool, locked: bool, directory: bool
+    ) -> None:
         """Grant ``lease`` as much of the requested state as possible. Never take anything away. [MS-FSA 2.1.5.18.2]
 
         ``other_opens`` and ``locked`` are as for an oplock. ``directory`` excludes write caching."""
-        if wanted not in VALID_LEASES:
-            wanted = NONE
-        asked = wanted
+        if requested not in VALID_LEASES:
+            requested = NONE
+        granted = requested
         others = self.others(lease)
         if other_opens or others or directory:
-            wanted &= ~WRITE
+            granted &= ~WRITE
         if any(isinstance(holder, Oplock) and holder.state for holder in others):
-            wanted &= ~HANDLE
-        if locked and not wanted & WRITE:
-            wanted = NONE
-        if asked != wanted and lease.state:
+            granted &= ~HANDLE
+        if locked and not granted & WRITE:
+            granted = NONE
+        if requested != granted and lease.state:
             # An upgrade is granted completely or not at all.
             return
-        if not lease.breaking and lease.state != wanted and not lease.state & ~wanted:
-            lease.state = lease.requested = lease.required = wanted
+        if not lease.breaking and lease.state != granted and not lease.state & ~granted:
+            lease.state = lease.requested = lease.required = granted
             if lease.version == 2:
                 lease.epoch = (lease.epoch + 1) & 0xFFFF
             self.add(lease)

@@ -50,11 +50,11 @@ class EchoFilter:
         The store reports each creation or removal once, but one modification any number of times."""
         self._forget(self._now())
         kind = _kind(action)
-        found = self._expected.get((key, kind))
-        if found is None:
+        noted = self._expected.get((key, kind))
+        if noted is None:
             return False
         if kind:
-            deadline, count = found
+            deadline, count = noted
             if count > 1:
                 self._expected[key, kind] = (deadline, count - 1)
             else:

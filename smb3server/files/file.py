@@ -121,37 +121,38 @@ class File(Generic[Opened]):
         """Return whether an open with ``access`` and ``share`` violates the sharing of the file's other opens.
 
         DELETE on the unnamed stream must be shared by the opens of the file's other streams, too."""
-        opens = [entry for entry in self.opens if entry is not exclude]
+        opens = [opened for opened in self.opens if opened is not exclude]
         if share_modes.conflicts(opens, access, share):
             return True
         if not self.stream and access & Access.DELETE:
             for other in self.table.streams(self.key):
                 if other is not self and any(
-                    entry.granted_access & share_modes.SHARED and share_modes.denied(Access.DELETE, entry.share_access)
-                    for entry in other.opens
+                    opened.granted_access & share_modes.SHARED
+                    and share_modes.denied(Access.DELETE, opened.share_access)
+                    for opened in other.opens
                 ):
                     return True
         return False
 
-    def other_opens(self, own: Opened | None, lease: Lease[Opened] | None) -> bool:
-        """Return whether an open other than ``own`` forbids exclusive caching: one that is not for attributes only and
+    def other_opens(self, exclude: Opened | None, lease: Lease[Opened] | None) -> bool:
+        """Return whether an open other than ``exclude`` forbids exclusive caching: it is not for attributes only, and it
         does not hold ``lease``."""
         return any(
-            entry is not own
-            and not is_stat_open(entry.granted_access)
-            and (lease is None or entry.caching is not lease)
-            for entry in self.opens
+            opened is not exclude
+            and not is_stat_open(opened.granted_access)
+            and (lease is None or opened.caching is not lease)
+            for opened in self.opens
         )
 
-    def mark(self, by: Opened) -> None:
+    def mark(self, opened: Opened) -> None:
         """Delete the file at its last close, with the name and the rights of this open. The last close may be that of
         another open."""
         self.let_go()
         self.delete_pending = True
-        if by.handle is not None:
+        if opened.handle is not None:
             # Keep the handle beyond the close of its open, as no other handle has this name and these rights.
-            by.begin_io()
-            self.deleter = Deleter(by, by.handle, by.parent_lease)
+            opened.begin_io()
+            self.deleter = Deleter(opened, opened.handle, opened.parent_lease)
 
     def keep(self) -> None:
         """Withdraw the request to delete the file."""
@@ -164,10 +165,10 @@ class File(Generic[Opened]):
         if deleter is not None:
             deleter.opened.end_io()
 
-    def data_changes(self, by: Holder[Opened] | None) -> None:
+    def data_changes(self, holder: Holder[Opened] | None) -> None:
         """Break the caching rights of others for a write, a truncation or a byte-range lock. Cheap without any."""
         if self.caching.holders:
-            self.caching.break_for_write(by)
+            self.caching.break_for_write(holder)
 
 
 class FileTable(Generic[Opened]):

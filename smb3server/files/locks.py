@@ -154,10 +154,10 @@ class LockTable(Generic[Owner]):
         """Release and return one lock of exactly this range, or return None. An exclusive lock is released first.
 
         With ``grant`` false the caller must call ``grant_waiters`` when it has released all its locks."""
-        found = self._remove(owner, offset, length, True) or self._remove(owner, offset, length, False)
-        if found is not None and grant:
+        released = self._remove(owner, offset, length, True) or self._remove(owner, offset, length, False)
+        if released is not None and grant:
             self.grant_waiters()
-        return found
+        return released
 
     def release_newest(self, owner: Owner, offset: int, length: int, exclusive: bool) -> None:
         """Undo an ``acquire`` of a request that failed later."""

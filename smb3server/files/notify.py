@@ -246,8 +246,8 @@ class NotifyHub:
         for watcher, depth in self._interested(path):
             if depth not in by_depth:
                 by_depth[depth] = [Notification(action, relative_name(path, depth, stream))]
-            wanted = watcher.completion_filter & completion_filter
-            news.append(_News(watcher, own, by_depth[depth] if wanted else ()))
+            matching = watcher.completion_filter & completion_filter
+            news.append(_News(watcher, own, by_depth[depth] if matching else ()))
         if news:
             self._tell(news)
 

@@ -68,8 +68,8 @@ def _automaton(pattern: str) -> Matcher:
     size = len(pattern)
     final = 1 << size
 
-    def positions(wanted: str) -> int:
-        return sum(1 << position for position, char in enumerate(pattern) if char in wanted)
+    def positions(characters: str) -> int:
+        return sum(1 << position for position, char in enumerate(pattern) if char in characters)
 
     stars, dos_stars, marks, dos_dots = positions("*"), positions("<"), positions(">"), positions('"')
     any_one = positions("?")

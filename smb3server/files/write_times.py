@@ -77,7 +77,7 @@ class WriteTime:
             self._timer = loop.call_later(WRITE_TIME_DELAY, self._on_timer)
 
     def _on_timer(self) -> None:
-        handle = next((entry.handle for entry in self._file.opens if entry.handle is not None), None)
+        handle = next((opened.handle for opened in self._file.opens if opened.handle is not None), None)
         if handle is not None:
             self.settle(handle)
 

@@ -37,14 +37,14 @@ def set_compression(control: Control) -> bytes:
     if len(data) < _COMPRESSION.size:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     required.check(opened.granted_access, required.FSCTL[control.code])
-    (wanted,) = _COMPRESSION.unpack_from(data)
-    if wanted not in tuple(CompressionFormat):
+    (requested,) = _COMPRESSION.unpack_from(data)
+    if requested not in tuple(CompressionFormat):
         raise StatusError(NtStatus.INVALID_PARAMETER)
     backend = opened.tree.share.backend
     if backend is None or not backend.supports_compression:
-        if wanted != CompressionFormat.NONE:
+        if requested != CompressionFormat.NONE:
             raise StatusError(NtStatus.NOT_SUPPORTED)
         return b""
-    handle.set_compressed(wanted != CompressionFormat.NONE)
+    handle.set_compressed(requested != CompressionFormat.NONE)
     report(opened, NotifyFilter.ATTRIBUTES)
     return b""

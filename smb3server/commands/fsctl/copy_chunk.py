@@ -56,10 +56,10 @@ def request_resume_key(control: Control) -> bytes:
 
 
 def _find_source(request: TreeRequest, key: bytes) -> Open:
-    found = request.server.opens.by_id.get(int.from_bytes(key[:8], "little"))
-    if found is None or found.session is not request.session or found.resume_key != key:
+    source = request.server.opens.by_id.get(int.from_bytes(key[:8], "little"))
+    if source is None or source.session is not request.session or source.resume_key != key:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
-    return found
+    return source
 
 
 def copy_chunk(control: Control) -> Response | Pending:
@@ -227,16 +227,16 @@ def duplicate_extents(control: Control) -> bytes | Response | Pending:
     backend = opened.tree.share.backend
     if backend is None or not backend.supports_reflink:
         raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
-    wanted = _parse_clone(control, opened)
-    if not wanted.length:
+    clone = _parse_clone(control, opened)
+    if not clone.length:
         return b""
     cluster = max(backend.volume().block_size, 1)
-    count, same_end = _check_clone(wanted, cluster)
+    count, same_end = _check_clone(clone, cluster)
     if count <= 0:
         return b""
     if opened.file is not None:
         opened.file.data_changes(opened.caching)
-    _clone(wanted, count, 0 if same_end else count % cluster)
+    _clone(clone, count, 0 if same_end else count % cluster)
     report(opened, NotifyFilter.LAST_WRITE)
     return after_flush(control.request, opened, control.respond())
 
@@ -245,32 +245,32 @@ def _parse_clone(control: Control, opened: Open) -> _Clone:
     """Parse the request and find the source. Raises ``StatusError`` for errors that show without a look at the
     files."""
     data = control.data
-    wanted: wire.DuplicateExtents | wire.DuplicateExtentsEx
+    body: wire.DuplicateExtents | wire.DuplicateExtentsEx
     try:
         if control.code == Fsctl.DUPLICATE_EXTENTS_TO_FILE_EX:
-            wanted = wire.DUPLICATE_EXTENTS_EX.unpack(data)
+            body = wire.DUPLICATE_EXTENTS_EX.unpack(data)
         else:
-            wanted = wire.DUPLICATE_EXTENTS.unpack(data)
+            body = wire.DUPLICATE_EXTENTS.unpack(data)
     except DecodeError:
         raise StatusError(NtStatus.BUFFER_TOO_SMALL) from None
-    source = control.request.session.open_table.get(wanted.source_volatile)
-    if source is None or source.file_id[0] != wanted.source_persistent or source.tree is not opened.tree:
+    source = control.request.session.open_table.get(body.source_volatile)
+    if source is None or source.file_id[0] != body.source_persistent or source.tree is not opened.tree:
         raise StatusError(NtStatus.INVALID_HANDLE)
     if opened.is_directory or source.is_directory or opened.file is None or source.file is None:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     required.check(opened.granted_access, required.FSCTL[control.code])
     required.check(source.granted_access, int(Access.READ_DATA))
-    source_offset, target_offset, count = wanted.source_offset, wanted.target_offset, wanted.byte_count
+    source_offset, target_offset, count = body.source_offset, body.target_offset, body.byte_count
     if min(source_offset, target_offset, count) < 0 or max(source_offset, target_offset) + count > attr.MAX_OFFSET:
         raise StatusError(NtStatus.INVALID_PARAMETER)
     return _Clone(opened, source, target_offset, source_offset, count)
 
 
-def _check_clone(wanted: _Clone, cluster: int) -> tuple[int, bool]:
+def _check_clone(clone: _Clone, cluster: int) -> tuple[int, bool]:
     """Return the number of bytes to clone, and whether both files end with them. Raises ``StatusError``.
 
     The number is 0 or negative if the range begins at or beyond the end of a file."""
-    target, source, target_offset, source_offset, count = wanted
+    target, source, target_offset, source_offset, count = clone
     source_info, target_info = handle_of(source).info(), handle_of(target).info()
     if source_offset + count > -(-source_info.end_of_file // cluster) * cluster:
         raise StatusError(NtStatus.NOT_SUPPORTED)
@@ -288,12 +288,12 @@ def _check_clone(wanted: _Clone, cluster: int) -> tuple[int, bool]:
     return count, (source_offset + count, target_offset + count) == ends
 
 
-def _clone(wanted: _Clone, count: int, tail: int) -> None:
+def _clone(clone: _Clone, count: int, tail: int) -> None:
     """Share ``count`` bytes, except for the last ``tail``, which are copied. A part of a cluster can only be shared if
     both files end in it."""
-    target, source = handle_of(wanted.target), handle_of(wanted.source)
+    target, source = handle_of(clone.target), handle_of(clone.source)
     if count > tail:
-        target.clone_range(source, wanted.source_offset, wanted.target_offset, count - tail)
+        target.clone_range(source, clone.source_offset, clone.target_offset, count - tail)
     if tail:
         done = count - tail
-        copy_range(target, source, wanted.source_offset + done, wanted.target_offset + done, tail, overlapping=True)
+        copy_range(target, source, clone.source_offset + done, clone.target_offset + done, tail, overlapping=True)

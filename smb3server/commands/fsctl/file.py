@@ -61,9 +61,9 @@ def set_sparse(control: Control) -> bytes:
     required.check(opened.granted_access, required.FSCTL[control.code])
     sparse = bool(data[0]) if data else True
     attributes = handle.info().attributes
-    wanted = attributes | attr.SPARSE if sparse else attributes & ~attr.SPARSE
-    if wanted != attributes:
-        handle.set_attributes(wanted)
+    changed = attributes | attr.SPARSE if sparse else attributes & ~attr.SPARSE
+    if changed != attributes:
+        handle.set_attributes(changed)
         report(opened, NotifyFilter.ATTRIBUTES)
     return b""
 
@@ -191,21 +191,21 @@ def file_level_trim(control: Control) -> bytes | Pending:
             raise StatusError(NtStatus.INVALID_PARAMETER)
     file = opened.file
     size = handle.info().end_of_file
-    wanted: list[tuple[int, int]] = []
+    blocks: list[tuple[int, int]] = []
     for offset, length in ranges:
         if file is not None and file.locks.locks and file.locks.denies_write(opened, offset, length):
             raise StatusError(NtStatus.FILE_LOCK_CONFLICT)
         start = -(-offset // block) * block
         end = min(offset + length, size) // block * block
         if start < end:
-            wanted.append((start, end - start))
-    if wanted and file is not None:
+            blocks.append((start, end - start))
+    if blocks and file is not None:
         file.data_changes(opened.caching)
     output = struct.pack("<I", header.num_ranges) if control.max_output >= 4 else b""
-    slow = [handle.zeroing(*entry) for entry in wanted] if len(wanted) <= _TRIM_AT_ONCE else [None]
-    if len(wanted) > _TRIM_AT_ONCE or any(steps is not None for steps in slow):
-        return run_steps(control.request, opened, _trim(handle, wanted), lambda: control.respond(output))
-    for entry in wanted:
+    slow = [handle.zeroing(*entry) for entry in blocks] if len(blocks) <= _TRIM_AT_ONCE else [None]
+    if len(blocks) > _TRIM_AT_ONCE or any(steps is not None for steps in slow):
+        return run_steps(control.request, opened, _trim(handle, blocks), lambda: control.respond(output))
+    for entry in blocks:
         handle.zero_range(*entry)
     return output
 
@@ -247,12 +247,12 @@ def query_file_regions(control: Control) -> bytes:
 def get_reparse_point(control: Control) -> Response:
     """Return the reparse point of the file. [MS-FSA 2.1.5.10.16]"""
     opened = control.open()
-    found = handle_of(opened).reparse_point()
-    if found is None:
+    buffer = handle_of(opened).reparse_point()
+    if buffer is None:
         raise StatusError(NtStatus.NOT_A_REPARSE_POINT)
     if control.max_output < wire.REPARSE_HEADER.size:
         raise StatusError(NtStatus.BUFFER_TOO_SMALL)
-    return overflowing(control, found)
+    return overflowing(control, buffer)
 
 
 def _reparse_header(data: memoryview) -> wire.ReparseHeader:
@@ -320,8 +320,8 @@ def object_id(control: Control) -> bytes:
     backend = opened.tree.share.backend
     volume = volume_object_id(backend) if backend is not None else bytes(16)
     identity = struct.pack("<QQ", handle.key.volume & attr.MAX_OFFSET, handle.key.inode & 0xFFFFFFFFFFFFFFFF)
-    found = hashlib.blake2b(identity, digest_size=16, person=b"object").digest()
-    return wire.OBJECT_ID_BUFFER.pack(wire.ObjectIdBuffer(found, volume, found))
+    identifier = hashlib.blake2b(identity, digest_size=16, person=b"object").digest()
+    return wire.OBJECT_ID_BUFFER.pack(wire.ObjectIdBuffer(identifier, volume, identifier))
 
 
 @fsctl(Fsctl.SRV_ENUMERATE_SNAPSHOTS)

@@ -66,17 +66,17 @@ def ioctl(request: TreeRequest) -> Response | Pending:
 
     Flags other than FSCTL fail with NOT_SUPPORTED and unknown codes with INVALID_DEVICE_REQUEST. As in the section,
     both are checked before the open."""
-    record, data = parse_ioctl_request(request.message)
+    body, data = parse_ioctl_request(request.message)
     connection = request.connection
     limit = connection.max_transact_size
-    if record.flags != IOCTL_IS_FSCTL:
+    if body.flags != IOCTL_IS_FSCTL:
         raise StatusError(NtStatus.NOT_SUPPORTED)
-    if record.input_count > limit or record.max_input_response > limit or record.max_output_response > limit:
+    if body.input_count > limit or body.max_input_response > limit or body.max_output_response > limit:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    handler = _HANDLERS.get(record.ctl_code)
+    handler = _HANDLERS.get(body.ctl_code)
     if handler is None:
         raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
-    control = Control(request, record.ctl_code, record.file_id, data, record.max_output_response)
+    control = Control(request, body.ctl_code, body.file_id, data, body.max_output_response)
     result = handler(control)
     if isinstance(result, Response | Pending):
         return result

@@ -75,9 +75,9 @@ def _padded_read(request: TreeRequest) -> Response | Pending:
 def async_sleep(control: Control) -> Pending:
     """Use the open for the given number of milliseconds. Fail with FILE_CLOSED if its file was closed meanwhile."""
     _allow(control, 1)
-    entry = control.open()
-    handle = entry.handle
-    entry.begin_io()
+    opened = control.open()
+    handle = opened.handle
+    opened.begin_io()
     pending = control.request.pend(Interim.AT_ONCE)
 
     def work() -> Response:
@@ -91,7 +91,7 @@ def async_sleep(control: Control) -> Pending:
 
     def done() -> None:
         answer(pending, work)
-        entry.end_io()
+        opened.end_io()
 
     asyncio.get_running_loop().call_later(control.data[0] / 1000, done)
     return pending

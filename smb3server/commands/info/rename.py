@@ -135,8 +135,8 @@ class _NameChange:
         open, possibly only for caching."""
         if not self.replace:
             raise StatusError(NtStatus.OBJECT_NAME_COLLISION)
-        rights, found = self.caller.rights_by_name(self.backend, target)
-        decide.check_replacement(rights, found.attributes | info.attributes)
+        rights, present = self.caller.rights_by_name(self.backend, target)
+        decide.check_replacement(rights, present.attributes | info.attributes)
         file = self._open_file(info.key)
         if file is None:
             return
@@ -165,8 +165,8 @@ class _NameChange:
         parent = file.table.find(backend.stat(target[:-1], self.caller.user).key)
         if parent is None:
             return
-        own = [entry for entry in parent.opens if entry.session is self.opened.session]
-        if share_modes.conflicts(own, _PARENT_ACCESS, _PARENT_SHARE):
+        opens = [opened for opened in parent.opens if opened.session is self.opened.session]
+        if share_modes.conflicts(opens, _PARENT_ACCESS, _PARENT_SHARE):
             raise StatusError(NtStatus.SHARING_VIOLATION)
 
 
@@ -228,7 +228,7 @@ class Rename(_NameChange):
         ``StatusError``, and ``MustWait`` if the break needs an acknowledgment."""
         table = self.request.server.opens.by_id
         prefix = self.handle.path
-        for other in [entry for entry in table.values() if entry not in self.elsewhere]:
+        for other in [opened for opened in table.values() if opened not in self.elsewhere]:
             if not self._is_below(other, prefix):
                 continue
             if other.file is not None:

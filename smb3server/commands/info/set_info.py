@@ -71,35 +71,35 @@ def done() -> Response:
 @handles(Command.SET_INFO, TreeRequest)
 def set_info(request: TreeRequest) -> Response | Pending:
     """Set information of a file or its security. [MS-SMB2 3.3.5.21]"""
-    wanted, data = parse_set_info_request(request.message)
-    opened = find_open(request, wanted.file_id)
-    if wanted.buffer_length > request.connection.max_transact_size:
+    body, data = parse_set_info_request(request.message)
+    opened = find_open(request, body.file_id)
+    if body.buffer_length > request.connection.max_transact_size:
         raise StatusError(NtStatus.INVALID_PARAMETER)
-    if wanted.info_type == InfoType.FILE:
-        return _set_file(request, opened, wanted, data)
-    if wanted.info_type == InfoType.SECURITY:
-        return _set_security(request, opened, wanted, data)
-    if wanted.info_type in (InfoType.FILESYSTEM, InfoType.QUOTA):
+    if body.info_type == InfoType.FILE:
+        return _set_file(request, opened, body, data)
+    if body.info_type == InfoType.SECURITY:
+        return _set_security(request, opened, body, data)
+    if body.info_type in (InfoType.FILESYSTEM, InfoType.QUOTA):
         # 3.3.5.21.2, 3.3.5.21.4: neither quotas nor volume properties can be set.
         raise StatusError(NtStatus.NOT_SUPPORTED)
     raise StatusError(NtStatus.INVALID_PARAMETER)
 
 
-def _set_file(request: TreeRequest, opened: Open, wanted: SetInfoRequest, data: memoryview) -> Response | Pending:
+def _set_file(request: TreeRequest, opened: Open, body: SetInfoRequest, data: memoryview) -> Response | Pending:
     """Set information of a file. [MS-SMB2 3.3.5.21.1]"""
     if opened.pipe is not None:
         raise StatusError(NtStatus.NOT_SUPPORTED)
-    level = _LEVELS.get(wanted.info_class)
+    level = _LEVELS.get(body.info_class)
     if level is None:
-        known = wanted.info_class in _DOCUMENTED_SET
+        known = body.info_class in _DOCUMENTED_SET
         raise StatusError(NtStatus.NOT_SUPPORTED if known else NtStatus.INVALID_INFO_CLASS)
     if len(data) < level.minimum_size:
         raise StatusError(NtStatus.INFO_LENGTH_MISMATCH)
-    required.check(opened.granted_access, required.SET_FILE[wanted.info_class])
+    required.check(opened.granted_access, required.SET_FILE[body.info_class])
     result = level.apply(request, opened, data)
     if result is not None:
         return result
-    return after_flush(request, opened, done()) if wanted.info_class in _CHANGE_DATA else done()
+    return after_flush(request, opened, done()) if body.info_class in _CHANGE_DATA else done()
 
 
 def report(opened: Open, completion_filter: int) -> None:
@@ -366,9 +366,9 @@ _LEVELS: dict[int, SetLevel] = {
 }
 
 
-def _set_security(request: TreeRequest, opened: Open, wanted: SetInfoRequest, data: memoryview) -> Response:
+def _set_security(request: TreeRequest, opened: Open, body: SetInfoRequest, data: memoryview) -> Response:
     """Set the security descriptor. [MS-SMB2 3.3.5.21.3]"""
-    which = wanted.additional_information
+    which = body.additional_information
     required.check_set_security(opened.granted_access, which)
     if opened.handle is None:
         raise StatusError(NtStatus.NOT_SUPPORTED)
