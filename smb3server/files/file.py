@@ -135,7 +135,7 @@ class File(Generic[Opened]):
         return False
 
     def other_opens(self, exclude: Opened | None, lease: Lease[Opened] | None) -> bool:
-        """Return whether an open other than ``exclude`` forbids exclusive caching: it is not for attributes only, and it
+        """Return whether an open other than ``exclude`` forbids exclusive caching: it is not for attributes only, and
         does not hold ``lease``."""
         return any(
             opened is not exclude
