@@ -236,7 +236,7 @@ class Lease(Holder[Owner]):
 class Caching(Generic[Owner]):
     """The oplocks and leases of one stream, and the operations that wait for breaks of them."""
 
-    __slots__ = ("_arriving", "_settling", "break_timeout", "breaks", "holders", "waiters")
+    __slots__ = ("_arriving", "_awaited_arrivals", "break_timeout", "breaks", "holders", "waiters")
 
     def __init__(self, breaks: Breaks[Owner], break_timeout: float = BREAK_TIMEOUT) -> None:
         self.breaks = breaks
@@ -247,9 +247,9 @@ class Caching(Generic[Owner]):
         """Called when a break ends."""
         self._arriving: set[object] = set()
         """Received writes whose data has not arrived yet."""
-        self._settling: list[tuple[set[object], Callable[[], None]]] = []
+        self._awaited_arrivals: list[tuple[set[object], Callable[[], None]]] = []
         """Writes that are awaited, and the callback for when all of them have arrived."""
-        # Invariant: each set in _settling is a non-empty subset of _arriving.
+        # Invariant: each set in _awaited_arrivals is a non-empty subset of _arriving.
 
     def arrives(self, write: object) -> None:
         """Note a received write whose data comes by RDMA Read. ``arrived`` must follow."""
@@ -258,11 +258,11 @@ class Caching(Generic[Owner]):
     def arrived(self, write: object) -> None:
         """Note that the data of ``write`` is stored, or that the write failed."""
         self._arriving.discard(write)
-        if self._settling:
-            for awaited, callback in self._settling[:]:
+        if self._awaited_arrivals:
+            for awaited, callback in self._awaited_arrivals[:]:
                 awaited.discard(write)
                 if not awaited:
-                    self._settling.remove((awaited, callback))
+                    self._awaited_arrivals.remove((awaited, callback))
                     self.breaks.call_soon(callback)
 
     def after_arrivals(self, callback: Callable[[], None]) -> bool:
@@ -271,7 +271,7 @@ class Caching(Generic[Owner]):
         Return False, without any call, if no write is arriving."""
         if not self._arriving:
             return False
-        self._settling.append((set(self._arriving), callback))
+        self._awaited_arrivals.append((set(self._arriving), callback))
         return True
 
     def others(self, own: Holder[Owner] | None) -> Iterable[Holder[Owner]]:
