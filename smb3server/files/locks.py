@@ -194,10 +194,10 @@ class LockTable(Generic[Owner]):
             else:
                 self.add(lock)
                 self._granted[waiter] = None
-                self._call_soon(partial(self._tell, waiter))
+                self._call_soon(partial(self._notify_granted, waiter))
         self.waiters = waiting
 
-    def _tell(self, waiter: Waiter[Owner]) -> None:
+    def _notify_granted(self, waiter: Waiter[Owner]) -> None:
         """Notify a granted request. The owner may have given the lock up meanwhile by ``cancel`` or by an unlock."""
         if waiter not in self._granted:
             return

@@ -50,7 +50,7 @@ class TimedFile(Protocol):
 class WriteTime:
     """The last write time of one open file."""
 
-    __slots__ = ("_file", "_first", "_timer", "dirty", "pinned_by", "visible_once", "shown")
+    __slots__ = ("_file", "_first", "_timer", "dirty", "pinned_by", "shown", "visible_once")
 
     def __init__(self, file: TimedFile) -> None:
         self._file = file
