@@ -275,9 +275,11 @@ class Caching(Generic[Owner]):
         return True
 
     def others(self, own: Holder[Owner] | None) -> Iterable[Holder[Owner]]:
+        """Return all holders except ``own``."""
         return [holder for holder in self.holders if holder is not own]
 
     def add(self, holder: Holder[Owner]) -> None:
+        """Add a holder unless it is there already or has no rights."""
         if holder not in self.holders and (holder.state or holder.breaking):
             self.holders.append(holder)
 
@@ -293,6 +295,7 @@ class Caching(Generic[Owner]):
             self.finished()
 
     def prune(self) -> None:
+        """Remove the holders that have lost all rights."""
         self.holders = [holder for holder in self.holders if holder.state or holder.breaking]
 
     def wait(self, callback: Callable[[], None]) -> None:
@@ -300,10 +303,12 @@ class Caching(Generic[Owner]):
         self.waiters.append(callback)
 
     def unwait(self, callback: Callable[[], None]) -> None:
+        """Undo ``wait``. Do nothing if ``callback`` has already been called."""
         if callback in self.waiters:
             self.waiters.remove(callback)
 
     def finished(self) -> None:
+        """Call all waiters, as a break has ended."""
         waiters, self.waiters = self.waiters, []
         for callback in waiters:
             self.breaks.call_soon(callback)
@@ -418,13 +423,16 @@ class LeaseTables(Generic[Owner]):
         # Invariant: directory_leases is the number of values of _leases whose directory is true.
 
     def find(self, client_guid: bytes, key: bytes) -> Lease[Owner] | None:
+        """Return the lease with this key of a client, or None."""
         return self._leases.get((client_guid, key))
 
     def add(self, lease: Lease[Owner]) -> None:
+        """Add a new lease. ``directory`` of it must not change later."""
         self._leases[lease.client_guid, lease.key] = lease
         self.directory_leases += lease.directory
 
     def remove(self, lease: Lease[Owner]) -> None:
+        """Remove a lease. Do nothing if it is not there."""
         if self._leases.pop((lease.client_guid, lease.key), None) is not None:
             self.directory_leases -= lease.directory
 

@@ -183,6 +183,7 @@ class FileTable(Generic[Opened]):
         self._files: dict[FileKey, dict[str, File[Opened]]] = {}
 
     def find(self, key: FileKey, stream: str = "") -> File[Opened] | None:
+        """Return the entry of an open file, or None if the stream is not open."""
         streams = self._files.get(key)
         return streams.get(stream.upper()) if streams is not None else None
 
@@ -196,6 +197,7 @@ class FileTable(Generic[Opened]):
         return file
 
     def streams(self, key: FileKey) -> list[File[Opened]]:
+        """Return the open streams of a file."""
         return list(self._files.get(key, {}).values())
 
     def release(self, file: File[Opened]) -> None:

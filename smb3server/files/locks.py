@@ -143,6 +143,7 @@ class LockTable(Generic[Owner]):
         return False
 
     def locks_of(self, owner: Owner) -> list[Lock[Owner]]:
+        """Return all locks that ``owner`` holds."""
         return [lock for same in self._by_owner.get(owner, {}).values() for lock in same]
 
     def count_of(self, owner: Owner) -> int:

@@ -40,6 +40,7 @@ _MODIFICATIONS = (Action.MODIFIED, Action.MODIFIED_STREAM)
 
 
 def fold(path: Path) -> Key:
+    """Return the key of a path, which is the same for names that differ in case only."""
     return tuple(part.casefold() for part in path)
 
 
@@ -213,11 +214,13 @@ class NotifyHub:
         return bool(self._watchers)
 
     def watch(self, path: Path, completion_filter: int, recursive: bool, limit: int) -> Watcher:
+        """Return a new watcher of the directory ``path``. ``limit``: bytes of changes that it keeps."""
         watcher = Watcher(self, path, completion_filter, recursive, limit)
         self._watchers.setdefault(watcher.key, []).append(watcher)
         return watcher
 
     def remove(self, watcher: Watcher) -> None:
+        """Remove a watcher. Do nothing if it is not there."""
         watchers = self._watchers.get(watcher.key)
         if watchers is not None and watcher in watchers:
             watchers.remove(watcher)

@@ -70,6 +70,7 @@ class RangeIndex(Generic[T]):
         return len(self._keys)
 
     def add(self, entry: T) -> None:
+        """Add a range. Its owner, offset and length must not change while it is here."""
         self._next += 1
         key = self._keys[entry] = (entry.offset, self._next)
         if not self._chunks:
