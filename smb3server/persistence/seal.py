@@ -48,13 +48,13 @@ class Seal:
         sealed = value[:1] == bytes([VERSION])
         if self._key is None:
             if sealed:
-                raise SealError("it bears the seal of a cluster with a secret; remedy: give its secret_file")
+                raise SealError("it has the seal of a cluster with a secret; remedy: give its secret_file")
             return value
         if not sealed:
-            raise SealError("it bears no seal")
+            raise SealError("it has no seal")
         content = value[_OVERHEAD:]
         if not hmac.compare_digest(value[1:_OVERHEAD], _tag(self._key, key, content)):
-            raise SealError("its seal is not this cluster's, or not of this key")
+            raise SealError("its seal is of another cluster or another key")
         return content
 
 

@@ -67,9 +67,9 @@ class SealedStore(Store):
         except SealError as error:
             if key not in self.refused and len(self.refused) < MAX_REFUSED:
                 self.refused[key] = str(error)
-                log.error("%r in the store is not acted upon: %s", key, error)
+                log.error("%r in the store is ignored: %s", key, error)
                 if len(self.refused) == MAX_REFUSED:
-                    log.error("%d records of the store are refused; no more are named", MAX_REFUSED)
+                    log.error("%d records of the store are refused; further ones are not logged", MAX_REFUSED)
             return None
         self.refused.pop(key, None)
         return content
