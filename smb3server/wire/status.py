@@ -1,4 +1,4 @@
-"""NTSTATUS values (MS-ERREF 2.3.1) and the exception that carries one to the dispatcher."""
+"""NTSTATUS values, and the exception that reports one to the dispatcher. [MS-ERREF 2.3.1]"""
 
 from __future__ import annotations
 
@@ -133,8 +133,11 @@ class NtStatus(enum.IntEnum):
 
 
 class StatusError(Exception):
-    """Ends a command with this status. ``data`` is the error response's ErrorData (MS-SMB2 2.2.2), ``error_id`` the
-    kind of its error context in 3.1.1 (2.2.2.1)."""
+    """Ends a command with this status.
+
+    ``data`` is the ErrorData of the error response (MS-SMB2 2.2.2). ``error_id`` is the kind of its error context in
+    3.1.1 (2.2.2.1).
+    """
 
     def __init__(self, status: int, data: bytes = b"", error_id: int = 0) -> None:
         super().__init__(status)
@@ -150,4 +153,4 @@ class StatusError(Exception):
 
 
 class Disconnect(Exception):
-    """Ends the connection without a reply, as the specification demands where the peer breaks the protocol."""
+    """Ends the connection without a response, as the specification requires if the peer violates the protocol."""
