@@ -92,9 +92,9 @@ class Sid(NamedTuple):
         """Parse text like S-1-5-32-544. The authority may be hexadecimal. Raises ``ValueError``. [MS-DTYP 2.4.2.1]"""
         parts = text.upper().split("-")
         if len(parts) < 3 or parts[0] != "S" or parts[1] != "1" or len(parts) - 3 > _MAX_SUB_AUTHORITIES:
-            raise ValueError(f"no SID: {text[:80]!r}")
+            raise ValueError(f"not a SID: {text[:80]!r}")
         if not all(part.isascii() and part.isalnum() for part in parts):
-            raise ValueError(f"no SID: {text[:80]!r}")
+            raise ValueError(f"not a SID: {text[:80]!r}")
         authority = int(parts[2], 16 if parts[2].startswith("0X") else 10)
         subs = tuple(map(int, parts[3:]))
         if authority >= 1 << 48 or any(sub >= 1 << 32 for sub in subs):

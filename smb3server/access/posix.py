@@ -116,7 +116,7 @@ def default_descriptor(
     aces.append(allow(group, _ALWAYS | _rights(group_bits, directory)))
     aces.append(allow(EVERYONE, _ALWAYS | _rights(other_bits, directory)))
     aces.append(allow(LOCAL_SYSTEM, FILE_ALL_ACCESS))
-    # Windows' own files have all been through auto-inheritance, and its dialogs expect it.
+    # On Windows all files have descriptors made by auto-inheritance, and its dialogs expect this flag.
     control = Control.DACL_PRESENT | Control.DACL_AUTO_INHERITED | Control.SELF_RELATIVE
     return SecurityDescriptor(account or user, group, Acl(tuple(aces)), None, int(control))
 

@@ -227,7 +227,7 @@ class Acceptor:
 
     @property
     def context(self) -> Any:
-        """pyspnego's context, for messages that the completed authentication itself protects.
+        """Context of pyspnego, for messages that the completed authentication itself protects.
 
         None for NTLM with ``keys_only``, or before a mechanism is chosen.
         """

@@ -89,7 +89,7 @@ class Exchange:
             self._bare = True
             self.chosen = self._find(bare)
             if self.chosen is None:
-                raise LogonError("mechanism not known")
+                raise LogonError("unknown mechanism")
             return self._step_bare(self.chosen, token)
         init = spnego_tokens.parse_init(token)
         chosen = self._choose(init)
@@ -118,7 +118,7 @@ class Exchange:
 
     def _continue(self, chosen: Mechanism, resp: Resp) -> bytes:
         if resp.state == REJECT:
-            raise LogonError("the client rejects")
+            raise LogonError("the client rejected the mechanism")
         # Only an acceptor's first answer may have these (RFC 4178 4.2.2).
         if resp.state == REQUEST_MIC or resp.mechanism not in (None, self._oid):
             raise ValueError("not an initiator's NegTokenResp")
@@ -160,7 +160,7 @@ def _bare_mechanism(token: bytes) -> bytes:
     if token.startswith(ntlm_messages.SIGNATURE):
         return NTLM
     if token.startswith(AP_REQ):
-        # RPC's Kerberos (GSS_C_DCE_STYLE) comes without the mechanism that GSS tokens begin with.
+        # Tokens of RPC's Kerberos (GSS_C_DCE_STYLE) do not begin with the mechanism, unlike other GSS tokens.
         return KERBEROS
     try:
         named = spnego_tokens.gss_mechanism(token)

@@ -1,9 +1,9 @@
 """Slows down the guessing of passwords, per account and per address, across connections and services.
 
-A failed logon counts against its account and against the address it came from. If either has more failures than are
-free, the logons of that account or address are verified one after the other. The delay between two of them doubles with
-each further failure. Half of the failures are forgotten in each ``HALF_LIFE``. A logon that would have to wait too long
-is refused without being verified.
+A failed logon counts against its account and against the address it came from. If either has reached its number of free
+failures, the logons of that account or address are verified one after the other. The delay between two of them doubles
+with each further failure. Half of the failures are forgotten in each ``HALF_LIFE``. A logon that would have to wait too
+long is refused without being verified.
 
 Successful logons do not count: thousands of clients that reconnect at the same time are not delayed. A user who has
 logged on from an address before is not delayed by failures of others at that account from other addresses, nor by
@@ -25,7 +25,7 @@ from smbdirect.unauthenticated import source_of
 HALF_LIFE = 300.0
 """Seconds in which half of the failures are forgotten."""
 FIRST_DELAY = 0.25
-"""Seconds between two logons after the first failure that is not free."""
+"""Seconds between two logons when delays begin. The delay doubles with each further failure."""
 MAX_STEPS = 8
 """Failures beyond the free ones that are remembered. The limit ends the effect of an attack of any length soon after
 it."""
@@ -108,9 +108,10 @@ class Guesses:
     ) -> None:
         """Start without failures.
 
-        ``per_account`` and ``per_address`` are the failures that cause no delay. ``max_delay`` is the maximum delay
-        between two logons in seconds; 0 means that no logon is delayed. ``lockout_failures`` in a row lock an account
-        out for ``lockout_time`` seconds; 0 means that no account is locked out.
+        ``per_account`` and ``per_address`` are the free failures: after so many failures logons are delayed.
+        ``max_delay`` is the maximum delay between two logons in seconds; 0 means that no logon is delayed.
+        ``lockout_failures`` in a row lock an account out for ``lockout_time`` seconds; 0 means that no account is
+        locked out.
         """
         self.clock = clock
         self._per_account = per_account
@@ -191,8 +192,8 @@ class Guesses:
     def succeeded(self, account: str, address: str) -> None:
         """Remember that the account's user logs on from that address.
 
-        Failures of the address are kept. Otherwise an attacker with an account of its own could clear them by logging
-        on between two guesses at other accounts.
+        Failures of the address are kept. Otherwise an attacker with an account could clear them by logging on between
+        two guesses at other accounts.
         """
         name = _account_key(account)
         self._proven.put((name, source_of(address)), 0)

@@ -98,7 +98,7 @@ class NtlmLogon:
         """Answer the NEGOTIATE_MESSAGE ``token`` with a CHALLENGE_MESSAGE. [MS-NLMP 3.2.5.1.1]"""
         offered = messages.parse_negotiate(token)
         if not offered & _UNICODE:
-            raise LogonError("client does not speak Unicode")
+            raise LogonError("the client does not support Unicode")
         self._server_challenge = os.urandom(8)
         self._negotiate = token
         self._challenge = messages.pack_challenge(

@@ -140,7 +140,7 @@ class NtlmContext(NTLMProxy):  # type: ignore[misc]
 
 
 class KerberosContext:
-    """A Kerberos acceptor: pyspnego's context for the system's GSS-API."""
+    """A Kerberos acceptor, made of pyspnego's context for the system's GSS-API."""
 
     def __init__(self, service: str, keytab: str) -> None:
         """Make an acceptor of tickets.

@@ -71,7 +71,7 @@ def _element(data: bytes, at: int, end: int, tag: int = -1) -> tuple[int, int]:
     if length >= 0x80:
         count = length & 0x7F
         if not 1 <= count <= _MAX_LENGTH_BYTES or start + count > end:
-            raise ValueError("DER length of no size")
+            raise ValueError("bad DER length")
         length = int.from_bytes(data[start : start + count], "big")
         start += count
     if length > end - start:
@@ -154,7 +154,7 @@ def parse_resp(token: bytes) -> Resp:
     if 0xA0 in fields:
         start, stop = _element(token, *fields[0xA0], _ENUMERATED)
         if stop - start != 1 or token[start] > REQUEST_MIC:
-            raise ValueError("no such negState")
+            raise ValueError("unknown negState")
         state = token[start]
     if 0xA1 in fields:
         first, last = fields[0xA1]

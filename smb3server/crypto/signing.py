@@ -59,7 +59,7 @@ class HmacSigner(Signer):
 
 
 class CmacSigner(Signer):
-    """AES-128-CMAC."""
+    """AES-128-CMAC. Its 16 bytes are used."""
 
     def __init__(self, key: bytes) -> None:
         self._keyed = CMAC(algorithms.AES(key))

@@ -78,9 +78,9 @@ class Settings:
     """Seconds after which an interim response reports that a request is pending."""
     failed_logon_delay: float = 0.25
     failed_logons_per_account: int = 10
-    """Failed logons to an account that do not delay its logons."""
+    """Failed logons to an account after which its logons are delayed."""
     failed_logons_per_address: int = 30
-    """Failed logons from an IPv4 address or IPv6 /64 that do not delay its logons."""
+    """Failed logons from an IPv4 address or IPv6 /64 after which its logons are delayed."""
     max_logon_delay: float = 5.0
     """Maximum seconds between two delayed logons to an account, or from an address. 0 means that logons are not
     delayed."""

@@ -55,7 +55,7 @@ def load_tls(ca: Path | None, cert: Path | None, key: Path | None) -> ssl.SSLCon
         raise AccessError("cert and key go together")
     try:
         read_secret(key)
-        # An encrypted key would make OpenSSL ask the terminal.
+        # Without a password callback OpenSSL would prompt on the terminal for the password of an encrypted key.
         context.load_cert_chain(cert, key, password=lambda: "")
     except SecretFileError as error:
         raise AccessError(f"key {error}") from error
@@ -98,7 +98,7 @@ def load_secret(path: Path) -> bytes:
     secret = read_secret(path).strip()
     if len(secret) < MIN_SECRET:
         raise SecretFileError(
-            f"{path}: a cluster's secret has {MIN_SECRET} characters at least; remedy: smb3server cluster secret FILE"
+            f"{path}: the secret must have at least {MIN_SECRET} characters; remedy: smb3server cluster secret FILE"
         )
     return secret
 
@@ -112,7 +112,7 @@ def etcd_access(url: str, access: StoreAccess) -> EtcdAccess:
     if has_tls(endpoints):
         tls = load_tls(access.ca, access.cert, access.key)
     elif access.ca is not None or access.cert is not None or access.key is not None:
-        raise AccessError(f"{url}: ca, cert and key need TLS: write etcds:// for etcd://")
+        raise AccessError(f"{url}: ca, cert and key need TLS: write etcds:// instead of etcd://")
     password = "" if access.password_file is None else load_password(access.password_file)
     return EtcdAccess(tls, access.user, password)
 

@@ -63,6 +63,7 @@ class ChangeNotifyRequest(NamedTuple):
 
     @property
     def file_id(self) -> tuple[int, int]:
+        """The directory's open as (persistent, volatile)."""
         return self.persistent, self.volatile
 
 

@@ -253,6 +253,7 @@ def parse_eas(data: Buffer) -> list[tuple[bytes, bytes, int]]:
 
 
 def pack_eas(eas: Sequence[tuple[bytes, bytes, int]]) -> bytes:
+    """Encode (name, value, flags) of each attribute as a FILE_FULL_EA_INFORMATION list. [MS-FSCC 2.4.16]"""
     out = bytearray()
     for index, (name, value, flags) in enumerate(eas):
         size = EA_HEADER.size + len(name) + 1 + len(value)

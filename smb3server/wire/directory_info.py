@@ -194,7 +194,7 @@ LEVELS: dict[int, Level] = {
 
 
 _SHORT = struct.Struct("<BB24s")
-"""ShortNameLength, Reserved, ShortName."""
+"""Layout of ShortNameLength, Reserved and ShortName."""
 _SHORT_AT: dict[int, int] = {
     FileInfoClass.BOTH_DIRECTORY: 68,
     FileInfoClass.ID_BOTH_DIRECTORY: 68,

@@ -117,30 +117,44 @@ class StandardInformation(NamedTuple):
 
 
 class InternalInformation(NamedTuple):
+    """FileInternalInformation: the file's number."""
+
     index_number: Annotated[int, Int64ul] = 0
 
 
 class EaInformation(NamedTuple):
+    """FileEaInformation: bytes of the file's extended attributes."""
+
     ea_size: Annotated[int, Int32ul] = 0
 
 
 class AccessInformation(NamedTuple):
+    """FileAccessInformation: the access of the handle."""
+
     access_flags: Annotated[int, Int32ul] = 0
 
 
 class PositionInformation(NamedTuple):
+    """FilePositionInformation."""
+
     current_byte_offset: Annotated[int, Int64sl] = 0
 
 
 class ModeInformation(NamedTuple):
+    """FileModeInformation."""
+
     mode: Annotated[int, Int32ul] = 0
 
 
 class AlignmentInformation(NamedTuple):
+    """FileAlignmentInformation."""
+
     alignment_requirement: Annotated[int, Int32ul] = 0
 
 
 class CompressionInformation(NamedTuple):
+    """FileCompressionInformation."""
+
     compressed_file_size: Annotated[int, Int64sl] = 0
     compression_format: Annotated[int, Int16ul] = 0
     compression_unit_shift: Annotated[int, Int8ul] = 0
@@ -150,6 +164,8 @@ class CompressionInformation(NamedTuple):
 
 
 class NetworkOpenInformation(NamedTuple):
+    """FileNetworkOpenInformation."""
+
     creation_time: Annotated[int, Int64sl] = 0
     last_access_time: Annotated[int, Int64sl] = 0
     last_write_time: Annotated[int, Int64sl] = 0
@@ -161,11 +177,15 @@ class NetworkOpenInformation(NamedTuple):
 
 
 class AttributeTagInformation(NamedTuple):
+    """FileAttributeTagInformation."""
+
     attributes: Annotated[int, Int32ul] = 0
     reparse_tag: Annotated[int, Int32ul] = 0
 
 
 class StandardLinkInformation(NamedTuple):
+    """FileStandardLinkInformation."""
+
     accessible_links: Annotated[int, Int32ul] = 0
     total_links: Annotated[int, Int32ul] = 0
     delete_pending: Annotated[int, Int8ul] = 0
@@ -174,17 +194,23 @@ class StandardLinkInformation(NamedTuple):
 
 
 class IdInformation(NamedTuple):
+    """FileIdInformation. The file's number has 128 bits."""
+
     volume_serial_number: Annotated[int, Int64ul] = 0
     file_id_low: Annotated[int, Int64ul] = 0
     file_id_high: Annotated[int, Int64ul] = 0
 
 
 class PipeInformation(NamedTuple):
+    """FilePipeInformation."""
+
     read_mode: Annotated[int, Int32ul] = 0
     completion_mode: Annotated[int, Int32ul] = 0
 
 
 class PipeLocalInformation(NamedTuple):
+    """FilePipeLocalInformation."""
+
     named_pipe_type: Annotated[int, Int32ul] = 0
     named_pipe_configuration: Annotated[int, Int32ul] = 0
     maximum_instances: Annotated[int, Int32ul] = 0
@@ -198,28 +224,40 @@ class PipeLocalInformation(NamedTuple):
 
 
 class PipeRemoteInformation(NamedTuple):
+    """FilePipeRemoteInformation."""
+
     collect_data_time: Annotated[int, Int64ul] = 0
     maximum_collection_count: Annotated[int, Int32ul] = 0
     padding: Annotated[int, Int32ul] = 0
 
 
 class DispositionInformation(NamedTuple):
+    """FileDispositionInformation."""
+
     delete_pending: Annotated[int, Int8ul] = 0
 
 
 class DispositionInformationEx(NamedTuple):
+    """FileDispositionInformationEx. The flags are ``DispositionFlags``."""
+
     flags: Annotated[int, Int32ul] = 0
 
 
 class EndOfFileInformation(NamedTuple):
+    """FileEndOfFileInformation."""
+
     end_of_file: Annotated[int, Int64sl] = 0
 
 
 class AllocationInformation(NamedTuple):
+    """FileAllocationInformation."""
+
     allocation_size: Annotated[int, Int64sl] = 0
 
 
 class ValidDataLengthInformation(NamedTuple):
+    """FileValidDataLengthInformation."""
+
     valid_data_length: Annotated[int, Int64sl] = 0
 
 

@@ -83,6 +83,7 @@ class IoctlRequest(NamedTuple):
 
     @property
     def file_id(self) -> tuple[int, int]:
+        """The open as (persistent, volatile)."""
         return self.persistent, self.volatile
 
 
@@ -106,6 +107,7 @@ class IoctlResponse(NamedTuple):
 
     @property
     def file_id(self) -> tuple[int, int]:
+        """The open as (persistent, volatile)."""
         return self.persistent, self.volatile
 
 

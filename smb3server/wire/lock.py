@@ -29,7 +29,7 @@ class LockRequest(NamedTuple):
     structure_size: Annotated[int, Int16ul] = 48
     lock_count: Annotated[int, Int16ul] = 0
     lock_sequence: Annotated[int, Int32ul] = 0
-    """LockSequenceNumber in the low 4 bits, LockSequenceIndex above."""
+    """LockSequenceNumber is in the low 4 bits, LockSequenceIndex in the others."""
     persistent: Annotated[int, Int64ul] = 0
     volatile: Annotated[int, Int64ul] = 0
 

@@ -36,6 +36,7 @@ class QueryDirectoryRequest(NamedTuple):
 
     @property
     def file_id(self) -> tuple[int, int]:
+        """The directory's open as (persistent, volatile)."""
         return self.persistent, self.volatile
 
 

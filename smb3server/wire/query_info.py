@@ -59,6 +59,7 @@ class QueryInfoRequest(NamedTuple):
 
     @property
     def file_id(self) -> tuple[int, int]:
+        """The open as (persistent, volatile)."""
         return self.persistent, self.volatile
 
 

@@ -6,6 +6,8 @@ import enum
 
 
 class NtStatus(enum.IntEnum):
+    """Status values that the server or its client use. [MS-ERREF 2.3.1]"""
+
     SUCCESS = 0x00000000
     PENDING = 0x00000103
     NOTIFY_CLEANUP = 0x0000010B
