@@ -107,7 +107,8 @@ class Association(RpcEndpoint):
     ) -> None:
         super().__init__(address, interfaces(self))
         self.caller: SecurityContext | None = None
-        """Security context of the call that is being started. Operations must read it before they return."""
+        """Security context of the call that is being started. None means an unauthenticated call. Operations must read
+        it before they return."""
         self.group: AssociationGroup | None = None
         """The group, from the first bind on."""
         self.authenticated = False
