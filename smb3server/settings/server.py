@@ -23,6 +23,7 @@ class Settings:
     """Lowest dialect over SMB Direct, which requires 3.0 (MS-SMB2 2.1)."""
     max_dialect: int = Dialect.SMB_3_1_1
     require_signing: bool = False
+    """Whether every session must sign its messages."""
     require_encryption: bool = False
     """EncryptData of the server: every session is encrypted, and clients that do not support encryption are refused."""
     ciphers: tuple[int, ...] = (Cipher.AES_128_GCM, Cipher.AES_256_GCM, Cipher.AES_128_CCM, Cipher.AES_256_CCM)
@@ -35,6 +36,7 @@ class Settings:
     allow_guest: bool = False
     """Whether unknown users become guests. A known user with a wrong password never does."""
     allow_anonymous: bool = False
+    """Whether anonymous users may log on."""
     guests_see_accounts: bool = False
     """Whether guests and anonymous users may look up names of accounts."""
     hosts: HostLists = EVERYBODY
@@ -71,12 +73,15 @@ class Settings:
     max_message_before_authentication: int = (1 << 16) + 4096
     """Maximum size of other clients' messages. Security tokens with Kerberos tickets may take 64 KiB."""
     max_credits: int = 8192
+    """Credits per connection."""
     credits_before_authentication: int = 256
+    """Credits per connection without an authenticated session."""
     max_async_requests: int = 1024
     """Pending requests of one connection. CHANGE_NOTIFY and blocking locks may be pending forever."""
     interim_delay: float = 0.2
     """Seconds after which an interim response reports that a request is pending."""
     failed_logon_delay: float = 0.25
+    """Seconds before the answer to a failed logon."""
     failed_logons_per_account: int = 10
     """Failed logons to an account after which its logons are delayed."""
     failed_logons_per_address: int = 30
@@ -89,6 +94,7 @@ class Settings:
     lockout_time: float = 900.0
     """Seconds for which an account is locked out."""
     authentication_timeout: float = 45.0
+    """Seconds for a connection to log on, and for one logon."""
     negotiate_timeout: float = 30.0
     """Seconds for a new connection to send a valid first message."""
     max_sessions_in_progress: int = 8
