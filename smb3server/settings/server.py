@@ -23,7 +23,7 @@ class Settings:
     """Lowest dialect over SMB Direct, which requires 3.0 (MS-SMB2 2.1)."""
     max_dialect: int = Dialect.SMB_3_1_1
     require_signing: bool = False
-    """Whether every session must sign its messages."""
+    """Whether all messages of a session must be signed. Guests and anonymous users have no key and are refused."""
     require_encryption: bool = False
     """EncryptData of the server: every session is encrypted, and clients that do not support encryption are refused."""
     ciphers: tuple[int, ...] = (Cipher.AES_128_GCM, Cipher.AES_256_GCM, Cipher.AES_128_CCM, Cipher.AES_256_CCM)
