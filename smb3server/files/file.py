@@ -147,7 +147,7 @@ class File(Generic[Opened]):
     def mark(self, opened: Opened) -> None:
         """Delete the file at its last close, with the name and the rights of this open. The last close may be that of
         another open."""
-        self.let_go()
+        self.release_deleter()
         self.delete_pending = True
         if opened.handle is not None:
             # Keep the handle beyond the close of its open, as no other handle has this name and these rights.
@@ -157,9 +157,9 @@ class File(Generic[Opened]):
     def keep(self) -> None:
         """Withdraw the request to delete the file."""
         self.delete_pending = False
-        self.let_go()
+        self.release_deleter()
 
-    def let_go(self) -> None:
+    def release_deleter(self) -> None:
         """Release the open that requested the deletion."""
         deleter, self.deleter = self.deleter, None
         if deleter is not None:
