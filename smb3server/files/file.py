@@ -93,7 +93,7 @@ class File(Generic[Opened]):
         "opens",
         "stream",
         "table",
-        "uncover",
+        "unwatch",
         "write_time",
     )
 
@@ -110,7 +110,7 @@ class File(Generic[Opened]):
         # Invariant: deleter is None unless delete_pending.
         self.last_closed: tuple[Opened, Handle] | None = None
         """The last open of a file to be deleted, while other streams of the file are still open."""
-        self.uncover: Callable[[], None] | None = None
+        self.unwatch: Callable[[], None] | None = None
         """Stops the watch for changes by programs of the host. None if the file is not watched."""
         self.write_time: WriteTime | None = None
         """None until something is written or the last write time is set."""
@@ -204,8 +204,8 @@ class FileTable(Generic[Opened]):
         """Remove the file from the table if it has no opens left."""
         if file.opens or file.last_closed is not None:
             return
-        if file.uncover is not None:
-            file.uncover()
+        if file.unwatch is not None:
+            file.unwatch()
         streams = self._files.get(file.key)
         if streams is not None and streams.get(file.stream.upper()) is file:
             del streams[file.stream.upper()]
