@@ -46,6 +46,8 @@ class Code(enum.Enum):
 
 
 class Reason(NamedTuple):
+    """An answer for an operator: what is the case, and what to do about it."""
+
     code: Code
     text: str
     remedy: str = ""

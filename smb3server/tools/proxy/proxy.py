@@ -306,6 +306,7 @@ async def run(options: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return the exit status."""
     options = _arguments(arguments)
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     for name in ("spnego", "asyncio", "pyroute2"):
