@@ -101,6 +101,7 @@ class Client:
 
     @property
     def supports_multi_credit(self) -> bool:
+        """Whether one request may cost several credits."""
         return self.dialect >= Dialect.SMB_2_1 and bool(self.negotiated.capabilities & Capability.LARGE_MTU)
 
     async def log_on(
@@ -198,7 +199,9 @@ class Client:
         check_segments(body)
         charge = max(1, (payload - 1) // CREDIT_SIZE + 1) if self.supports_multi_credit else 1
         if charge > self.credits_wanted:
-            raise ValueError(f"{payload} bytes need {charge} credits, and at most {self.credits_wanted} are wanted")
+            raise ValueError(
+                f"{payload} bytes need {charge} credits, and the client requests at most {self.credits_wanted}"
+            )
         await self._wait_for_credits(charge)
         session_id = session.session_id if session is not None else 0
         encrypt = session is not None and session.encrypts(tree_id)
