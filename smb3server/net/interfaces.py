@@ -102,7 +102,7 @@ class InterfaceList:
         try:
             self._events.start()
         except OSError as error:
-            log.info("no events of network interfaces, looking every %.0f s: %s", REFRESH_INTERVAL, error)
+            log.info("no events of network interfaces, reading the list every %.0f s: %s", REFRESH_INTERVAL, error)
         await self.refresh()
         self._task = asyncio.get_running_loop().create_task(self._keep_fresh())
 

@@ -56,7 +56,7 @@ class LinkEvents:
             except OSError as error:
                 # There were more events than the buffer holds: some were lost, which also means that something changed.
                 if error.errno != errno.ENOBUFS:
-                    log.warning("no more events of network interfaces: %s", error)
+                    log.warning("events of network interfaces have ended: %s", error)
                     self.stop()
                     return
         if self._timer is None:

@@ -188,7 +188,7 @@ class RoceProvider(Provider):
 
     def available(self) -> str | None:
         if not sys.platform.startswith("linux"):
-            return "RoCEv2 in user space needs Linux: elsewhere the IP header that its ICRC covers cannot be foretold"
+            return "RoCEv2 in user space needs Linux: the IP header that its ICRC covers cannot be predicted elsewhere"
         return None
 
     # -- listening and connecting ----------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ class RoceProvider(Provider):
         if mtu > path_mtu(info.mtu, len(route.peer) == 16):
             self._manager.reject(connection, Reason.INVALID_MTU)
             self._after_manager()
-            gone = CloseReason(CloseCause.DEVICE, f"the peer wants MTU {mtu}, the interface has {info.mtu}")
+            gone = CloseReason(CloseCause.DEVICE, f"the peer requests MTU {mtu}, the interface has {info.mtu}")
             endpoint.end(gone)
             raise ConnectionLost(gone)
         parameters = self._parameters(endpoint, mtu)._replace(
@@ -358,7 +358,7 @@ class RoceProvider(Provider):
             self._ports[local] = port
             if not port.checks_icrc and self._check_icrc and not self._notices:
                 self._notices.append(
-                    "RoCEv2: the ICRC of received IPv4 packets is not checked, which takes the capability CAP_NET_RAW"
+                    "RoCEv2: the ICRC of received IPv4 packets is not checked: that needs the capability CAP_NET_RAW"
                 )
                 log.warning("%s", self._notices[0])
         return port

@@ -251,7 +251,7 @@ class Requester:
 
     def _send_read(self, path: Path, work: Work, now: float, room: int) -> bool:
         if not self.max_reads:
-            self._break(Status.LOCAL_ERROR, CloseReason(CloseCause.PROTOCOL, "the peer takes no RDMA Reads"))
+            self._break(Status.LOCAL_ERROR, CloseReason(CloseCause.PROTOCOL, "the peer accepts no RDMA Reads"))
             return False
         position = self._next - work.first
         count = min(work.last + 1 - self._next, READ_CHUNK - position % READ_CHUNK)

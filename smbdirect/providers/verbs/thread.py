@@ -116,7 +116,7 @@ class VerbsThread:
             self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:
             # The loop was closed, and so were all objects on it.
-            log.debug("a result of verbs that nobody waits for: %s", function)
+            log.debug("verbs: the loop of a result was closed: %s", function)
 
     def bring(self, libraries: Libraries) -> Libraries:
         """Return the libraries with wrappers that call functions which may write on the thread."""
