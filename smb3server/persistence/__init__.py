@@ -1,6 +1,6 @@
-"""What outlives the process: persistent opens, kept in SQLite or etcd.
+"""State that outlives the process: persistent opens, stored in SQLite or etcd.
 
-Belongs here: stores, records and the journal between opens and stores. Not here: who owns a share in a cluster
+Belongs here: stores, records and the journal between opens and stores. Not here: ownership of shares in a cluster
 (``cluster``).
 
 Reading order: ``store`` (the contract: keys, conditions, leases) -> ``sqlite`` -> ``etcd`` with ``etcd_access``,
