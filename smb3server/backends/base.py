@@ -128,9 +128,9 @@ class OpenRequest:
     """For a new file: self-relative, stored with it before anybody else can open it."""
     ea: Sequence[tuple[bytes, bytes]] = ()
     user: User | None = None
-    exact: bool = False
-    """To open only: FileNotFoundError may as well say that the name is there in another case, or that an ancestor is
-    missing. A store that finds names in any case at no price ignores it."""
+    or_folder: bool = False
+    """For ``Backend.open_described`` of a file that need not exist: open its folder if nothing has the name. The name
+    may still be there in another case: a store need not look for it."""
     direct: bool = False
     """FILE_NO_INTERMEDIATE_BUFFERING or a write-through hint; a backend may ignore it."""
 
@@ -308,6 +308,15 @@ class Handle(ABC):
         """Idempotent."""
 
 
+class OpenedFile(NamedTuple):
+    """An open file, with its metadata as of that moment."""
+
+    handle: Handle
+    found: Described
+    is_folder: bool = False
+    """The file does not exist, and this is its folder: see ``OpenRequest.or_folder``."""
+
+
 class Change(NamedTuple):
     """A change that did not come through this backend's handles."""
 
@@ -372,12 +381,34 @@ class Backend(ABC):
         directory; NotADirectoryError, IsADirectoryError: against ``directory``; FileExistsError: CREATE on an existing
         one; PermissionError; EILSEQ: no possible name; EROFS; ELOOP: a symlink that leads outside or is not allowed."""
 
-    def create_in(self, folder: Handle, request: OpenRequest) -> Handle:
+    def open_described(self, request: OpenRequest) -> OpenedFile:
+        """Open and describe a file. This costs less than both. Errors as ``open``'s, and PathNotFound if the folder was
+        to be opened and cannot be found."""
+        is_folder = False
+        try:
+            handle = self.open(request)
+        except PathNotFound:
+            raise
+        except FileNotFoundError as error:
+            if not request.or_folder:
+                raise
+            is_folder = True
+            try:
+                handle = self.open(OpenRequest(request.path[:-1], directory=True, user=request.user))
+            except (FileNotFoundError, NotADirectoryError):
+                raise PathNotFound(*error.args) from None
+        try:
+            return OpenedFile(handle, handle.describe(), is_folder)
+        except BaseException:
+            handle.close()
+            raise
+
+    def create_in(self, folder: Handle, request: OpenRequest) -> OpenedFile:
         """Create a file or directory in an open folder, which is the one that ``request.path`` leads to.
 
         Only the last component of the path counts. No stream can be named. FileExistsError: something has the name, in
         any case; other errors as ``open``'s."""
-        return self.open(replace(request, disposition=Disposition.CREATE))
+        return self.open_described(replace(request, disposition=Disposition.CREATE))
 
     def remember(self, request: OpenRequest) -> Remembered | None:
         """What an open of an existing file would find, at no lasting cost; errors as ``open``'s, but for rights on the

@@ -21,6 +21,7 @@ import functools
 import re
 import zlib
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from smb3server.backends.base import Path
 
@@ -146,6 +147,11 @@ def to_disk(name: str) -> str:
     return disk
 
 
+def to_disk_path(path: Path) -> list[str]:
+    """Return ``to_disk`` of all components."""
+    return [to_disk(component) for component in path]
+
+
 def to_wire(disk: str) -> str:
     """The name shown to clients for an on-disk name (as from os.fsdecode)."""
     if not _DISK_SPECIAL.isdisjoint(disk):
@@ -189,7 +195,13 @@ def fold_all(disk_names: Sequence[str]) -> list[str]:
 _PRIVATE_UPCASE = PRIVATE_NAME.upper()
 
 
+def private_at(disk_path: Sequence[str]) -> int | None:
+    """Return the index of the first component that is the side-car store's directory; None: there is none."""
+    return next((index for index, component in enumerate(disk_path) if is_private(component)), None)
+
+
 def is_private(name: str) -> bool:
+    """Return whether an on-disk name is that of the side-car store's directory, in any case."""
     return len(name) == len(PRIVATE_NAME) and name.upper() == _PRIVATE_UPCASE
 
 
@@ -201,6 +213,21 @@ _SHORT_FORM = re.compile(r"[^~.]{1,6}~[0-9](\.[^~.]{1,3})?")
 _HASH_DIGITS = 5
 _HASHES: int = 36**_HASH_DIGITS
 _HASHED_FORM = re.compile(r"[^~.]([0-9A-Z]{5})~1(?:\.[^~.]{1,3})?")
+
+
+class Folded(NamedTuple):
+    """A name as it is looked up in a directory."""
+
+    text: str
+    """On the wire, in upper case."""
+    hash: int
+    """``name_hash`` of it."""
+
+
+def fold(disk_name: str) -> Folded:
+    """Return what an on-disk name is looked up by."""
+    text = upcase(to_wire(disk_name))
+    return Folded(text, name_hash(text))
 
 
 def name_hash(folded: str) -> int:

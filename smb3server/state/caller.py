@@ -32,5 +32,6 @@ def token_of(session: Session, user: User | None, accounts: Accounts) -> Token:
 
 def caller_of(session: Session, tree: TreeConnect, accounts: Accounts) -> Caller:
     """Return the user of a session, with the credentials and the maximal access of a tree connect."""
-    user = tree.user
+    identity = session.identity
+    user = tree.share.acting_user(identity.user if identity is not None else None)
     return Caller(token_of(session, user, accounts), user, tree.maximal_access)

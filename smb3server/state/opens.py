@@ -47,11 +47,6 @@ class OpenTable:
         """Restored opens whose client is not back yet; they take no descriptor."""
         self.counts = HandleCounts()
 
-    @property
-    def with_descriptor(self) -> int:
-        """Number of opens that count against ``limit``."""
-        return len(self.by_id) - self.dormant
-
     def new_file_id(self) -> tuple[int, int]:
         """Return an unused (persistent, volatile) FileId; never all zeros or all ones."""
         while True:

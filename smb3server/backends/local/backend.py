@@ -18,8 +18,10 @@ from smb3server.backends.base import (
     FileKey,
     Handle,
     Kind,
+    OpenedFile,
     OpenRequest,
     Path,
+    PathNotFound,
     Remembered,
     User,
     VolumeInfo,
@@ -28,7 +30,15 @@ from smb3server.backends.local import syscalls
 from smb3server.backends.local.file_ids import FileIds
 from smb3server.backends.local.handle import LocalHandle
 from smb3server.backends.local.impersonate import ActAs
-from smb3server.backends.local.metadata import Blob, Metadata, MetadataStore, file_info, kind_of, may_use_trusted
+from smb3server.backends.local.metadata import (
+    KIND_BITS,
+    KINDS,
+    Blob,
+    Metadata,
+    MetadataStore,
+    file_info,
+    may_use_trusted,
+)
 from smb3server.backends.local.namespace import Namespace
 from smb3server.backends.local.own_changes import OwnChanges
 from smb3server.backends.local.resolve import Resolver
@@ -85,7 +95,9 @@ class LocalBackend(Backend):
                 namespace = "trusted" if may_use_trusted() else "user"
             if namespace not in ("trusted", "user", "none"):
                 raise ValueError(f"xattrs: 'auto', 'trusted', 'user' or 'none', not {options.xattrs!r}")
-            self.resolver = Resolver(self._root, follow_symlinks=options.symlinks == "beneath", openat2=options.openat2)
+            self.resolver = Resolver(
+                self._root, follow_symlinks=options.symlinks == "beneath", openat2=options.openat2, patience=self
+            )
             self._sidecar = self._make_sidecar(options.sidecar)
             self.store = MetadataStore(self._sidecar, None if namespace == "none" else namespace)
             self.streams = StreamStore(self._sidecar)
@@ -137,14 +149,6 @@ class LocalBackend(Backend):
             self._sidecar.close()
 
     @property
-    def defer_reading(self) -> bool:
-        return self.resolver.cache.defer
-
-    @defer_reading.setter
-    def defer_reading(self, value: bool) -> None:
-        self.resolver.cache.defer = value
-
-    @property
     def path_lookups(self) -> int:  # type: ignore[override]
         return self.resolver.lookups
 
@@ -163,41 +167,52 @@ class LocalBackend(Backend):
             try:
                 # Once for both: changing credentials costs more than opening does.
                 with ActAs(request.user):
-                    found, stat = self.resolver.open_path(request.path, not request.open_reparse_point, request.exact)
+                    found, stat = self.resolver.open_path(request.path, not request.open_reparse_point)
                     descriptor, kind, data = self._open_data(request, found, stat)
             except FileNotFoundError as error:
                 if request.disposition == Disposition.OPEN or error.errno != errno.ENOENT:
                     raise
-                handle = self._create(request)
-                if handle is not None:
-                    return handle
-                continue
+                new = self._create(request)
+                if new is None:
+                    continue
+                return self._created(request, new).handle
             if request.stream:
                 try:
                     return self._open_stream(request, descriptor, stat, kind)
                 except BaseException:
                     os.close(descriptor)
                     raise
-            return self._existing(request, descriptor, stat, kind, data)
+            return LocalHandle.existing(self, descriptor, stat, kind, data, writable=request.write, user=request.user)
         # Somebody keeps creating and removing it, or a dangling symlink has the name.
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), "/".join(request.path))
 
-    def _existing(
-        self, request: OpenRequest, descriptor: int, stat: Statx, kind: Kind, data: int | None
-    ) -> LocalHandle:
-        """For a file or directory that was there; takes over the descriptors."""
-        return LocalHandle(
-            self,
-            descriptor,
-            stat,
-            kind,
-            is_path=data is None,
-            data=data if kind == Kind.FILE else None,
-            writable=request.write,
-            stream="",
-            created=False,
-            user=request.user,
-        )
+    def open_described(self, request: OpenRequest) -> OpenedFile:
+        """Describe an existing file, or its folder, by the stat that opening takes anyway."""
+        if request.stream or request.disposition != Disposition.OPEN:
+            return super().open_described(request)
+        self.opens += 1
+        path, follow, is_folder = request.path, not request.open_reparse_point, False
+        if len(path) <= request.or_folder and not self.is_available():
+            # As in ``open``, for the root itself and as the folder of a file.
+            missing = PathNotFound if path else FileNotFoundError
+            raise missing(errno.ENOENT, os.strerror(errno.ENOENT))
+        with ActAs(request.user):
+            if request.or_folder:
+                descriptor, stat, is_folder = self.resolver.open_or_folder(path, follow)
+            else:
+                descriptor, stat = self.resolver.open_path(path, follow)
+            if is_folder:
+                kind, data = Kind.DIRECTORY, None
+            else:
+                descriptor, kind, data = self._open_data(request, descriptor, stat)
+        writable = request.write and not is_folder
+        handle = LocalHandle.existing(self, descriptor, stat, kind, data, writable=writable, user=request.user)
+        try:
+            reference = descriptor if data is not None else f"/proc/self/fd/{descriptor}"
+            return OpenedFile(handle, self.store.describe(reference, stat), is_folder)
+        except BaseException:
+            handle.close()
+            raise
 
     def _open_data(self, request: OpenRequest, descriptor: int, stat: Statx) -> tuple[int, Kind, int | None]:
         """Takes over ``descriptor`` (O_PATH); gives it or the one for data access instead, as the same user.
@@ -206,7 +221,7 @@ class LocalBackend(Backend):
         """
         data = None
         try:
-            kind = kind_of(stat.mode)
+            kind = KINDS.get(stat.mode & KIND_BITS, Kind.OTHER)
             self._check_kind(request, kind)
             reference = f"/proc/self/fd/{descriptor}"
             if request.stream:
@@ -297,7 +312,7 @@ class LocalBackend(Backend):
         with ActAs(request.user):
             descriptor, stat = self.resolver.open_path(request.path, not request.open_reparse_point)
         try:
-            kind = kind_of(stat.mode)
+            kind = KINDS.get(stat.mode & KIND_BITS, Kind.OTHER)
             self._check_kind(request, kind)
             file_id = self.file_ids.of(descriptor, stat)
         finally:
@@ -331,63 +346,67 @@ class LocalBackend(Backend):
                 raise
         with ActAs(request.user):
             descriptor, kind, data = self._open_data(request, *found)
-        return self._existing(request, descriptor, found[1], kind, data)
+        return LocalHandle.existing(self, descriptor, found[1], kind, data, writable=request.write, user=request.user)
 
     # -- creating
 
-    def _create(self, request: OpenRequest) -> Handle | None:
-        """None if somebody was faster: look again."""
+    def _create(self, request: OpenRequest) -> int | None:
+        """Make what is not there, and return a descriptor. None: somebody was faster, so look again."""
         self.check_writable()
         if not request.path:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         with ActAs(request.user):
             parent, _ = self.resolver.open_parent(request.path)
-            try:
-                descriptor = self._add(request, parent)
-            except FileExistsError:
-                return None
-            finally:
-                os.close(parent)
-        return self._finish_creation(request, descriptor)
+        try:
+            return self._add(request, parent)
+        except FileExistsError:
+            return None
+        finally:
+            os.close(parent)
 
-    def create_in(self, folder: Handle, request: OpenRequest) -> Handle:
+    def create_in(self, folder: Handle, request: OpenRequest) -> OpenedFile:
+        """Create a file or directory in the very directory that ``folder`` has open."""
         if not isinstance(folder, LocalHandle) or request.stream or not request.path:
             return super().create_in(folder, request)
         self.opens += 1
         self.check_writable()
-        with ActAs(request.user):
-            descriptor = self._add(request, folder.place())
-        return self._finish_creation(request, descriptor)
+        return self._created(request, self._add(request, folder.place()))
 
     def _add(self, request: OpenRequest, parent: int) -> int:
-        """Make a new file or directory in the directory ``parent``. FileExistsError: something has the name, in any
-        case."""
-        name = names.to_disk(request.path[-1])
-        if names.is_private(name):
-            raise PermissionError(errno.EACCES, "reserved name", name)
+        """Make a new file or directory in the directory ``parent``, and return a descriptor. FileExistsError: something
+        has the name, in any case."""
+        flags = _data_flags(request) | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | _OPEN_FLAGS
         cache = self.resolver.cache
-        name = cache.tunnelled(parent, name)
-        before, present = cache.before_adding(parent, name)
-        if present is not None and not names.is_private(present):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), present)
-        self.own.expect(parent, name, CREATE)
-        descriptor = self._make(request, parent, name)
-        cache.after(before, parent, added=name)
+        with ActAs(request.user):
+            addition = cache.before_adding(parent, request.path[-1])
+            name = addition.name
+            if addition.present is not None:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), addition.present)
+            self.own.expect(parent, name, CREATE)
+            if request.directory is not True or request.stream:
+                descriptor = os.open(name, flags, self.options.file_mode, dir_fd=parent)
+            else:
+                os.mkdir(name, self.options.directory_mode, dir_fd=parent)
+                access = os.O_RDONLY if request.read else os.O_PATH
+                descriptor = os.open(name, access | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+            cache.after(addition.before, parent, added=name, added_hash=addition.hash)
         return descriptor
 
-    def _finish_creation(self, request: OpenRequest, descriptor: int) -> LocalHandle:
+    def _created(self, request: OpenRequest, descriptor: int) -> OpenedFile:
+        """Store what a new file or directory begins with; takes over its descriptor."""
         try:
             stat = syscalls.statx(descriptor)
-            kind = kind_of(stat.mode)
         except BaseException:
             os.close(descriptor)
             raise
+        kind = KINDS.get(stat.mode & KIND_BITS, Kind.OTHER)
+        is_path = kind == Kind.DIRECTORY and not request.read
         handle = LocalHandle(
             self,
             descriptor,
             stat,
             kind,
-            is_path=kind == Kind.DIRECTORY and not request.read,
+            is_path=is_path,
             data=descriptor if kind == Kind.FILE and (request.read or request.write) else None,
             writable=request.write,
             stream="",
@@ -395,11 +414,13 @@ class LocalBackend(Backend):
             user=request.user,
         )
         try:
-            handle.begin(stat, request.attributes, request.security_descriptor)
+            reference = f"/proc/self/fd/{descriptor}" if is_path else descriptor
+            found = self.store.begin(descriptor, reference, stat, request.attributes, request.security_descriptor)
             if request.ea:
                 handle.set_eas(request.ea)
+                found = handle.describe()
             if not request.stream:
-                return handle
+                return OpenedFile(handle, found)
             opened = self._open_new_stream(request, descriptor, stat, kind)
         except BaseException:
             # Half a file, without its security descriptor say, must not stay.
@@ -409,7 +430,7 @@ class LocalBackend(Backend):
             raise
         handle.close()
         opened.file_created = True
-        return opened
+        return OpenedFile(opened, opened.describe())
 
     def _open_new_stream(self, request: OpenRequest, base: int, stat: Statx, kind: Kind) -> LocalHandle:
         descriptor = os.open(f"/proc/self/fd/{base}", os.O_PATH | os.O_CLOEXEC)
@@ -418,15 +439,6 @@ class LocalBackend(Backend):
         except BaseException:
             os.close(descriptor)
             raise
-
-    def _make(self, request: OpenRequest, parent: int, name: str) -> int:
-        if request.directory is True and not request.stream:
-            os.mkdir(name, self.options.directory_mode, dir_fd=parent)
-            access = os.O_RDONLY if request.read else os.O_PATH
-            flags = access | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-            return os.open(name, flags, dir_fd=parent)
-        flags = _data_flags(request) | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | _OPEN_FLAGS
-        return os.open(name, flags, self.options.file_mode, dir_fd=parent)
 
     # -- the rest
 

@@ -73,10 +73,10 @@ class FolderNames:
             self.size += chunk.size
             self._names, self._hashes = [], []
 
-    def add(self, disk_name: str) -> None:
-        """A name came into the directory, or may have."""
+    def add(self, disk_name: str, value: int) -> None:
+        """Note that a name came into the directory, or may have. ``value``: its ``names.fold(disk_name).hash``."""
         self._removed.discard(disk_name)
-        present = self._added.setdefault(names.name_hash(names.upcase(names.to_wire(disk_name))), [])
+        present = self._added.setdefault(value, [])
         if disk_name not in present:
             present.append(disk_name)
             self.size += len(disk_name) + _OVERHEAD
@@ -94,7 +94,7 @@ class FolderNames:
 
     def remove(self, disk_name: str) -> None:
         """A name is gone from the directory."""
-        value = names.name_hash(names.upcase(names.to_wire(disk_name)))
+        value = names.fold(disk_name).hash
         present = self._added.get(value, [])
         if disk_name in present:
             present.remove(disk_name)
@@ -117,15 +117,16 @@ class FolderNames:
                     yield name
         yield from self._added.get(value, ())
 
-    def find(self, folded: str) -> str | None:
-        """The name on disk whose name on the wire, in upper case, is ``folded``; of several the smallest. Else the one
-        that has it as its 8.3 name."""
-        found = [
-            name for name in self._with_hash(names.name_hash(folded)) if names.upcase(names.to_wire(name)) == folded
-        ]
+    def find(self, name: names.Folded) -> str | None:
+        """Return the name on disk that is ``name`` when it is folded; of several the smallest. Else the one that has
+        ``name`` as its 8.3 name."""
+        folded = name.text
+        found = [entry for entry in self._with_hash(name.hash) if names.upcase(names.to_wire(entry)) == folded]
         if found:
             return min(found)
+        if "~" not in folded:
+            return None
         value = names.hash_in_short_name(folded) if names.may_be_short(folded) else None
         if value is not None:
-            found = [name for name in self._with_hash(value) if names.short_name(names.to_wire(name)) == folded]
+            found = [entry for entry in self._with_hash(value) if names.short_name(names.to_wire(entry)) == folded]
         return min(found) if found else None

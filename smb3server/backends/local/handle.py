@@ -13,7 +13,6 @@ from typing import Protocol
 
 from smb3server.backends import names
 from smb3server.backends.base import (
-    MAX_DESCRIPTOR_BYTES,
     Described,
     DirectoryEntry,
     FileInfo,
@@ -89,6 +88,32 @@ class LocalHandle(Handle):
         "kind",
         "stream",
     )
+
+    @classmethod
+    def existing(
+        cls,
+        backend: HandleHost,
+        descriptor: int,
+        stat: Statx,
+        kind: Kind,
+        data: int | None,
+        *,
+        writable: bool,
+        user: User | None,
+    ) -> LocalHandle:
+        """Return the handle of a file or directory that was there; it takes over the descriptors."""
+        return cls(
+            backend,
+            descriptor,
+            stat,
+            kind,
+            is_path=data is None,
+            data=data if kind == Kind.FILE else None,
+            writable=writable,
+            stream="",
+            created=False,
+            user=user,
+        )
 
     def __init__(
         self,
@@ -290,21 +315,8 @@ class LocalHandle(Handle):
 
     def describe(self) -> Described:
         stat = syscalls.statx(self._descriptor())
-        store, reference = self._backend.store, self._ref
-        metadata = store.load(reference, stat)
-        info = file_info(stat, metadata, syscalls.statx(self._data_descriptor()) if self.stream else None)
-        return Described(info, store.blob_of(reference, stat, metadata, Blob.DESCRIPTOR))
-
-    def begin(self, stat: Statx, attributes: int, descriptor: bytes | None) -> None:
-        """Store what a file begins with that this handle has just made: ``stat`` is its own, and nothing is stored yet.
-        ``attributes`` 0: the default."""
-        change = self._attributes(attributes) if attributes else None
-        store, reference = self._backend.store, self._ref
-        if descriptor is not None:
-            _check_descriptor(descriptor)
-            store.set_blob(reference, stat, Blob.DESCRIPTOR, descriptor, change, Metadata())
-        elif change is not None:
-            store.change(reference, stat, change, Metadata())
+        data = syscalls.statx(self._data_descriptor()) if self.stream else None
+        return self._backend.store.describe(self._ref, stat, data)
 
     def set_times(
         self,
@@ -333,11 +345,8 @@ class LocalHandle(Handle):
             self._change(times)
 
     def set_attributes(self, attributes: int) -> None:
-        self._change(self._attributes(attributes))
-
-    def _attributes(self, attributes: int) -> _Change:
         settable = attr.DIRECTORY_SETTABLE if self.kind == Kind.DIRECTORY else attr.SETTABLE
-        return lambda metadata: setattr(metadata, "attributes", attributes & settable)
+        self._change(lambda metadata: setattr(metadata, "attributes", attributes & settable))
 
     def _changing(self) -> None:
         self._backend.check_writable()
@@ -361,7 +370,6 @@ class LocalHandle(Handle):
         return self._blob(Blob.DESCRIPTOR)
 
     def set_security_descriptor(self, descriptor: bytes) -> None:
-        _check_descriptor(descriptor)
         self._set_blob(Blob.DESCRIPTOR, bytes(descriptor))
 
     def set_permissions(
@@ -499,15 +507,12 @@ class LocalHandle(Handle):
         self._fd, self._data = -1, None
         if descriptor >= 0 and self._writable:
             self._backend.own.closed(self.key)
-        if descriptor >= 0:
+        if self.kind == Kind.DIRECTORY and descriptor >= 0:
+            os.close(descriptor)
+        elif descriptor >= 0:
             release.close(descriptor)
         if data is not None and data != descriptor:
             release.close(data)
-
-
-def _check_descriptor(descriptor: bytes) -> None:
-    if len(descriptor) > MAX_DESCRIPTOR_BYTES:
-        raise OSError(errno.E2BIG, "security descriptor larger than 64 KiB")
 
 
 def _clear_streams(metadata: Metadata) -> None:

@@ -19,11 +19,12 @@ import errno
 import hashlib
 import os
 import secrets
+import stat as stat_module
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from smb3server.backends.base import FileInfo, FileKey, Kind
+from smb3server.backends.base import MAX_DESCRIPTOR_BYTES, Described, FileInfo, FileKey, Kind
 from smb3server.backends.local import syscalls
 from smb3server.backends.local.sidecar import SideCar
 from smb3server.backends.local.syscalls import Statx
@@ -171,6 +172,30 @@ class MetadataStore:
                     raise
         return self._load_beside(stat)
 
+    def describe(self, reference: Reference, stat: Statx, data: Statx | None = None) -> Described:
+        """Return what is stored with a file, and what ``stat`` says of it. ``data``: as in ``file_info``."""
+        metadata = self.load(reference, stat)
+        info = file_info(stat, metadata, data)
+        return Described(info, self.blob_of(reference, stat, metadata, Blob.DESCRIPTOR))
+
+    def begin(
+        self, file: int, reference: Reference, stat: Statx, attributes: int, descriptor: bytes | None
+    ) -> Described:
+        """Store what a file begins with that was just made, and describe it.
+
+        ``file``: a descriptor of it, which may be O_PATH. ``attributes``: 0 leaves the default. ``descriptor``: the
+        security descriptor; None means that none is stored."""
+        metadata = Metadata()
+        if attributes:
+            is_directory = stat.mode & KIND_BITS == stat_module.S_IFDIR
+            metadata.attributes = attributes & (attr.DIRECTORY_SETTABLE if is_directory else attr.SETTABLE)
+        if descriptor is not None:
+            self.set_blob(reference, stat, Blob.DESCRIPTOR, descriptor, metadata=metadata)
+        elif attributes:
+            self.save(reference, stat, metadata)
+        # Storing has changed st_ctime, and may have taken blocks.
+        return Described(file_info(syscalls.statx(file), metadata), descriptor)
+
     def load_entry(self, directory: int, name: bytes, stat: Statx) -> Metadata:
         """Of a directory's entry, without opening it."""
         if self._meta is not None:
@@ -268,6 +293,8 @@ class MetadataStore:
     ) -> None:
         """Store (None: remove) and apply ``change`` to the small attribute with it. ``metadata``: what that holds now;
         None: that is read."""
+        if kind == Blob.DESCRIPTOR and value is not None and len(value) > MAX_DESCRIPTOR_BYTES:
+            raise OSError(errno.E2BIG, "security descriptor larger than 64 KiB")
         if metadata is None:
             metadata = self.load(reference, stat)
         was_beside = metadata.beside & kind
@@ -302,11 +329,10 @@ class MetadataStore:
 _EMPTY = Metadata()
 
 
-def kind_of(mode: int) -> Kind:
-    return _KINDS.get(mode & 0o170000, Kind.OTHER)
-
-
-_KINDS = {0o100000: Kind.FILE, 0o040000: Kind.DIRECTORY, 0o120000: Kind.SYMLINK}
+KIND_BITS = 0o170000
+"""S_IFMT."""
+KINDS = {0o100000: Kind.FILE, 0o040000: Kind.DIRECTORY, 0o120000: Kind.SYMLINK}
+"""Kinds of files by those bits of their mode; others are ``Kind.OTHER``."""
 
 
 def _default_attributes(mode: int) -> int:
@@ -316,7 +342,7 @@ def _default_attributes(mode: int) -> int:
 def file_info(stat: Statx, metadata: Metadata, data: Statx | None = None) -> FileInfo:
     """``data``: the alternate stream's own stat, when it is about one."""
     mode = stat.mode
-    kind = _KINDS.get(mode & 0o170000, Kind.OTHER)
+    kind = KINDS.get(mode & KIND_BITS, Kind.OTHER)
     stored = metadata.attributes
     tag = metadata.reparse_tag
     size = allocation = 0

@@ -56,8 +56,9 @@ class Namespace:
         """(parent's descriptor, wanted name, name of what is there in any case, its stat) of a new name."""
         if not path:
             raise _exists("")
+        wanted = names.to_disk(path[-1])
         with ActAs(user):
-            parent, wanted = self._resolver.open_parent(path)
+            parent, _ = self._resolver.open_parent(path)
         try:
             if names.is_private(wanted):
                 raise PermissionError(errno.EACCES, "reserved name", wanted)

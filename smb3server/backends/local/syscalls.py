@@ -12,6 +12,7 @@ import os
 import platform
 import struct
 import threading
+from collections.abc import Sequence
 from typing import NamedTuple
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -204,6 +205,29 @@ def statx(descriptor: int) -> Statx:
     if _statx(descriptor, b"", AT_EMPTY_PATH, _STATX_BASIC_AND_BTIME, buffers.statx_address) != 0:
         raise _error()
     return _unpack_statx(buffers.statx)
+
+
+def openat2_first(directory: int, paths: Sequence[bytes], flags: int, resolve: int) -> tuple[int, int, Statx]:
+    """Do ``openat2_stat`` for the first of ``paths`` that exists, and return its index as well. Raises what it raises
+    for the last of them, and at once what is not ``FileNotFoundError``."""
+    last = len(paths) - 1
+    for index, path in enumerate(paths):
+        try:
+            return index, *openat2_stat(directory, path, flags, resolve)
+        except FileNotFoundError:
+            if index == last:
+                raise
+    raise ValueError("no path")
+
+
+def openat2_stat(directory: int, path: bytes, flags: int, resolve: int) -> tuple[int, Statx]:
+    """``openat2`` and ``statx`` of what it opened, which stays open only if both succeed."""
+    descriptor = openat2(directory, path, flags, resolve)
+    try:
+        return descriptor, statx(descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 def statx_at(directory: int, name: bytes) -> Statx:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from smb3server.access import decide, masks, of_handle, tokens
 from smb3server.access.decide import Wanted
+from smb3server.access.descriptor import unpack
 from smb3server.backends.base import (
     Backend,
     Described,
@@ -20,11 +21,12 @@ from smb3server.backends.base import (
     FolderNotRead,
     Handle,
     Kind,
+    OpenedFile,
     OpenRequest,
     Path,
     PathNotFound,
 )
-from smb3server.commands.create import parents, replacing, sharing
+from smb3server.commands.create import replacing, sharing
 from smb3server.commands.create.contexts import CreateContexts
 from smb3server.commands.create.opener import Opener
 from smb3server.files import symlinks
@@ -39,7 +41,6 @@ from smb3server.wire import create_contexts as wire
 from smb3server.wire.change_notify import Action, NotifyFilter
 from smb3server.wire.create import Access, CreateAction, CreateDisposition, CreateOptions, CreateRequest
 from smb3server.wire.negotiate import Dialect
-from smb3server.wire.oplock_break import OplockLevel
 from smb3server.wire.query_info import SecurityInformation
 from smb3server.wire.status import NtStatus, StatusError
 
@@ -69,14 +70,16 @@ class Opening:
     record: CreateRequest
     contexts: CreateContexts
     wanted: Wanted
-    backend: Backend
     path: Path
     stream: str
     directory: bool | None
     """What options and name demand it to be."""
+    backend: Backend
     files: FileTable[Open]
     opens: OpenTable
     accounts: of_handle.HostUsers
+    lease: wire.Lease | wire.LeaseV2 | None
+    """The one asked for, if the oplock level says so. [MS-SMB2 3.3.5.9.8, 3.3.5.9.11]"""
 
     first: bool = field(default=True, init=False)
     """Nothing was waited for yet."""
@@ -85,17 +88,13 @@ class Opening:
     action: CreateAction = field(default=CreateAction.OPENED, init=False)
     free: Callable[[], None] | None = field(default=None, init=False)
     """What is left to do of an overwriting, on a worker."""
-    lease: wire.Lease | wire.LeaseV2 | None = field(default=None, init=False)
-    """The one asked for, if the oplock level says so. [MS-SMB2 3.3.5.9.8, 3.3.5.9.11]"""
     _maximal: int = field(default=0, init=False)
     _descriptor: bytes | None = field(default=None, init=False)
     """Security descriptor for the case that the file is created."""
+    _has_dacl: bool = field(default=False, init=False)
+    """Whether ``_descriptor`` says who may do what."""
     _may_add: bool = field(default=False, init=False)
     """Its folder was asked, in this attempt."""
-
-    def __post_init__(self) -> None:
-        if self.record.requested_oplock_level == OplockLevel.LEASE:
-            self.lease = self.contexts.lease
 
     @property
     def _follow(self) -> bool:
@@ -117,7 +116,7 @@ class Opening:
     def _attempt(self) -> Open:
         self._may_add = False
         try:
-            handle = self._open_handle()
+            handle, found, _ = self._find_or_create()
         except (FileNotFoundError, NotADirectoryError):
             link = symlinks.on_the_way(self.backend, self.path, self.opener.caller.user)
             if link is not None:
@@ -125,7 +124,7 @@ class Opening:
             raise
         opened: Open | None = None
         try:
-            opened = self._open(handle)
+            opened = self._open(handle, found)
         finally:
             self.first = False
             if opened is None:
@@ -150,7 +149,9 @@ class Opening:
 
     # Finding or creating it
 
-    def _backend_request(self, disposition: Disposition, read: bool, write: bool, exact: bool = False) -> OpenRequest:
+    def _backend_request(
+        self, disposition: Disposition, read: bool, write: bool, or_folder: bool = False
+    ) -> OpenRequest:
         attributes = self.record.file_attributes & replacing.SETTABLE
         if self.directory is not True:
             attributes |= attr.ARCHIVE
@@ -167,34 +168,35 @@ class Opening:
             self._descriptor,
             self.contexts.eas or (),
             self.opener.caller.user,
-            exact,
+            or_folder,
             bool(options & _UNBUFFERED),
         )
 
-    def _open_handle(self) -> Handle:
+    def _find_or_create(self) -> OpenedFile:
         access = self.wanted.access
         write = bool(access & masks.WRITES_DATA) or self.wanted.overwrites
         read = bool(access & _READS)
         if self.directory is True:
             read = write = False
         disposition = _DISPOSITIONS[self.record.create_disposition]
-        handle: Handle | None = None
+        seen: OpenedFile | None = None
         if disposition == Disposition.OPEN_IF:
-            # The parent matters only if the file has to be created.
-            handle = self._open_present(read, write, exact=not self.stream)
-            if handle is not None:
-                return handle
+            # The folder matters only if the file has to be created.
+            seen = self._open_present(read, write, or_folder=not self.stream)
+            if seen is not None and not seen.is_folder:
+                return seen
         if disposition != Disposition.OPEN and not (self.stream and self._may_add_stream()):
             try:
-                handle = self._create_in_folder(read, write)
+                seen = self._create_in_folder(seen, read, write)
             except StatusError:
                 # Nothing may be added there. What is there in another case can be opened all the same.
+                seen = None
                 if disposition == Disposition.OPEN_IF and not self.stream:
-                    handle = self._open_present(read, write, exact=False)
-                if handle is None:
+                    seen = self._open_present(read, write)
+                if seen is None:
                     raise
-            if handle is not None:
-                return handle
+            if seen is not None:
+                return seen
         try:
             return self._open_by(disposition, read, write)
         except FileExistsError:
@@ -205,70 +207,96 @@ class Opening:
                 raise StatusError(self._collision()) from None
             raise
 
-    def _open_present(self, read: bool, write: bool, exact: bool) -> Handle | None:
-        """Open what is there; None: there is nothing (``exact``: by just this name)."""
+    def _open_present(self, read: bool, write: bool, or_folder: bool = False) -> OpenedFile | None:
+        """Open what is there. None: nothing is. ``or_folder``: open the folder then; what is there in another case
+        need not be found."""
         try:
-            return self._open_by(Disposition.OPEN, read, write, exact)
+            return self._open_by(Disposition.OPEN, read, write, or_folder)
         except PathNotFound:
             raise
         except FileNotFoundError:
             return None
 
-    def _open_by(self, disposition: Disposition, read: bool, write: bool, exact: bool = False) -> Handle:
+    def _open_by(self, disposition: Disposition, read: bool, write: bool, or_folder: bool = False) -> OpenedFile:
         try:
             if self.wanted.access & _MAXIMUM_ALLOWED and self.directory is not True:
-                return self._open_as_much_as_possible(disposition, exact)
-            return self.backend.open(self._backend_request(disposition, read, write, exact))
+                return self._open_as_much_as_possible(disposition, or_folder)
+            return self.backend.open_described(self._backend_request(disposition, read, write, or_folder))
         except IsADirectoryError:
             # Data access asked of what turns out to be a directory, where the options allow one.
             if self.directory is False:
                 raise
-            return self.backend.open(self._backend_request(disposition, False, False))
+            return self.backend.open_described(self._backend_request(disposition, False, False))
 
-    def _open_as_much_as_possible(self, disposition: Disposition, exact: bool) -> Handle:
+    def _open_as_much_as_possible(self, disposition: Disposition, or_folder: bool) -> OpenedFile:
         for read, write in ((True, True), (True, False)):
             try:
-                return self.backend.open(self._backend_request(disposition, read, write, exact))
+                return self.backend.open_described(self._backend_request(disposition, read, write, or_folder))
             except (PermissionError, IsADirectoryError):
                 continue
             except OSError as error:
                 if error.errno != errno.EROFS:
                     raise
-        return self.backend.open(self._backend_request(disposition, False, False, exact))
+        return self.backend.open_described(self._backend_request(disposition, False, False, or_folder))
 
-    def _create_in_folder(self, read: bool, write: bool) -> Handle | None:
+    def _create_in_folder(self, seen: OpenedFile | None, read: bool, write: bool) -> OpenedFile | None:
         """Create what is not there, in the very folder that allows it. None: something has the name by now, or a stream
-        is to be created with its file."""
+        is to be created with its file. ``seen``: the folder, if it is open; it is closed."""
         if not self.path:
             return None
-        caller = self.opener.caller
-        folder = parents.open_folder(self.backend, self.path[:-1], caller.user)
+        folder, found, _ = seen or self._open_folder()
         try:
-            found = folder.describe()
             if found.info.reparse_tag == attr.TAG_SYMLINK:
                 raise symlinks.stopped(folder, self.path[-1:])
-            directory = self.directory is True and not self.stream
-            try:
-                decide.check_addition(caller.rights_in(found), directory)
-            except StatusError:
-                if self.record.create_disposition == CreateDisposition.CREATE and self._exists():
-                    raise StatusError(self._collision()) from None
-                raise
-            above = self.files.find(folder.key)
-            if above is not None and above.delete_pending:
-                raise StatusError(NtStatus.DELETE_PENDING)
-            given = self.contexts.security_descriptor
-            self._descriptor = parents.new_descriptor(found.descriptor, given, directory, caller)
-            self._may_add = True
-            if self.stream:
-                return None
-            if self.wanted.access & _MAXIMUM_ALLOWED and not directory:
-                read = write = True
-            return self.backend.create_in(folder, self._backend_request(Disposition.CREATE, read, write))
+            return self._add_to(folder, found, read, write)
         except FileExistsError:
             return None
         finally:
             folder.close()
+
+    def _open_folder(self) -> OpenedFile:
+        """Open the folder of the file. Raises ``PathNotFound``, OBJECT_PATH_NOT_FOUND if it is none."""
+        request = OpenRequest(self.path[:-1], directory=True, user=self.opener.caller.user)
+        try:
+            return self.backend.open_described(request)
+        except FileNotFoundError as error:
+            raise PathNotFound(*error.args) from None
+        except NotADirectoryError:
+            raise StatusError(NtStatus.OBJECT_PATH_NOT_FOUND) from None
+
+    def _add_to(self, folder: Handle, found: Described, read: bool, write: bool) -> OpenedFile | None:
+        """Create the file in its folder. None: a stream is to be created with it. [MS-FSA 2.1.5.1.1]"""
+        caller = self.opener.caller
+        directory = self.directory is True and not self.stream
+        if self.wanted.access & _MAXIMUM_ALLOWED and not directory:
+            read = write = True
+        request = self._backend_request(Disposition.CREATE, read, write)
+        try:
+            decide.check_addition(caller.rights_in(found), directory)
+        except StatusError:
+            if self.record.create_disposition == CreateDisposition.CREATE and self._exists():
+                raise StatusError(self._collision()) from None
+            raise
+        above = self.files.find(folder.key)
+        if above is not None and above.delete_pending:
+            raise StatusError(NtStatus.DELETE_PENDING)
+        given = self.contexts.security_descriptor
+        try:
+            if given is not None:
+                self._check_creator(given)
+            descriptor = tokens.new_descriptor(found.descriptor, given, directory, caller.token, caller.user)
+        except ValueError:
+            raise StatusError(NtStatus.INVALID_SECURITY_DESCR) from None
+        request.security_descriptor = self._descriptor = descriptor
+        self._has_dacl = descriptor is not None and tokens.has_dacl(descriptor)
+        self._may_add = True
+        return None if self.stream else self.backend.create_in(folder, request)
+
+    def _check_creator(self, given: bytes) -> None:
+        """Refuse a descriptor for a new file that the caller may not give it. Raises ``ValueError`` if it is malformed,
+        ``StatusError``."""
+        creator = unpack(given)
+        decide.check_creator(self.opener.caller.token, creator.owner, creator.group, creator.sacl is not None)
 
     def _may_add_stream(self) -> bool:
         """The stream's file is there, and lets the caller add one. False: it is not there."""
@@ -276,13 +304,12 @@ class Opening:
             self.path, directory=self.directory, open_reparse_point=not self._follow, user=self.opener.caller.user
         )
         try:
-            base = self.backend.open(whole)
+            base, found, _ = self.backend.open_described(whole)
         except PathNotFound:
             raise
         except FileNotFoundError:
             return False
         try:
-            found = base.describe()
             if found.info.reparse_tag == attr.TAG_SYMLINK and self._follow:
                 raise symlinks.stopped(base, ())
             if self._base_pending(base):
@@ -332,8 +359,7 @@ class Opening:
 
     # Opening it
 
-    def _open(self, handle: Handle) -> Open:
-        found = handle.describe()
+    def _open(self, handle: Handle, found: Described) -> Open:
         self.info = info = found.info
         if info.reparse_tag == attr.TAG_SYMLINK and self._follow and not handle.created:
             raise symlinks.stopped(handle, ())
@@ -382,7 +408,7 @@ class Opening:
 
     def _settle_new(self, handle: Handle, info: FileInfo) -> None:
         """Let the host's rights follow the descriptor of a new file, and undo what it must not inherit."""
-        if self._descriptor is not None and tokens.has_dacl(self._descriptor) and handle.file_created:
+        if self._has_dacl and handle.file_created:
             descriptor = of_handle.current_descriptor(handle)
             of_handle.to_host(handle, descriptor, _DACL, self.opener.caller, self.accounts)
         if self.record.create_options & CreateOptions.NO_COMPRESSION and info.attributes & attr.COMPRESSED:
@@ -396,22 +422,23 @@ class Opening:
             sharing.wait_for_deletion(file, own)
             raise StatusError(NtStatus.DELETE_PENDING)
         wanted = self.wanted
+        overwrites = wanted.overwrites
         is_directory = handle.kind == Kind.DIRECTORY and not self.stream
-        if is_directory and wanted.overwrites:
+        if is_directory and overwrites:
             raise StatusError(
                 NtStatus.OBJECT_NAME_COLLISION if self.directory is True else NtStatus.FILE_IS_A_DIRECTORY
             )
         attributes = 0 if is_directory else found.info.attributes
         decide.check_attributes(wanted, attributes)
-        self._maximal = self._rights_on(found)
+        self._maximal = self.opener.caller.rights_on(self.backend, self.path, found)
         granted = decide.grant_existing(wanted, self._maximal, attributes)
         if wanted.deletes:
             handle.check_unlink()
         if self.opener.dialect >= Dialect.SMB_3_0 and any(map(held_for_owner, file.opens)):
             # 3.3.5.9: nobody could be asked to let go of it.
             raise StatusError(NtStatus.FILE_NOT_AVAILABLE)
-        sharing.admit(file, sharing.NewOpen(granted, self.record.share_access, wanted.overwrites), own, self.first)
-        if file.delete_pending or self._base_pending(handle):
+        sharing.admit(file, sharing.NewOpen(granted, self.record.share_access, overwrites), own, self.first)
+        if file.delete_pending or (self.stream and self._base_pending(handle)):
             raise _DeletedMeanwhileError
         return granted
 
@@ -440,7 +467,8 @@ class Opening:
         if opened.handle is None:
             raise StatusError(NtStatus.FILE_CLOSED)
         self.info = replacing.replace(opened.handle, self.record.file_attributes, self.contexts.eas or ())
-        self._report(opened)
+        if change_reports.somebody_listens(opened):
+            self._report(opened)
 
     def _register(self, handle: Handle, file: File[Open], granted: int) -> Open:
         record, opener = self.record, self.opener
@@ -466,14 +494,12 @@ class Opening:
             opened.parent_lease = opener.client_guid, lease.parent_lease_key
         file.opens.append(opened)
         self.opens.add(opened)
-        if self.action != CreateAction.OPENED and self.free is None:
+        if self.action != CreateAction.OPENED and self.free is None and change_reports.somebody_listens(opened):
             self._report(opened)
         return opened
 
     def _report(self, opened: Open) -> None:
         """Change notification, and what leases on the directory promise (MS-FSA 2.1.4.1)."""
-        if not change_reports.somebody_listens(opened):
-            return
         if self.stream:
             created = self.action == CreateAction.CREATED
             change_reports.report(
