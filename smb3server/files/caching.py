@@ -122,7 +122,7 @@ class Holder(Generic[Owner]):
         """The clock starts with the notification; a client that cannot be told and will not come back has lost its
         caching rights (3.3.4.6, 3.3.4.7)."""
         if delivered:
-            self.timer = self.caching.breaks.call_later(self.caching.break_timeout, self.time_out)
+            self.timer = self.caching.breaks.call_later(BREAK_TIMEOUT, self.time_out)
         elif delivered is False and self.breaking:
             self.end_break(NONE)
 
@@ -225,11 +225,10 @@ class Lease(Holder[Owner]):
 class Caching(Generic[Owner]):
     """All holders of one stream."""
 
-    __slots__ = ("_arriving", "_settling", "break_timeout", "breaks", "holders", "waiters")
+    __slots__ = ("_arriving", "_settling", "breaks", "holders", "waiters")
 
-    def __init__(self, breaks: Breaks[Owner], break_timeout: float = BREAK_TIMEOUT) -> None:
+    def __init__(self, breaks: Breaks[Owner]) -> None:
         self.breaks = breaks
-        self.break_timeout = break_timeout
         self.holders: list[Holder[Owner]] = []
         """Those with any right left, or breaking."""
         self.waiters: list[Callable[[], None]] = []
