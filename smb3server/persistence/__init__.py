@@ -5,6 +5,6 @@ Belongs here: stores, records and the journal between opens and stores. Not here
 
 Reading order: ``store`` (the contract: keys, conditions, leases) -> ``sqlite`` -> ``etcd`` with ``etcd_access``,
 ``etcd_members`` and ``etcd_renewer`` -> ``seal`` and ``sealed_store`` (records that others cannot forge) ->
-``open_store`` -> ``records`` (opens as JSON) -> ``journal`` (which opens have to be stored, and when replies may go
+``cluster_store`` -> ``records`` (opens as JSON) -> ``journal`` (which opens have to be stored, and when replies may go
 out) -> ``restore``.
 """
