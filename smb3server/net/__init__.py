@@ -5,5 +5,5 @@ Belongs here: direct TCP, listening, interfaces and RDMA devices of the host. No
 
 Reading order: ``tcp`` (a ``MessageTransport`` over TCP) -> ``listener`` -> ``host_lists`` (which hosts may connect) ->
 ``interfaces`` and ``link_events`` (addresses that clients are offered) -> ``host`` and ``fabric_choice`` (which RDMA
-fabrics this machine can serve, and why not).
+fabrics this machine can serve, and why not; why one client does not use them: ``status.rdma_reasons``).
 """

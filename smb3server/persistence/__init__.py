@@ -1,7 +1,8 @@
 """What outlives the process: persistent opens, kept in SQLite or etcd.
 
 Belongs here: stores, records and the journal between opens and stores. Not here: who owns a share in a cluster
-(``cluster``).
+(``cluster``), which store a single server opens (``service.state_directory``), and the files of a share
+(``backends``).
 
 Reading order: ``store`` (the contract: keys, conditions, leases) -> ``sqlite`` -> ``etcd`` with ``etcd_access``,
 ``etcd_members`` and ``etcd_renewer`` -> ``seal`` and ``sealed_store`` (records that others cannot forge) ->

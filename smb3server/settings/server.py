@@ -84,8 +84,9 @@ class Settings:
     """Failed logons in a row that lock an account out; 0: none is."""
     lockout_time: float = 900.0
     authentication_timeout: float = 45.0
+    """For a connection to get its first valid session, and for each logon."""
     negotiate_timeout: float = 30.0
-    """For a connection to say something that makes sense."""
+    """For a connection to send its first byte, and from then on to negotiate."""
     max_sessions_in_progress: int = 8
     """Per connection."""
     max_sessions: int = 1024

@@ -6,5 +6,6 @@ Malformed input is a ``DecodeError``. Not here: what a message means for a sessi
 Reading order: ``header`` and ``status`` (what every message has) -> ``fields`` (how variable parts are checked) ->
 ``attributes``, ``filetime``, ``file_id`` and ``address`` (values that other rooms use as well) -> ``negotiate`` and
 ``session`` -> ``create`` and ``create_contexts`` -> ``read_write`` -> ``file_info``, ``directory_info`` and
-``fs_info`` (information levels) -> the other commands.
+``fs_info`` (information levels) -> ``ioctl`` (with the numbers of all FSCTLs) and ``fsctl`` (what they carry) -> the
+other commands.
 """

@@ -1,4 +1,4 @@
-"""Inputs and outputs of file FSCTLs (MS-SMB2 2.2.31.1, 2.2.32.1; MS-FSCC 2.3)."""
+"""Inputs and outputs of file FSCTLs, whose numbers are ``ioctl.Fsctl``. [MS-SMB2 2.2.31.1, 2.2.32.1; MS-FSCC 2.3]"""
 
 from __future__ import annotations
 
