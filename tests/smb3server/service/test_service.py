@@ -289,6 +289,6 @@ def test_a_port_in_use_is_named_with_its_owner(tmp_path: Path) -> None:
             return str(caught.value)
 
         said = asyncio.run(test("--listen", "127.0.0.1", "--port", port))
-        assert said.startswith(f"TCP port {port} on 127.0.0.1 is this server's own already")
+        assert said.startswith(f"TCP port {port} on 127.0.0.1 is already this server's own")
         said = asyncio.run(test("--listen", "192.0.2.1", "--port", "0"))
         assert said.startswith("TCP port 0 on 192.0.2.1: this machine does not have the address")
