@@ -2,7 +2,7 @@
 
 Reading order: ``mpa``, ``ddp``, ``rdmap`` (the wire), ``providers.memory``, ``placement``, ``receiver`` and ``sender``
 (the two halves of a stream, free of I/O), ``endpoint`` (socket pump), ``provider`` (listening, connecting, MPA set-up).
-``linger`` ends connections; ``fpdu`` shows whole FPDUs to tools.
+``linger`` ends connections.
 """
 
 from smbdirect.providers.iwarp.provider import IwarpProvider
