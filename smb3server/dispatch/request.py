@@ -217,7 +217,8 @@ KINDS: dict[int, type[Request]] = {
 """What the requests of a command are; ``Request`` for those that are not here.
 
 Invariant: a handler runs when ``checks.check`` has found what the class promises. There is one exception: the IOCTL by
-which smbtorture marks a connection as stalled has neither session nor tree connect (``checks.is_test_request``)."""
+which smbtorture marks a connection as stalled has neither session nor tree connect
+(``checks.RUNS_WITHOUT_SESSION``)."""
 
 R = TypeVar("R", bound=Request)
 Handler = Callable[[Any], "Response | Pending"]

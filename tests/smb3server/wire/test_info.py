@@ -117,7 +117,7 @@ def test_notifications_round_trip(entries: list[tuple[int, str]]) -> None:
 
 
 def decode_streams(data: bytes) -> list[file_info.StreamEntry]:
-    """FileStreamInformation (MS-FSCC 2.4.49), as a client reads it."""
+    """FileStreamInformation (MS-FSCC 2.4.43), as a client reads it."""
     found = []
     for start, end in file_info.chain(memoryview(data), 24):
         _, length, size, allocation = struct.unpack_from("<IIqq", data, start)
