@@ -1,4 +1,4 @@
-"""What the doctor finds: a verdict on a subject, in a sentence, with a remedy where there is one."""
+"""The doctor's findings: a verdict on a subject, a sentence, and a remedy if there is one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What outlives the process: persistent opens, kept in SQLite or etcd.
+"""State that outlives the process: persistent opens, stored in SQLite or etcd.
 
-Belongs here: stores, records and the journal between opens and stores. Not here: who owns a share in a cluster
-(``cluster``), which store a single server opens (``service.state_directory``), and the files of a share
+Belongs here: stores, records and the journal between opens and stores. Not here: ownership of shares in a cluster
+(``cluster``), the choice of a single server's store (``service.state_directory``), and the files of a share
 (``backends``).
 
 Reading order: ``store`` (the contract: keys, conditions, leases) -> ``sqlite`` -> ``etcd`` with ``etcd_access``,

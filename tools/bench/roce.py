@@ -1,8 +1,8 @@
-"""Throughput of the RoCEv2 provider between two processes on two loopback addresses.
+"""Measure the throughput of the RoCEv2 provider between two processes on two loopback addresses.
 
     python -m tools.bench.roce [--size BYTES] [--seconds S] [--depth N] [--mtu BYTES] [--no-icrc] [--segmentation]
 
-Each operation is what a server does for one READ (RDMA Write + Send) or one WRITE (RDMA Read). One GB is 1e9 bytes.
+Each operation is that of a server for one READ (RDMA Write + Send) or one WRITE (RDMA Read). One GB is 1e9 bytes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def peer_process(pipe: Connection, options: argparse.Namespace) -> None:
 
 
 async def bench(options: argparse.Namespace) -> tuple[dict[str, float], dict[str, int], dict[str, int]]:
-    """Bytes per second of each kind, and both ends' counters."""
+    """Return the bytes per second of each kind, and both ends' counters."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.Process(target=peer_process, args=(theirs, options), daemon=True)
     process.start()

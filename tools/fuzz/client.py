@@ -1,4 +1,4 @@
-"""The project's client with a spoiler between building a request and signing or encrypting it."""
+"""The project's client with a mutation step between building a request and signing or encrypting it."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from smbdirect.codec import Buffer
 from tools.fuzz.mutation import mutate
 
 KEPT = 40
-"""Messages that are remembered for a report."""
+"""Messages kept for a report."""
 _HEADER_CHANCE, _FLAG_CHANCE = 0.03, 0.04
 _RELATED = int(HeaderFlags.RELATED_OPERATIONS)
 _FLAGS = (0x20000000, 0x20000000, 0x10000000, 0x4, 0x8, 0x2, 0x70)
 
 
 class FuzzClient(Client):
-    """A client that spoils part of what it sends, once ``rate`` is above 0."""
+    """A client that mutates part of its requests, once ``rate`` is above 0."""
 
     def __init__(self, transport: Any, credits_wanted: int = 512) -> None:
         super().__init__(transport, credits_wanted)
         self.chance = random.Random(0)
         self.rate = 0.0
-        """The part of requests that is changed."""
+        """The share of requests that is mutated."""
         self.sent: deque[bytes] = deque(maxlen=KEPT)
         """The last messages, as they were before signing and encryption."""
         self.count = 0
@@ -73,7 +73,9 @@ class FuzzClient(Client):
         super()._transmit(header, body, session, signed, encrypt, on_encoded)
 
     async def chain(self, parts: Sequence[tuple[int, bytes, bool]], session: Protection, tree_id: int) -> list[Call]:
-        """Send requests (command, body, related) as one compound (3.2.4.1.4). Return the calls under way."""
+        """Send requests (command, body, related) as one compound, and return the calls in progress.
+        [MS-SMB2 3.2.4.1.4]
+        """
         calls: list[Call] = []
         messages: list[bytearray] = []
         encrypt = session.encrypts(tree_id)
@@ -100,17 +102,18 @@ class FuzzClient(Client):
         header = reply.header
         if header.message_id != NO_MESSAGE_ID:
             self.statuses[header.status] += 1
-            # In the middle of a compound CHANGE_NOTIFY cannot wait: the server says INTERNAL_ERROR there, as Windows.
+            # CHANGE_NOTIFY cannot wait in the middle of a compound: the server answers INTERNAL_ERROR there, as Windows
+            # does.
             if header.status == NtStatus.INTERNAL_ERROR and header.command != Command.CHANGE_NOTIFY:
                 self.internal_errors.append(header.command)
             if header.message_id not in self._calls:
-                # The answer to a spoiled MessageId.
+                # The response to a mutated MessageId.
                 self._grant(header.credits)
                 reply.release()
                 return
         super()._take_one(reply, encrypted)
 
     def _verify(self, reply: Reply, started: Call, encrypted: bool) -> None:
-        """Leave the checks of honest clients out: spoiled requests are answered unsigned, rightly."""
+        """Skip the checks of honest clients: the server rightly answers mutated requests unsigned."""
         if not self.rate:
             super()._verify(reply, started, encrypted)

@@ -1,4 +1,6 @@
-"""``smb3server pcap FILE...`` prints what is in captures; ``--verify`` judges them (exit 1 on any problem)."""
+"""``smb3server pcap FILE...``: print the contents of captures, or judge them with ``--verify`` (exit 1 on
+any problem).
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ def dump_session(session: Session) -> None:
 
 
 def verify(capture: CaptureFile) -> bool:
-    """Print a verdict per connection, every problem, and where the project's codecs and state machines disagree."""
+    """Print a verdict per connection, every problem, and every disagreement of the project's codecs and
+    state machines.
+    """
     for problem in capture.all_problems:
         print(f"  {problem}")
     differences = [text for session in capture.sessions for text in replay(session)]

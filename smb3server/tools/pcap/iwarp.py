@@ -1,4 +1,4 @@
-"""iWARP over TCP: MPA (RFC 5044, 6581), DDP (RFC 5041), RDMAP (RFC 5040) -> whole RDMA messages."""
+"""Read whole RDMA messages from iWARP over TCP: MPA (RFC 5044, 6581), DDP (RFC 5041), RDMAP (RFC 5040)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def is_iwarp(conversation: Conversation) -> bool:
 
 @dataclass
 class _Half:
-    """One direction."""
+    """One direction of a connection."""
 
     buffer: bytearray = field(default_factory=bytearray)
     set_up: bool = False
@@ -34,7 +34,7 @@ class _Half:
     untagged: bytearray = field(default_factory=bytearray)
     tagged: bytearray = field(default_factory=bytearray)
     tagged_start: tuple[int, int, int] | None = None
-    """Opcode, STag and offset of the tagged message that is under way."""
+    """Opcode, STag and offset of the tagged message in progress."""
 
 
 class IwarpReader:

@@ -1,4 +1,4 @@
-"""As much of MS-SMB2 as judging a capture takes: headers, compounds, and the channel descriptors of READ and WRITE."""
+"""The part of MS-SMB2 that judging a capture needs: headers, compounds, and channel descriptors of READ and WRITE."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _HEADER = struct.Struct("<4sHHIHHIIQIIQ16s")
 
 
 class Descriptor(NamedTuple):
-    """SMB_DIRECT_BUFFER_DESCRIPTOR_V1 (MS-SMBD 2.2.3.1)."""
+    """An SMB_DIRECT_BUFFER_DESCRIPTOR_V1. [MS-SMBD 2.2.3.1]"""
 
     offset: int
     token: int
@@ -49,11 +49,11 @@ class Smb2Message(NamedTuple):
     message_id: int
     credits: int
     data: bytes
-    """Header and body of this one part of a compound."""
+    """Header and body of this part of a compound."""
     channel: int = 0
     descriptors: tuple[Descriptor, ...] = ()
     data_length: int = 0
-    """READ responses and WRITE requests: bytes carried inline."""
+    """Bytes carried inline by a READ response or WRITE request."""
 
     @property
     def is_response(self) -> bool:
@@ -70,7 +70,7 @@ class Smb2Message(NamedTuple):
 
 
 class Smb2Error(Exception):
-    """Not an SMB2 message, or one whose offsets contradict its length."""
+    """The bytes are not an SMB2 message, or its offsets contradict its length."""
 
 
 def is_encrypted(message: bytes) -> bool:
@@ -78,7 +78,7 @@ def is_encrypted(message: bytes) -> bool:
 
 
 def split(message: bytes) -> Iterator[Smb2Message]:
-    """The parts of a compound. Raises ``Smb2Error``. SMB1 negotiates and encrypted messages give nothing."""
+    """Yield the parts of a compound; nothing for SMB1 negotiates and encrypted messages. Raises ``Smb2Error``."""
     if is_encrypted(message) or message[:4] == b"\xffSMB":
         return
     offset = 0

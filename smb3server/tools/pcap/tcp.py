@@ -1,4 +1,4 @@
-"""TCP reassembly: the bytes of both directions, in order, interleaved as the capture saw them become available."""
+"""TCP reassembly: the bytes of both directions, in order, interleaved as they became available in the capture."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Direction(IntEnum):
 
 class Chunk(NamedTuple):
     number: int
-    """Frame that made these bytes available (the last missing one)."""
+    """Frame that made these bytes available: the last missing one."""
     time: float
     direction: Direction
     data: bytes
@@ -30,12 +30,12 @@ class Chunk(NamedTuple):
 class _Stream:
     next_sequence: int | None = None
     pending: dict[int, tuple[int, float, bytes]] = field(default_factory=dict)
-    """Segments after a hole, by relative sequence number."""
+    """Segments behind a gap, by relative sequence number."""
 
 
 @dataclass
 class Conversation:
-    """One TCP connection. ``client`` sent the SYN; where the capture starts later, the higher port is the client's."""
+    """One TCP connection. ``client`` sent the SYN. If the capture starts later, the higher port is the client's."""
 
     client: Address
     server: Address
@@ -47,7 +47,7 @@ class Conversation:
 
     @property
     def missing(self) -> bool:
-        """Whether some bytes were never captured though later ones were."""
+        """Whether some bytes were never captured although later ones were."""
         return any(stream.pending for stream in self._streams)
 
     def add(self, segment: TcpSegment) -> None:
@@ -87,7 +87,7 @@ class Conversation:
 
 
 def _distance(a: int, b: int) -> int:
-    """a - b modulo 2**32, as a signed number."""
+    """Return a - b modulo 2**32 as a signed number."""
     return (a - b + 0x80000000 & 0xFFFFFFFF) - 0x80000000
 
 
@@ -105,7 +105,7 @@ class Reassembler:
         if conversation is None or (opening and segment.source == conversation.client and conversation.chunks):
             from_client = segment.source[1] > segment.destination[1]
             if opening:
-                from_client = not segment.flags & 0x10  # a SYN without ACK
+                from_client = not segment.flags & 0x10  # A SYN without ACK.
             ends = (segment.source, segment.destination)
             conversation = Conversation(*(ends if from_client else ends[::-1]), saw_start=bool(opening))
             self._open[key] = conversation

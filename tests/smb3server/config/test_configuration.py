@@ -185,7 +185,7 @@ def test_every_option_is_documented() -> None:
         ("[limits]\nmax_credit = 1", "unknown key max_credit"),
         ("[[share]]\nname = 'a'", "name and path are needed"),
         ("[[share]]\nname = 'a/b'\npath = '/'", "not a valid share name"),
-        ("[[share]]\nname = 'IPC$'\npath = '/'", "the name is taken"),
+        ("[[share]]\nname = 'IPC$'\npath = '/'", "the name is reserved"),
         ("[[share]]\nname = 'a'\npath = '/nowhere/at/all'", "not a directory"),
         ("[[user]]\nname = 'a'", "one of password, nt_hash and password_file"),
         ("[[user]]\nname = 'a'\npassword = 'b'\nnt_hash = 'c'", "one of password, nt_hash and password_file"),
