@@ -100,6 +100,7 @@ class Client:
 
     @property
     def supports_multi_credit(self) -> bool:
+        """Whether one request may cost several credits."""
         return self.dialect >= Dialect.SMB_2_1 and bool(self.negotiated.capabilities & Capability.LARGE_MTU)
 
     async def log_on(
@@ -197,7 +198,9 @@ class Client:
         check_segments(body)
         charge = max(1, (payload - 1) // CREDIT_SIZE + 1) if self.supports_multi_credit else 1
         if charge > self.credits_wanted:
-            raise ValueError(f"{payload} bytes need {charge} credits, and at most {self.credits_wanted} are wanted")
+            raise ValueError(
+                f"{payload} bytes need {charge} credits, and the client requests at most {self.credits_wanted}"
+            )
         await self._wait_for_credits(charge)
         encrypt = session is not None and session.encrypts(tree_id)
         signed = session is not None and not encrypt and session.signer is not None and (sign or session.sign)

@@ -28,7 +28,7 @@ MAX_IDLE = 32
 
 
 class _Watch:
-    """The watch of one directory. ``files``: what clients cache of the files in it and of the directory itself."""
+    """The watch of one directory. ``files``: those in it that clients cache, and the directory if it has a lease."""
 
     __slots__ = ("files", "handle", "key", "stop")
 
@@ -64,7 +64,7 @@ class HostChanges:
             path = handle.path
             watch = self._watch(backend, path if opened.is_directory else path[:-1])
         except OSError as error:
-            log.info("host changes to %s go unnoticed: %s", "/".join(opened.path), error)
+            log.info("host changes to %s are not noticed: %s", "/".join(opened.path), error)
             return
         if watch.stop is not None:
             watch.files.add(file)
