@@ -259,7 +259,7 @@ class Admin:
 
 async def _run(options: argparse.Namespace, url: str, name: str, access: StoreAccess) -> None:
     # Needs aiohttp, which is an extra; ``make_secret`` does not.
-    from smb3server.persistence.open_store import open_store
+    from smb3server.persistence.cluster_store import open_store
 
     store = open_store(url, name, access)
     admin = Admin(store, name)

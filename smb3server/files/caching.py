@@ -131,7 +131,7 @@ class Holder(Generic[Owner]):
         """Start the timer if the notification was delivered. Take all rights from a client that cannot be notified and
         will not come back. [MS-SMB2 3.3.4.6, 3.3.4.7]"""
         if delivered:
-            self.timer = self.caching.breaks.call_later(self.caching.break_timeout, self.time_out)
+            self.timer = self.caching.breaks.call_later(BREAK_TIMEOUT, self.time_out)
         elif delivered is False and self.breaking:
             self.end_break(NONE)
 
@@ -236,11 +236,10 @@ class Lease(Holder[Owner]):
 class Caching(Generic[Owner]):
     """The oplocks and leases of one stream, and the operations that wait for breaks of them."""
 
-    __slots__ = ("_arriving", "_awaited_arrivals", "break_timeout", "breaks", "holders", "waiters")
+    __slots__ = ("_arriving", "_awaited_arrivals", "breaks", "holders", "waiters")
 
-    def __init__(self, breaks: Breaks[Owner], break_timeout: float = BREAK_TIMEOUT) -> None:
+    def __init__(self, breaks: Breaks[Owner]) -> None:
         self.breaks = breaks
-        self.break_timeout = break_timeout
         self.holders: list[Holder[Owner]] = []
         """Holders that have any right left, or are breaking."""
         self.waiters: list[Callable[[], None]] = []

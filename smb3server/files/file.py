@@ -115,7 +115,7 @@ class File(Generic[Opened]):
         self.write_time: WriteTime | None = None
         """None until something is written or the last write time is set."""
         self.locks: LockTable[Opened] = LockTable(table.breaks.call_soon, _count_locks)
-        self.caching: Caching[Opened] = Caching(table.breaks, table.break_timeout)
+        self.caching: Caching[Opened] = Caching(table.breaks)
 
     def share_conflict(self, access: int, share: int, exclude: Opened | None = None) -> bool:
         """Return whether an open with ``access`` and ``share`` violates the sharing of the file's other opens.
@@ -176,9 +176,8 @@ class FileTable(Generic[Opened]):
 
     # Invariant: no value of _files is empty.
 
-    def __init__(self, breaks: Breaks[Opened], break_timeout: float = 35.0) -> None:
+    def __init__(self, breaks: Breaks[Opened]) -> None:
         self.breaks = breaks
-        self.break_timeout = break_timeout
         self.leases: LeaseTables[Opened] = LeaseTables()
         self._files: dict[FileKey, dict[str, File[Opened]]] = {}
 
@@ -214,6 +213,3 @@ class FileTable(Generic[Opened]):
 
     def __len__(self) -> int:
         return len(self._files)
-
-    def open_files(self) -> list[File[Opened]]:
-        return [file for streams in self._files.values() for file in streams.values()]

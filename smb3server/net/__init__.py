@@ -4,6 +4,6 @@ Direct TCP, listening, and the interfaces and RDMA devices of the host belong he
 and the meaning of the messages do not.
 
 Reading order: ``tcp`` (a ``MessageTransport`` over TCP) -> ``listener`` -> ``host_lists`` (which hosts may connect) ->
-``interfaces`` and ``link_events`` (addresses that are offered to clients) -> ``host`` and ``fabric_choice`` (which RDMA
-fabrics this machine can serve, and why not the others).
+``interfaces`` and ``link_events`` (addresses that clients are offered) -> ``host`` and ``fabric_choice`` (which RDMA
+fabrics this machine can serve, and why not; why one client does not use them: ``status.rdma_reasons``).
 """

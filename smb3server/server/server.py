@@ -23,7 +23,9 @@ log = logging.getLogger(__name__)
 
 
 class Server(ServerState):
-    """A server. Register the command handlers (``commands.load``) before it accepts connections."""
+    """A server: the state that requests see, and the connections that it accepts and ends.
+
+    Register the command handlers (``commands.load``) before it accepts connections."""
 
     def __init__(self, settings: Settings | None = None, users: UserDatabase | None = None) -> None:
         super().__init__(settings, users)

@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any
 
 from smb3server.cli.cluster import make_secret
-from smb3server.persistence.open_store import open_store
+from smb3server.persistence.cluster_store import open_store
 from smb3server.persistence.records import key_of
 from smb3server.persistence.store import Put, StoreError
 from smb3server.process import output
