@@ -142,7 +142,8 @@ class OpenTable:
         opened.session.open_table.pop(opened.file_id[1], None)
         if self.by_id.pop(opened.file_id[0], None) is None:
             return
-        self._leave_application(opened)
+        if opened.app_instance_id is not None:
+            self._leave_application(opened)
         if opened.usage is not None:
             opened.usage.opens -= 1
             opened.usage.reserved -= opened.reserved
@@ -161,7 +162,7 @@ class OpenTable:
             opened.pipe.close()
         file, handle = opened.file, opened.handle
         if file is not None and handle is not None:
-            if not lost:
+            if file.write_time is not None and not lost:
                 settle_write_time(opened)
             last_close.leave(file, opened)
             if opened.delete_on_close and self.persistence is not None:
