@@ -173,10 +173,12 @@ class Request:
 
     @property
     def server(self) -> ServerState:
+        """The server of the connection."""
         return self.host.server
 
     @property
     def body(self) -> memoryview:
+        """The command after its SMB2 header."""
         return self.message[64:]
 
     def pend(self, interim: Interim = Interim.DELAYED, on_cancel: Callable[[], None] | None = None) -> Pending:

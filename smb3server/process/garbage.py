@@ -23,7 +23,7 @@ RUSH = 120.0
 """Seconds after a takeover in which what it brought is not looked at."""
 
 
-def settle() -> None:
+def freeze() -> None:
     """The process has started: what is there stays."""
     gc.freeze()
     gc.set_threshold(*THRESHOLDS)
