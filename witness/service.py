@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class WitnessSettings:
+    """The settings of a Witness service."""
+
     listen: list[str] = field(default_factory=lambda: ["0.0.0.0", "::"])
     port: int = 0
     """0 means any free port, which clients learn from the endpoint mapper."""

@@ -132,7 +132,7 @@ def set_security(
     except ValueError:
         raise StatusError(NtStatus.INVALID_SECURITY_DESCR) from None
     merged = present = current_descriptor(handle)
-    settle = _as_sent if keep_inherited_flag else _inheritance_bits
+    bits_of = _as_sent if keep_inherited_flag else _inheritance_bits
     if which & SecurityInformation.OWNER:
         decide.check_owner(caller.token, new.owner, present.owner)
         merged = merged._replace(owner=new.owner)
@@ -142,12 +142,12 @@ def set_security(
         decide.check_group(caller.token, new.group, present.group)
         merged = merged._replace(group=new.group)
     if which & SecurityInformation.DACL:
-        bits = settle(new.control & _DACL_BITS, Control.DACL_AUTO_INHERIT_REQ, Control.DACL_AUTO_INHERITED)
+        bits = bits_of(new.control & _DACL_BITS, Control.DACL_AUTO_INHERIT_REQ, Control.DACL_AUTO_INHERITED)
         # A request to set the DACL without a DACL in the descriptor sets a null DACL.
         bits |= int(Control.DACL_PRESENT)
         merged = merged._replace(dacl=_specific(new.dacl), control=merged.control & ~_DACL_BITS | bits)
     if which & _SACL_PARTS:
-        bits = settle(new.control & _SACL_BITS, Control.SACL_AUTO_INHERIT_REQ, Control.SACL_AUTO_INHERITED)
+        bits = bits_of(new.control & _SACL_BITS, Control.SACL_AUTO_INHERIT_REQ, Control.SACL_AUTO_INHERITED)
         merged = merged._replace(
             sacl=_replaced(merged.sacl, _specific(new.sacl), which), control=merged.control & ~_SACL_BITS | bits
         )

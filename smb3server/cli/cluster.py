@@ -138,9 +138,11 @@ class Admin:
         self._answers = answers_prefix(name)
 
     async def view(self) -> View:
+        """Return the current state of the cluster, as its records describe it."""
         return await read_view(self.store, self.prefix)
 
     async def status(self, quick: bool) -> dict[str, Any]:
+        """Return the status as plain data. With ``quick``, do not ask the nodes."""
         view = await self.view()
         left: dict[str, float | None] = {}
         for node, info in view.nodes.items():
@@ -186,12 +188,14 @@ class Admin:
             raise AdminError(f"there is no node {node} that is up (up: {up}){why}")
 
     async def purge(self) -> str:
+        """Remove the records without a valid seal, and return which."""
         if not self.store.sealed:
             raise AdminError("cannot recognize the cluster's records: give --secret-file, or --config with secret_file")
         gone = await self.store.purge(f"{self.name}/")
         return "\n".join([*(f"removed {key!r}" for key in gone), f"{len(gone)} records removed"])
 
     async def drain(self, node: str, timeout: float) -> str:
+        """Move all services off a node and wait up to ``timeout`` seconds; return a sentence with the result."""
         view = await self.view()
         self._known(view, node)
         moved = sorted(service for service, owner in view.owners.items() if owner == node)
@@ -206,6 +210,7 @@ class Admin:
         return f"{node} serves nothing until drain --undo; moved: {', '.join(moved) or 'nothing'}"
 
     async def undo_drain(self, node: str) -> str:
+        """Allow services on a drained node again; return a sentence with the result."""
         view = await self.view()
         if node not in view.draining:
             self._known(view, node)
@@ -214,6 +219,7 @@ class Admin:
         return f"{node} may serve again"
 
     async def move(self, service: str, node: str, timeout: float) -> str:
+        """Move a service and wait up to ``timeout`` seconds; return a sentence with the result."""
         view = await self.view()
         self._known(view, node)
         if service not in view.services():
@@ -235,6 +241,7 @@ class Admin:
         return f"{service} is on {node}"
 
     async def move_client(self, client: str, node: str) -> str:
+        """Notify a client by Witness that it should use ``node``; return a sentence with the result."""
         view = await self.view()
         self._known(view, node)
         if not [service for service in view.serving if view.served_by(service) == node]:
@@ -252,7 +259,7 @@ class Admin:
 
 async def _run(options: argparse.Namespace, url: str, name: str, access: StoreAccess) -> None:
     # Needs aiohttp, which is an extra; ``make_secret`` does not.
-    from smb3server.persistence.open_store import open_store
+    from smb3server.persistence.cluster_store import open_store
 
     store = open_store(url, name, access)
     admin = Admin(store, name)

@@ -64,6 +64,7 @@ class Host:
     """Servers of this project that run here and answer this user."""
 
     def own(self, pid: int | None) -> OwnServer | None:
+        """Return our server with this process id, or None."""
         return next((server for server in self.servers if server.pid == pid), None)
 
     @property

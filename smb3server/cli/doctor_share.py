@@ -47,6 +47,8 @@ class Answer(enum.Enum):
 
 
 class Target(NamedTuple):
+    """The share to examine, and the account to use."""
+
     host: str
     port: int
     share: str
@@ -72,6 +74,8 @@ class Attempt:
 
 @dataclass(slots=True)
 class Result:
+    """The findings about a share, and the answer."""
+
     findings: list[Finding] = field(default_factory=list)
     attempts: list[Attempt] = field(default_factory=list)
     interfaces: list[ServerInterface] = field(default_factory=list)
@@ -85,9 +89,11 @@ class Result:
         return self.answer is Answer.USED
 
     def add(self, verdict: Verdict, subject: str, text: str, remedy: str = "") -> None:
+        """Add a finding."""
         self.findings.append(Finding(verdict, subject, text, remedy))
 
     def as_json(self) -> dict[str, Any]:
+        """Return the result as JSON types."""
         return {
             "reached": self.reached,
             "rdma": self.rdma,

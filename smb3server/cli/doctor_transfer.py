@@ -40,6 +40,7 @@ class Moved:
 
     @property
     def by_rdma(self) -> bool:
+        """Whether the data travelled by RDMA."""
         return not self.inline and max(self.written, self.read) >= RDMA_THRESHOLD
 
     @property

@@ -87,7 +87,7 @@ async def serve(config: Config, privileges: Privileges) -> int:
         print(f"note: {note}")
     for line in commands(service):
         print(line)
-    collector.settle()
+    collector.freeze()
     print("ready", ", ".join(service.addresses()), flush=True)
     await stop.wait()
     await service.stop()

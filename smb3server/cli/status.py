@@ -34,6 +34,7 @@ def amount(count: int) -> str:
 
 
 def duration(seconds: float) -> str:
+    """Format a number of seconds for people."""
     minutes, second = divmod(max(0, int(seconds)), 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)

@@ -30,7 +30,6 @@ transport's buffer.
 """
 _ASYNC = int(HeaderFlags.ASYNC_COMMAND)
 _SIGNED = int(HeaderFlags.SIGNED)
-_RELATED = int(HeaderFlags.RELATED_OPERATIONS)
 
 
 class Client:
@@ -101,6 +100,7 @@ class Client:
 
     @property
     def supports_multi_credit(self) -> bool:
+        """Whether one request may cost several credits."""
         return self.dialect >= Dialect.SMB_2_1 and bool(self.negotiated.capabilities & Capability.LARGE_MTU)
 
     async def log_on(
@@ -198,11 +198,27 @@ class Client:
         check_segments(body)
         charge = max(1, (payload - 1) // CREDIT_SIZE + 1) if self.supports_multi_credit else 1
         if charge > self.credits_wanted:
-            raise ValueError(f"{payload} bytes need {charge} credits, and at most {self.credits_wanted} are wanted")
+            raise ValueError(
+                f"{payload} bytes need {charge} credits, and the client requests at most {self.credits_wanted}"
+            )
         await self._wait_for_credits(charge)
-        session_id = session.session_id if session is not None else 0
         encrypt = session is not None and session.encrypts(tree_id)
         signed = session is not None and not encrypt and session.signer is not None and (sign or session.sign)
+        started = self._enter(command, charge, session, tree_id, signed, flags)
+        try:
+            self._transmit(started.header, body, session, signed, encrypt, on_encoded)
+        except BaseException:
+            # Nothing was queued and no other task ran in between, so the MessageIds can be used again.
+            del self._calls[started.header.message_id]
+            self._next_message_id -= charge
+            self.credits += charge
+            raise
+        return started
+
+    def _enter(
+        self, command: int, charge: int, session: Protection | None, tree_id: int, signed: bool, flags: int
+    ) -> Call:
+        """Make a request's header, with ``charge`` credits and MessageIds, and expect its response."""
         self.credits -= charge
         header = Header(
             credit_charge=charge if self.dialect > Dialect.SMB_2_0_2 else 0,
@@ -211,19 +227,10 @@ class Client:
             flags=flags | (_SIGNED if signed else 0),
             message_id=self._next_message_id,
             tree_id=tree_id,
-            session_id=session_id,
+            session_id=session.session_id if session is not None else 0,
         )
         self._next_message_id += charge
-        started = Call(header, charge, session, signed)
-        self._calls[header.message_id] = started
-        try:
-            self._transmit(header, body, session, signed, encrypt, on_encoded)
-        except BaseException:
-            # Nothing was queued and no other task ran in between, so the MessageIds can be used again.
-            del self._calls[header.message_id]
-            self._next_message_id -= charge
-            self.credits += charge
-            raise
+        started = self._calls[header.message_id] = Call(header, charge, session, signed)
         return started
 
     @property
@@ -268,6 +275,10 @@ class Client:
             segments = [message]
         if on_encoded is not None:
             on_encoded(segments)
+        self._send(segments, session, encrypt)
+
+    def _send(self, segments: Sequence[Buffer], session: Protection | None, encrypt: bool) -> None:
+        """Send a message of one or more requests, which are signed already."""
         if not encrypt or session is None or session.cipher is None:
             self.transport.send(segments)
             return

@@ -180,6 +180,7 @@ class Tree:
         (await self.call(Command.FLUSH, [body])).release()
 
     async def make_directory(self, name: str) -> None:
+        """Create a directory; ``name`` is as for ``create``."""
         options = int(CreateOptions.DIRECTORY_FILE)
         await self.close(await self.create(name, READ, CreateDisposition.CREATE, options))
 

@@ -90,6 +90,7 @@ class TransportSession:
         """Return None: there is no socket."""
 
     def get_remote_host(self) -> str:
+        """Return the server's address."""
         return str(self._transport.peer_address[0])
 
     def close(self) -> None:

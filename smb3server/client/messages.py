@@ -40,6 +40,7 @@ class Reply:
 
     @property
     def status(self) -> int:
+        """The status in the response's header."""
         return self.header.status
 
     def release(self) -> None:

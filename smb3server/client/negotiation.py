@@ -65,6 +65,7 @@ class Negotiated:
 
     @property
     def signing_required(self) -> bool:
+        """Whether the server requires signing."""
         return bool(self.security_mode & SecurityMode.SIGNING_REQUIRED)
 
 

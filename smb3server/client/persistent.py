@@ -204,11 +204,13 @@ class PersistentFile:
         """Called with the new lease state after a break. The file acknowledges the break itself."""
         self._create = (access, disposition, options, share)
         self._timeout = timeout
+        # Invariant: ``_file`` is an open on the owner's connection number ``_generation``; None if there is no open.
         self._file: RemoteFile | None = None
         self._generation = 0
         self._attaching = asyncio.Lock()
         self._sent = False
         self._index = 0
+        # LockSequenceIndex of the last request, and the last LockSequenceNumber of each index (3.2.4.19).
         self._numbers = [0] * (_MAX_SEQUENCE_INDEX + 1)
         self._acknowledging: set[asyncio.Task[None]] = set()
 
@@ -280,6 +282,8 @@ class PersistentFile:
         return await self.owner.until_done(attempt)
 
     async def read(self, offset: int, length: int) -> bytes:
+        """Read up to ``length`` bytes from ``offset``; fewer at the end of the file."""
+
         async def attempt(tree: Tree) -> bytes:
             return await tree.read(await self._attached(tree), offset, length)
 
@@ -291,6 +295,7 @@ class PersistentFile:
         await self._locks([LockElement(offset, length, int(kind | LockFlags.FAIL_IMMEDIATELY))])
 
     async def unlock(self, offset: int, length: int) -> None:
+        """Unlock a byte range."""
         await self._locks([LockElement(offset, length, int(LockFlags.UNLOCK))])
 
     async def _locks(self, elements: Sequence[LockElement]) -> None:
@@ -307,6 +312,8 @@ class PersistentFile:
         await self.owner.until_done(attempt)
 
     async def close(self) -> None:
+        """Close the open; do nothing if the server no longer knows it."""
+
         async def attempt(tree: Tree) -> None:
             await tree.close(await self._attached(tree))
 

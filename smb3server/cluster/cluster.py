@@ -155,7 +155,7 @@ class Cluster:
             for service in self.services.values():
                 service.hold_addresses()
         except Exception:
-            log.exception("%s: addresses are not kept", self.node)
+            log.exception("%s: addresses are not renewed", self.node)
 
     def _guid_of_address(self, address: str) -> bytes | None:
         """Return the ServerGuid of the service with this address, None if there is no such service.

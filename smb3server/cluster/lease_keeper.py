@@ -152,7 +152,7 @@ class LeaseKeeper:
             self._renewer.renew(self.lease, self._timeout)
         except LeaseLost:
             if not self._ended.is_set():
-                log.error("%s: the lease is gone", self._name)
+                log.error("%s: the lease is lost", self._name)
             self.end()
             return 0.0
         except StoreError as error:

@@ -71,7 +71,7 @@ class Membership:
             except StoreError as error:
                 # Once, not at every attempt: etcd may be unreachable for hours.
                 if str(error) not in told:
-                    log.warning("%s cannot join the cluster, and goes on trying: %s", self.node, error)
+                    log.warning("%s cannot join the cluster, and keeps trying: %s", self.node, error)
                     told.add(str(error))
                 await asyncio.sleep(_JOIN_DELAY)
                 continue
@@ -95,7 +95,7 @@ class Membership:
             await self.store.commit([Put(self.key, told, lease)], [Condition(self.key, ABSENT)])
         except ConditionFailed:
             await self.store.revoke(lease)
-            raise StoreError("a node of this name is a member, or was until a moment ago") from None
+            raise StoreError("a node of this name is a member, or its lease has not expired yet") from None
         except StoreError:
             self._old_lease = lease
             raise
@@ -108,7 +108,7 @@ class Membership:
             try:
                 loop.call_soon_threadsafe(self._news.set)
             except RuntimeError:
-                log.debug("event loop is gone")
+                log.debug("the event loop is closed")
 
         self._news.clear()
         self._keeper = LeaseKeeper(
@@ -139,7 +139,7 @@ class Membership:
             self._news.clear()
             if not self.fence.expired():
                 self.on_renewed()
-        log.error("%s: no longer a member: no answer from the store in time", self.node)
+        log.error("%s: no longer a member: the store did not answer in time", self.node)
 
     def _lose(self) -> None:
         if not self.lease:

@@ -159,7 +159,7 @@ class PeerRecord:
         return len(self._group_of)
 
     @property
-    def settled(self) -> bool:
+    def is_stored(self) -> bool:
         """Whether there is nothing to write, or nothing may be written any longer."""
         return self._closed or not (self._changed or self._writing)
 

@@ -111,6 +111,7 @@ class Tickler:
             raise
 
     def close(self) -> None:
+        """Close the sockets."""
         for sock in self._sockets.values():
             sock.close()
 

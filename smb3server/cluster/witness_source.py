@@ -80,6 +80,7 @@ class WitnessSource:
         return sum([listener(told) for told in self._translate(event) for listener in self._listeners])
 
     def _said(self, node: str) -> list[Address]:
+        """Return the addresses that a node publishes."""
         texts = self._cluster.view.nodes.get(node, {}).get("addresses", ())
         return [ipaddress.ip_address(text) for text in texts]
 

@@ -31,7 +31,7 @@ def flush(request: TreeRequest) -> Response | Pending:
         raise StatusError(NtStatus.ACCESS_DENIED)
 
     def flushed() -> Response:
-        write_times.settle(opened)
+        write_times.make_visible(opened)
         return done
 
     return until(request, partial(start_flush, request, opened), flushed)

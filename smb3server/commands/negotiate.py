@@ -72,7 +72,7 @@ def negotiate(request: Request) -> Response:
         contexts = _negotiate_contexts(connection, request.server.settings, contexts_of(request.message, body))
         start = preauth.extend(preauth.INITIAL_HASH, (request.message,))
         request.on_encoded = partial(_hash_reply, connection, start)
-    _settle(request, body, dialects, dialect)
+    _apply(request, body, dialects, dialect)
     return _response(request, dialect, contexts)
 
 
@@ -127,7 +127,8 @@ def _negotiate_contexts(
     return answers
 
 
-def _settle(request: Request, body: NegotiateRequest, dialects: tuple[int, ...], dialect: int) -> None:
+def _apply(request: Request, body: NegotiateRequest, dialects: tuple[int, ...], dialect: int) -> None:
+    """Set the properties of the connection that follow from the request and the dialect."""
     connection, server = request.connection, request.server
     settings = server.settings
     connection.enter(ConnectionLife.NEGOTIATED)
@@ -230,6 +231,6 @@ def smb1_negotiate(request: Request) -> Response:
         connection.server_capabilities = Capability.LARGE_MTU
         return _response(request, Dialect.WILDCARD, [])
     if b"SMB 2.002" in names and settings.min_dialect <= Dialect.SMB_2_0_2:
-        _settle(request, NegotiateRequest(), (), Dialect.SMB_2_0_2)
+        _apply(request, NegotiateRequest(), (), Dialect.SMB_2_0_2)
         return _response(request, Dialect.SMB_2_0_2, [])
     raise Disconnect("SMB1 client that does not know SMB2")

@@ -12,7 +12,7 @@ from smb3server.access import tokens
 from smb3server.access.masks import FILE_GENERIC_READ
 from smb3server.backends.base import FolderNotRead, OpenRequest
 from smb3server.backends.names import short_name
-from smb3server.commands.info.presentation import Hides, hidden
+from smb3server.commands.info.presentation import NameTest, hidden
 from smb3server.dispatch import waiting
 from smb3server.dispatch.lookup import find_open
 from smb3server.dispatch.request import Pending, Response, TreeRequest, handles
@@ -128,7 +128,7 @@ class _Listing:
         enumeration: Enumeration,
         single: bool,
         visible: Callable[[str], bool] | None,
-        hides: Hides | None,
+        hides: NameTest | None,
     ) -> None:
         self.packer = packer
         self.enumeration = enumeration

@@ -233,7 +233,7 @@ def _forget_failed(request: Request, session: Session, acceptor: Acceptor, error
     connection = request.connection
     connection.acceptors.pop(session.session_id, None)
     connection.preauth_session_table.pop(session.session_id, None)
-    log.warning("%s: logon of %s failed: %s", connection.client_name, acceptor.claimed or "nobody", error)
+    log.warning("%s: logon of %s failed: %s", connection.client_name, acceptor.claimed or "an unknown user", error)
     if session.state is SessionState.IN_PROGRESS or connection in session.channel_list:
         request.server.sessions.remove(session)
 

@@ -120,7 +120,7 @@ def _share_name(request: SessionRequest, body: TreeConnectRequest) -> str:
 def tree_disconnect(request: TreeRequest) -> Response:
     """End a tree connect: cancel its requests and close its opens. [MS-SMB2 3.3.5.8]"""
     session, tree = request.session, request.tree
-    # Remove it before its requests are cancelled: CHANGE_NOTIFY distinguishes this from a CANCEL so.
+    # Remove it before its requests are cancelled: this is how CHANGE_NOTIFY distinguishes it from a CANCEL.
     session.tree_connect_table.pop(tree.tree_id, None)
     for connection in session.channel_list:
         connection.host.cancel_requests(session, tree.tree_id)

@@ -15,8 +15,9 @@ from smb3server.settings.witness import WitnessConfig
 
 @dataclass(slots=True)
 class ShareConfig:
-    name: str
     """One share, as configured."""
+
+    name: str
     path: Path
     read_only: bool = False
     encrypt: bool = False
@@ -53,8 +54,9 @@ class ShareConfig:
 
 @dataclass(slots=True)
 class Config:
-    shares: list[ShareConfig] = field(default_factory=list)
     """The whole configuration of one server."""
+
+    shares: list[ShareConfig] = field(default_factory=list)
     accounts: list[Account] = field(default_factory=list)
     settings: Settings = field(default_factory=Settings)
     listen: list[str] = field(default_factory=list)

@@ -35,6 +35,7 @@ class Table:
         return value
 
     def has(self, key: str) -> bool:
+        """Return whether the section has ``key`` and nothing has taken it yet."""
         return key in self._values
 
     def number(self, key: str, kinds: tuple[type[Any], ...], default: float) -> float:

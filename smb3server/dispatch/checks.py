@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from smb3server.dispatch.request import KINDS, TreeRequest
@@ -61,6 +62,8 @@ TREE_COMMANDS = frozenset(command for command, kind in KINDS.items() if kind is 
 """Commands that need a tree connect (3.3.5.2.11)."""
 SESSIONLESS = frozenset((int(Command.NEGOTIATE), int(Command.SESSION_SETUP)))
 """Commands whose handlers find the session themselves."""
+RUNS_WITHOUT_SESSION: dict[int, Callable[[Request], bool]] = {int(Command.ECHO): lambda request: True}
+"""By command: returns whether a request that names no session is run. ``fsctl.smbtorture`` adds one request."""
 
 _PAYLOAD_OFFSETS: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {
     Command.READ: ((), (4,)),
@@ -79,8 +82,6 @@ _RELATED = int(HeaderFlags.RELATED_OPERATIONS)
 _SIGNED = int(HeaderFlags.SIGNED)
 _NEGOTIATE = int(Command.NEGOTIATE)
 _SESSION_SETUP = int(Command.SESSION_SETUP)
-_ECHO = int(Command.ECHO)
-_FORCE_UNACKED_TIMEOUT = 0x83848003
 CREDIT_SIZE = 65536
 """Payload bytes that one credit pays for. [MS-SMB2 3.1.5.2]"""
 
@@ -108,15 +109,6 @@ def check_body(request: Request) -> None:
             raise StatusError(NtStatus.INVALID_PARAMETER)
 
 
-def is_test_request(request: Request) -> bool:
-    """Return whether this is the IOCTL by which smbtorture marks a connection as stalled. It needs no session."""
-    return (
-        request.server.settings.test_fsctls
-        and request.header.command == Command.IOCTL
-        and _U32.unpack_from(request.message, HEADER_SIZE + 4)[0] == _FORCE_UNACKED_TIMEOUT
-    )
-
-
 def check(request: Request, chain: Chain) -> None:
     """Make the checks that all commands share, and note session and tree connect in ``request``. Raises
     ``StatusError``. [MS-SMB2 3.3.5.2.4-3.3.5.2.11, in their order]"""
@@ -141,7 +133,8 @@ def check(request: Request, chain: Chain) -> None:
         return
     check_body(request)
     if session is None:
-        if session_id or (command != _ECHO and not is_test_request(request)):
+        runs = RUNS_WITHOUT_SESSION.get(command)
+        if session_id or runs is None or not runs(request):
             chain.no_session = True
             raise StatusError(NtStatus.USER_SESSION_DELETED)
         return

@@ -56,7 +56,7 @@ class PendingRequests:
             # within a compound.
             self._refuse(pending, NtStatus.INTERNAL_ERROR)
         elif pending.interim is Interim.AT_ONCE and not more_follow:
-            self._tell(request)
+            self._make_async(request)
         elif pending.interim is not Interim.NEVER:
             delay = self._settings.interim_delay
             self._delayed.append((self._loop.time() + delay, request))
@@ -112,13 +112,13 @@ class PendingRequests:
                 delayed.popleft()
             elif deadline <= now:
                 delayed.popleft()
-                self._tell(request)
+                self._make_async(request)
             else:
                 self._loop.call_at(deadline, self._on_timer)
                 return
         self._timer_running = False
 
-    def _tell(self, request: Request) -> None:
+    def _make_async(self, request: Request) -> None:
         """Give the request an AsyncId, and send its interim reply. [MS-SMB2 3.3.4.2]"""
         self._next_async_id += 1
         request.async_id = self._next_async_id

@@ -173,10 +173,12 @@ class Request:
 
     @property
     def server(self) -> ServerState:
+        """The server of the connection."""
         return self.host.server
 
     @property
     def body(self) -> memoryview:
+        """The command after its SMB2 header."""
         return self.message[64:]
 
     def pend(self, interim: Interim = Interim.DELAYED, on_cancel: Callable[[], None] | None = None) -> Pending:
@@ -227,7 +229,7 @@ KINDS: dict[int, type[Request]] = {
 
 Invariant: when a handler runs, ``checks.check`` has set the attributes that the class promises. There is one exception:
 the IOCTL by which smbtorture marks a connection as stalled has neither session nor tree connect
-(``checks.is_test_request``)."""
+(``checks.RUNS_WITHOUT_SESSION``)."""
 
 R = TypeVar("R", bound=Request)
 Handler = Callable[[Any], "Response | Pending"]

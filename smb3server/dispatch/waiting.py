@@ -1,7 +1,18 @@
 """Requests that cannot be answered yet: try, wait for what is in the way, try again.
 
-Whoever waits goes on in a turn of the event loop of its own, never on the stack of the client that let it go on. What
-it raises is its own failure.
+A request that waited continues in a turn of the event loop of its own, never on the stack of the client that ended the
+wait. What it raises is its own failure.
+
+``until`` and ``over`` serve waits that have one end, an error or CANCELLED. Other waits call ``Request.pend``
+themselves and use at most ``answer`` and ``fail``:
+
+- LOCK: a state machine in ``files.locks``. A granted lock is queued again if a program of the host holds the range.
+  CLOSE ends it with RANGE_NOT_LOCKED, the end of the session or tree connect with SUCCESS.
+- CHANGE_NOTIFY: a state machine in ``files.notify``, which gives the status and the output. It answers at once if it
+  has kept changes, and the end of the session or tree connect ends the watcher instead of the one request.
+- Acknowledgments of breaks: most do not wait, and only ``files.caching`` knows; ``until`` makes every request pend.
+- READ and WRITE: they hold buffers, which they must give back even if the request was cancelled.
+- SESSION_SETUP: a delayed logon may be delayed again, and cannot be cancelled while its token is checked.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ class Holder(Generic[Owner]):
         """Start the timer if the notification was delivered. Take all rights from a client that cannot be notified and
         will not come back. [MS-SMB2 3.3.4.6, 3.3.4.7]"""
         if delivered:
-            self.timer = self.caching.breaks.call_later(self.caching.break_timeout, self.time_out)
+            self.timer = self.caching.breaks.call_later(BREAK_TIMEOUT, self.time_out)
         elif delivered is False and self.breaking:
             self.end_break(NONE)
 
@@ -236,20 +236,19 @@ class Lease(Holder[Owner]):
 class Caching(Generic[Owner]):
     """The oplocks and leases of one stream, and the operations that wait for breaks of them."""
 
-    __slots__ = ("_arriving", "_settling", "break_timeout", "breaks", "holders", "waiters")
+    __slots__ = ("_arriving", "_awaited_arrivals", "breaks", "holders", "waiters")
 
-    def __init__(self, breaks: Breaks[Owner], break_timeout: float = BREAK_TIMEOUT) -> None:
+    def __init__(self, breaks: Breaks[Owner]) -> None:
         self.breaks = breaks
-        self.break_timeout = break_timeout
         self.holders: list[Holder[Owner]] = []
         """Holders that have any right left, or are breaking."""
         self.waiters: list[Callable[[], None]] = []
         """Called when a break ends."""
         self._arriving: set[object] = set()
         """Received writes whose data has not arrived yet."""
-        self._settling: list[tuple[set[object], Callable[[], None]]] = []
+        self._awaited_arrivals: list[tuple[set[object], Callable[[], None]]] = []
         """Writes that are awaited, and the callback for when all of them have arrived."""
-        # Invariant: each set in _settling is a non-empty subset of _arriving.
+        # Invariant: each set in _awaited_arrivals is a non-empty subset of _arriving.
 
     def arrives(self, write: object) -> None:
         """Note a received write whose data comes by RDMA Read. ``arrived`` must follow."""
@@ -258,11 +257,11 @@ class Caching(Generic[Owner]):
     def arrived(self, write: object) -> None:
         """Note that the data of ``write`` is stored, or that the write failed."""
         self._arriving.discard(write)
-        if self._settling:
-            for awaited, callback in self._settling[:]:
+        if self._awaited_arrivals:
+            for awaited, callback in self._awaited_arrivals[:]:
                 awaited.discard(write)
                 if not awaited:
-                    self._settling.remove((awaited, callback))
+                    self._awaited_arrivals.remove((awaited, callback))
                     self.breaks.call_soon(callback)
 
     def after_arrivals(self, callback: Callable[[], None]) -> bool:
@@ -271,13 +270,15 @@ class Caching(Generic[Owner]):
         Return False, without any call, if no write is arriving."""
         if not self._arriving:
             return False
-        self._settling.append((set(self._arriving), callback))
+        self._awaited_arrivals.append((set(self._arriving), callback))
         return True
 
     def others(self, own: Holder[Owner] | None) -> Iterable[Holder[Owner]]:
+        """Return all holders except ``own``."""
         return [holder for holder in self.holders if holder is not own]
 
     def add(self, holder: Holder[Owner]) -> None:
+        """Add a holder unless it is there already or has no rights."""
         if holder not in self.holders and (holder.state or holder.breaking):
             self.holders.append(holder)
 
@@ -293,6 +294,7 @@ class Caching(Generic[Owner]):
             self.finished()
 
     def prune(self) -> None:
+        """Remove the holders that have lost all rights."""
         self.holders = [holder for holder in self.holders if holder.state or holder.breaking]
 
     def wait(self, callback: Callable[[], None]) -> None:
@@ -300,10 +302,12 @@ class Caching(Generic[Owner]):
         self.waiters.append(callback)
 
     def unwait(self, callback: Callable[[], None]) -> None:
+        """Undo ``wait``. Do nothing if ``callback`` has already been called."""
         if callback in self.waiters:
             self.waiters.remove(callback)
 
     def finished(self) -> None:
+        """Call all waiters, as a break has ended."""
         waiters, self.waiters = self.waiters, []
         for callback in waiters:
             self.breaks.call_soon(callback)
@@ -418,13 +422,16 @@ class LeaseTables(Generic[Owner]):
         # Invariant: directory_leases is the number of values of _leases whose directory is true.
 
     def find(self, client_guid: bytes, key: bytes) -> Lease[Owner] | None:
+        """Return the lease with this key of a client, or None."""
         return self._leases.get((client_guid, key))
 
     def add(self, lease: Lease[Owner]) -> None:
+        """Add a new lease. ``directory`` of it must not change later."""
         self._leases[lease.client_guid, lease.key] = lease
         self.directory_leases += lease.directory
 
     def remove(self, lease: Lease[Owner]) -> None:
+        """Remove a lease. Do nothing if it is not there."""
         if self._leases.pop((lease.client_guid, lease.key), None) is not None:
             self.directory_leases -= lease.directory
 

@@ -93,7 +93,7 @@ class File(Generic[Opened]):
         "opens",
         "stream",
         "table",
-        "uncover",
+        "unwatch",
         "write_time",
     )
 
@@ -110,12 +110,12 @@ class File(Generic[Opened]):
         # Invariant: deleter is None unless delete_pending.
         self.last_closed: tuple[Opened, Handle] | None = None
         """The last open of a file to be deleted, while other streams of the file are still open."""
-        self.uncover: Callable[[], None] | None = None
+        self.unwatch: Callable[[], None] | None = None
         """Stops the watch for changes by programs of the host. None if the file is not watched."""
         self.write_time: WriteTime | None = None
         """None until something is written or the last write time is set."""
         self.locks: LockTable[Opened] = LockTable(table.breaks.call_soon, _count_locks)
-        self.caching: Caching[Opened] = Caching(table.breaks, table.break_timeout)
+        self.caching: Caching[Opened] = Caching(table.breaks)
 
     def share_conflict(self, access: int, share: int, exclude: Opened | None = None) -> bool:
         """Return whether an open with ``access`` and ``share`` violates the sharing of the file's other opens.
@@ -147,7 +147,7 @@ class File(Generic[Opened]):
     def mark(self, opened: Opened) -> None:
         """Delete the file at its last close, with the name and the rights of this open. The last close may be that of
         another open."""
-        self.let_go()
+        self.release_deleter()
         self.delete_pending = True
         if opened.handle is not None:
             # Keep the handle beyond the close of its open, as no other handle has this name and these rights.
@@ -157,9 +157,9 @@ class File(Generic[Opened]):
     def keep(self) -> None:
         """Withdraw the request to delete the file."""
         self.delete_pending = False
-        self.let_go()
+        self.release_deleter()
 
-    def let_go(self) -> None:
+    def release_deleter(self) -> None:
         """Release the open that requested the deletion."""
         deleter, self.deleter = self.deleter, None
         if deleter is not None:
@@ -176,13 +176,13 @@ class FileTable(Generic[Opened]):
 
     # Invariant: no value of _files is empty.
 
-    def __init__(self, breaks: Breaks[Opened], break_timeout: float = 35.0) -> None:
+    def __init__(self, breaks: Breaks[Opened]) -> None:
         self.breaks = breaks
-        self.break_timeout = break_timeout
         self.leases: LeaseTables[Opened] = LeaseTables()
         self._files: dict[FileKey, dict[str, File[Opened]]] = {}
 
     def find(self, key: FileKey, stream: str = "") -> File[Opened] | None:
+        """Return the entry of an open file, or None if the stream is not open."""
         streams = self._files.get(key)
         return streams.get(stream.upper()) if streams is not None else None
 
@@ -196,14 +196,15 @@ class FileTable(Generic[Opened]):
         return file
 
     def streams(self, key: FileKey) -> list[File[Opened]]:
+        """Return the open streams of a file."""
         return list(self._files.get(key, {}).values())
 
     def release(self, file: File[Opened]) -> None:
         """Remove the file from the table if it has no opens left."""
         if file.opens or file.last_closed is not None:
             return
-        if file.uncover is not None:
-            file.uncover()
+        if file.unwatch is not None:
+            file.unwatch()
         streams = self._files.get(file.key)
         if streams is not None and streams.get(file.stream.upper()) is file:
             del streams[file.stream.upper()]
@@ -212,6 +213,3 @@ class FileTable(Generic[Opened]):
 
     def __len__(self) -> int:
         return len(self._files)
-
-    def open_files(self) -> list[File[Opened]]:
-        return [file for streams in self._files.values() for file in streams.values()]

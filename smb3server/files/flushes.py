@@ -61,7 +61,7 @@ class Flushes:
 
 def _work(loop: asyncio.AbstractEventLoop, batch: Sequence[_Task]) -> None:
     outcomes: list[tuple[Done, Exception | None]] = []
-    told = time.monotonic()
+    reported = time.monotonic()
     for flush, done in batch:
         try:
             flush()
@@ -70,13 +70,13 @@ def _work(loop: asyncio.AbstractEventLoop, batch: Sequence[_Task]) -> None:
         else:
             outcomes.append((done, None))
         now = time.monotonic()
-        if now - told > _PATIENCE:
-            loop.call_soon_threadsafe(_tell, outcomes)
-            outcomes, told = [], now
+        if now - reported > _PATIENCE:
+            loop.call_soon_threadsafe(_report, outcomes)
+            outcomes, reported = [], now
     if outcomes:
-        loop.call_soon_threadsafe(_tell, outcomes)
+        loop.call_soon_threadsafe(_report, outcomes)
 
 
-def _tell(outcomes: Sequence[tuple[Done, Exception | None]]) -> None:
+def _report(outcomes: Sequence[tuple[Done, Exception | None]]) -> None:
     for done, error in outcomes:
         call_apart(done, error)

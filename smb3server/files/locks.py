@@ -143,6 +143,7 @@ class LockTable(Generic[Owner]):
         return False
 
     def locks_of(self, owner: Owner) -> list[Lock[Owner]]:
+        """Return all locks that ``owner`` holds."""
         return [lock for same in self._by_owner.get(owner, {}).values() for lock in same]
 
     def count_of(self, owner: Owner) -> int:
@@ -194,10 +195,10 @@ class LockTable(Generic[Owner]):
             else:
                 self.add(lock)
                 self._granted[waiter] = None
-                self._call_soon(partial(self._tell, waiter))
+                self._call_soon(partial(self._notify_granted, waiter))
         self.waiters = waiting
 
-    def _tell(self, waiter: Waiter[Owner]) -> None:
+    def _notify_granted(self, waiter: Waiter[Owner]) -> None:
         """Notify a granted request. The owner may have given the lock up meanwhile by ``cancel`` or by an unlock."""
         if waiter not in self._granted:
             return

@@ -40,6 +40,7 @@ _MODIFICATIONS = (Action.MODIFIED, Action.MODIFIED_STREAM)
 
 
 def fold(path: Path) -> Key:
+    """Return the key of a path, which is the same for names that differ in case only."""
     return tuple(part.casefold() for part in path)
 
 
@@ -167,7 +168,7 @@ class _News(NamedTuple):
     notifications: Sequence[Notification]
     """Empty if the watcher's filter excludes them."""
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         for key, action in self.own:
             self.watcher.own_change(key, action)
         if self.notifications:
@@ -181,17 +182,17 @@ class NotifyHub:
         self._watchers: dict[Key, list[Watcher]] = {}
         self._later: deque[_News] = deque()
         """Notifications for later turns, oldest first, as very many opens may watch one directory."""
-        # Invariant: while _later is not empty, a call of _tell_on is scheduled.
+        # Invariant: while _later is not empty, a call of _notify_later is scheduled.
 
-    def _tell(self, news: list[_News]) -> None:
+    def _notify(self, news: list[_News]) -> None:
         """Notify ``AT_ONCE`` watchers now, and the others in later turns of the event loop."""
         if not self._later:
             for entry in news[:AT_ONCE]:
-                call_apart(entry.tell)
+                call_apart(entry.notify)
             news = news[AT_ONCE:]
             if not news:
                 return
-            asyncio.get_running_loop().call_soon(self._tell_on)
+            asyncio.get_running_loop().call_soon(self._notify_later)
         self._later.extend(news)
         if len(self._later) > MAX_LATER:
             # Too many changes to report one by one: the clients have to list their directories again.
@@ -200,11 +201,11 @@ class NotifyHub:
             for watcher in behind:
                 call_apart(watcher.lost)
 
-    def _tell_on(self) -> None:
+    def _notify_later(self) -> None:
         for _ in range(min(AT_ONCE, len(self._later))):
-            call_apart(self._later.popleft().tell)
+            call_apart(self._later.popleft().notify)
         if self._later:
-            asyncio.get_running_loop().call_soon(self._tell_on)
+            asyncio.get_running_loop().call_soon(self._notify_later)
 
     def __len__(self) -> int:
         return sum(len(watchers) for watchers in self._watchers.values())
@@ -213,11 +214,13 @@ class NotifyHub:
         return bool(self._watchers)
 
     def watch(self, path: Path, completion_filter: int, recursive: bool, limit: int) -> Watcher:
+        """Return a new watcher of the directory ``path``. ``limit``: bytes of changes that it keeps."""
         watcher = Watcher(self, path, completion_filter, recursive, limit)
         self._watchers.setdefault(watcher.key, []).append(watcher)
         return watcher
 
     def remove(self, watcher: Watcher) -> None:
+        """Remove a watcher. Do nothing if it is not there."""
         watchers = self._watchers.get(watcher.key)
         if watchers is not None and watcher in watchers:
             watchers.remove(watcher)
@@ -249,7 +252,7 @@ class NotifyHub:
             matching = watcher.completion_filter & completion_filter
             news.append(_News(watcher, own, by_depth[depth] if matching else ()))
         if news:
-            self._tell(news)
+            self._notify(news)
 
     def report_rename(self, old: Path, new: Path, directory: bool) -> None:
         """Report a rename by the server. [MS-FSA 2.1.5.14.11]
@@ -269,7 +272,7 @@ class NotifyHub:
                 ]
                 news.append(_News(watcher, own, both if watcher.completion_filter & kind else ()))
             if news:
-                self._tell(news)
+                self._notify(news)
         else:
             self.report(old, Action.REMOVED, kind)
             self.report(new, Action.ADDED, kind)
@@ -284,7 +287,7 @@ class NotifyHub:
                 if watcher.completion_filter & seen == NotifyFilter.ATTRIBUTES
             ]
             if modified:
-                self._tell(modified)
+                self._notify(modified)
 
     def _follow(self, old: Path, new: Path) -> None:
         prefix = fold(old)

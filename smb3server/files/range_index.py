@@ -47,9 +47,9 @@ class _Chunk(Generic[T]):
         self.end = max((entry.offset + entry.length - 1 for entry in ranges), default=-1)
         """Offset of the last byte that a range of the chunk covers."""
 
-    def overlaps(self, first: int, last: int, but: object) -> bool:
+    def overlaps(self, first: int, last: int, excluded: object) -> bool:
         return any(
-            entry.offset <= last and entry.offset + entry.length > first and entry.owner is not but
+            entry.offset <= last and entry.offset + entry.length > first and entry.owner is not excluded
             for entry in self.ranges
         )
 
@@ -70,6 +70,7 @@ class RangeIndex(Generic[T]):
         return len(self._keys)
 
     def add(self, entry: T) -> None:
+        """Add a range. Its owner, offset and length must not change while it is here."""
         self._next += 1
         key = self._keys[entry] = (entry.offset, self._next)
         if not self._chunks:
@@ -111,16 +112,16 @@ class RangeIndex(Generic[T]):
         if entry.offset + entry.length - 1 == chunk.end:
             chunk.end = max(other.offset + other.length - 1 for other in chunk.ranges)
 
-    def overlapped(self, offset: int, length: int, but: object = None) -> bool:
-        """Return whether a range with another owner than ``but`` overlaps the given one.
+    def overlapped(self, offset: int, length: int, excluded: object = None) -> bool:
+        """Return whether a range with another owner than ``excluded`` overlaps the given one.
 
         An empty range overlaps only ranges with bytes on both sides of it, so never another empty one."""
         last = offset + length - 1
         for first, chunk in zip(self._firsts, self._chunks, strict=True):
             if first[0] > last:
                 return False
-            if chunk.end < offset or (len(chunk.owners) == 1 and but in chunk.owners):
+            if chunk.end < offset or (len(chunk.owners) == 1 and excluded in chunk.owners):
                 continue
-            if chunk.overlaps(offset, last, but):
+            if chunk.overlaps(offset, last, excluded):
                 return True
         return False

@@ -50,13 +50,13 @@ class TimedFile(Protocol):
 class WriteTime:
     """The last write time of one open file."""
 
-    __slots__ = ("_file", "_first", "_timer", "dirty", "pinned_by", "settled", "shown")
+    __slots__ = ("_file", "_first", "_timer", "dirty", "pinned_by", "shown", "visible_once")
 
     def __init__(self, file: TimedFile) -> None:
         self._file = file
         self.dirty = False
         """The file was written to since the time last became visible."""
-        self.settled = False
+        self.visible_once = False
         """A write has become visible already: further ones show on close or flush only."""
         self.shown: int | None = None
         """The FILETIME that clients see. None means the time of the store."""
@@ -73,20 +73,20 @@ class WriteTime:
         self.dirty = True
         loop = asyncio.get_running_loop()
         self._first = loop.time()
-        if not self.settled and self.pinned_by is None:
+        if not self.visible_once and self.pinned_by is None:
             self._timer = loop.call_later(WRITE_TIME_DELAY, self._on_timer)
 
     def _on_timer(self) -> None:
         handle = next((opened.handle for opened in self._file.opens if opened.handle is not None), None)
         if handle is not None:
-            self.settle(handle)
+            self.make_visible(handle)
 
-    def settle(self, handle: Handle) -> None:
+    def make_visible(self, handle: Handle) -> None:
         """Make the time of the last write visible, unless an open has set or frozen the time."""
         self._stop_timer()
         if self.dirty and self.pinned_by is None:
             self.dirty = False
-            self.settled = True
+            self.visible_once = True
             self.shown = handle.info().last_write_time
 
     def set(self, opened: TimedOpen, value: int) -> None:
@@ -130,7 +130,7 @@ class WriteTime:
         if not self.dirty:
             self._stop_timer()
             self.shown = None if self.pinned_by is None else self.shown
-            self.settled = False
+            self.visible_once = False
 
     def _stop_timer(self) -> None:
         timer, self._timer = self._timer, None
@@ -152,11 +152,11 @@ def of(file: TimedFile) -> WriteTime:
     return file.write_time
 
 
-def settle(opened: TimedOpen) -> None:
+def make_visible(opened: TimedOpen) -> None:
     """Make the last write time visible: for FLUSH, and for changes of sizes and times."""
     file, handle = opened.file, opened.handle
     if file is not None and handle is not None and file.write_time is not None:
-        file.write_time.settle(handle)
+        file.write_time.make_visible(handle)
 
 
 def closing(opened: TimedOpen) -> None:

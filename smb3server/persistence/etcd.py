@@ -413,7 +413,7 @@ class EtcdStore(Store):
             try:
                 self._loop.call_soon_threadsafe(self._avoid, endpoint)
             except RuntimeError:
-                log.debug("event loop is gone")
+                log.debug("the event loop is closed")
 
         return EtcdRenewer(self._members, silent, self._access, self._login)
 
@@ -421,7 +421,7 @@ class EtcdStore(Store):
         try:
             await self._ask("/v3/lease/revoke", {"ID": str(lease)})
         except LeaseLost:
-            log.debug("lease %x is gone already", lease)
+            log.debug("lease %x has ended already", lease)
 
     async def time_left(self, lease: int) -> float:
         answer = await self._ask("/v3/lease/timetolive", {"ID": str(lease)})

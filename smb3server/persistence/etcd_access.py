@@ -99,11 +99,11 @@ def parse_answer(data: bytes) -> dict[str, Any]:
         text = data[:_SHOWN].decode("latin-1").strip()
         if _COMMON_NAME in text:
             raise AccessRefused(
-                "etcd takes no certificate that has a common name from nodes with a user; remedy: make `cert`, and the "
-                "certificates of etcd's members, with a subject that has an organization (O) and no CN"
+                "etcd does not accept a certificate with a common name from nodes with a user; remedy: make `cert`, "
+                "and the certificates of etcd's members, with a subject that has an organization (O) and no CN"
             ) from None
         if _PLAIN_TO_TLS in text:
-            raise AccessRefused("etcd speaks TLS there; remedy: write etcds:// for etcd://") from None
+            raise AccessRefused("etcd uses TLS there; remedy: write etcds:// instead of etcd://") from None
         raise ValueError(f"no JSON: {text!r}") from None
     if not isinstance(answer, dict):
         raise ValueError("not an object")
@@ -151,11 +151,12 @@ def explain(error: BaseException | None) -> str:
         if code in _UNKNOWN_CA:
             return f"{found.verify_message}; remedy: `ca` must be the authority that signed the certificate of etcd"
         if code in _WRONG_NAME:
+            # OpenSSL's message ends with a full stop here.
             return f"{found.verify_message} remedy: write the host as it is in the certificate of etcd"
         return found.verify_message
     reason = found.reason or ""
     if reason == "WRONG_VERSION_NUMBER":
-        return "no TLS there; remedy: have etcd speak TLS, or write etcd:// for etcds:// in a network that is trusted"
+        return "no TLS there; remedy: make etcd use TLS, or write etcd:// instead of etcds:// in a trusted network"
     if "ALERT" in reason:
         return (
             f"etcd refuses this node's certificate ({reason.lower().replace('_', ' ')}); remedy: `cert` must be one "

@@ -33,6 +33,8 @@ _LONGEST_TIMEOUT = 24 * 3600.0
 
 
 class LockRecord(NamedTuple):
+    """A byte-range lock: offset and length in bytes."""
+
     offset: int
     length: int
     exclusive: bool

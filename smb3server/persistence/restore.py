@@ -82,7 +82,7 @@ async def _restore_all(server: ServerState, domain: Domain, shares: Iterable[Sha
         try:
             restored += restore_open(server, owners, share, share.backend, record)
         except (FileNotFoundError, NotADirectoryError) as error:
-            log.info("open of %s does not come back: %s", "/".join(record.path), error)
+            log.info("open of %s is not restored: %s", "/".join(record.path), error)
             await _remove(domain, entry.key)
         except PermissionError as error:
             log.warning("open of %r by %r is not restored: %s", "/".join(record.path), str(record.identity), error)
@@ -91,7 +91,7 @@ async def _restore_all(server: ServerState, domain: Domain, shares: Iterable[Sha
             if error.errno in _EXHAUSTED:
                 # Serving without the rest would give others access to files whose owners rely on their opens.
                 raise StoreError(f"opens cannot be restored: {error}") from error
-            log.error("open of %s does not come back, but stays stored: %s", "/".join(record.path), error)
+            log.error("open of %s is not restored, but its record stays: %s", "/".join(record.path), error)
     return restored
 
 
@@ -157,7 +157,7 @@ def restore_open(server: ServerState, owners: _Owners, share: Share, backend: Ba
     for lock in record.locks:
         file.locks.add(Lock(opened, *lock))
         if not host_locks.take(opened.descriptor if opened.tree.share.posix_locks else None, *lock):
-            log.warning("%s: a program of the host has a lock that a client holds", "/".join(record.path))
+            log.warning("%s: a program of the host has locked a range that a client has locked", "/".join(record.path))
     if record.caching is not None:
         _restore_caching(file, opened, record.caching)
     opened.durable = Durability(
@@ -177,7 +177,7 @@ def identity_here(server: ServerState, share: Share, given: Identity) -> Identit
         return replace(given, user=None)
     if given.domain:
         if server.principals is None:
-            raise PermissionError(errno.EACCES, "there is no Kerberos here")
+            raise PermissionError(errno.EACCES, "this server does not use Kerberos")
         try:
             return server.principals.identity_of(f"{given.name}@{given.domain}")
         except ValueError as error:

@@ -35,6 +35,7 @@ class Seal:
 
     @property
     def has_secret(self) -> bool:
+        """Whether values are sealed."""
         return self._key is not None
 
     def close(self, key: str, content: bytes) -> bytes:

@@ -392,7 +392,7 @@ class SqliteStore(Store):
         try:
             self._loop.call_soon_threadsafe(finish)
         except RuntimeError:
-            log.debug("event loop is gone")
+            log.debug("the event loop is closed")
 
     def _report(self, changes: list[Change]) -> None:
         for change in changes:

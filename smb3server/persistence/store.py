@@ -42,12 +42,16 @@ class LeaseLost(StoreError):
 
 
 class Entry(NamedTuple):
+    """A key with its value."""
+
     key: str
     value: bytes
     version: int
 
 
 class Put(NamedTuple):
+    """Sets a key to a value."""
+
     key: str
     value: bytes
     lease: int = 0
@@ -55,6 +59,8 @@ class Put(NamedTuple):
 
 
 class Delete(NamedTuple):
+    """Deletes a key, if it exists."""
+
     key: str
 
 

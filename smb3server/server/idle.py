@@ -41,6 +41,7 @@ class IdleSweep:
             self._timer = loop.call_later(self._timeout / LOOKS, self._look, loop.time)
 
     def stop(self) -> None:
+        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -23,7 +23,9 @@ log = logging.getLogger(__name__)
 
 
 class Server(ServerState):
-    """A server. Register the command handlers (``commands.load``) before it accepts connections."""
+    """A server: the state that requests see, and the connections that it accepts and ends.
+
+    Register the command handlers (``commands.load``) before it accepts connections."""
 
     def __init__(self, settings: Settings | None = None, users: UserDatabase | None = None) -> None:
         super().__init__(settings, users)
@@ -73,7 +75,7 @@ class Server(ServerState):
     def connection_authenticated(self, connection: Connection) -> None:
         """Count a connection whose first session has become valid."""
         self.logged_on += 1
-        _leave_strangers(connection)
+        _leave_unauthenticated(connection)
         self.connection_changed(connection, True)
 
     def connection_closed(self, connection: Connection) -> None:
@@ -85,7 +87,7 @@ class Server(ServerState):
         self.connection_changed(connection, False)
         if connection.place is None:
             self.logged_on -= 1
-        _leave_strangers(connection)
+        _leave_unauthenticated(connection)
 
     # End
 
@@ -123,7 +125,8 @@ class Server(ServerState):
                 share.backend.close()
 
 
-def _leave_strangers(connection: Connection) -> None:
+def _leave_unauthenticated(connection: Connection) -> None:
+    """Give back the place of the connection among those without a session."""
     if connection.place is not None:
         connection.place.leave()
         connection.place = None

@@ -11,8 +11,8 @@ from typing import Any
 from smb3server.cluster import tickle
 from smb3server.cluster.cluster import Cluster
 from smb3server.cluster.witness_source import WitnessSource
+from smb3server.persistence.cluster_store import open_store
 from smb3server.persistence.journal import Persistence
-from smb3server.persistence.open_store import open_store
 from smb3server.persistence.sealed_store import SealedStore
 from smb3server.server.server import Server
 from smb3server.settings import store_access

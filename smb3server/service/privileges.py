@@ -1,8 +1,8 @@
 """The privileges of the process, reduced to those that its configuration needs.
 
 ``Privileges.restrict`` must run before there are threads: capabilities belong to threads, and a thread inherits them
-from its creator. ``settle`` runs once everything is bound, and drops the capabilities that only the start needs. It
-changes only the main thread.
+from its creator. ``drop_start_privileges`` runs once everything is bound, and drops the capabilities that only
+the start needs. It changes only the main thread.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _may_serve(config: Config, fabric: str) -> bool:
 
 
 class Privileges:
-    """The privileges of this process. Call ``restrict``, then ``settle``, once each."""
+    """The privileges of this process. Call ``restrict``, then ``drop_start_privileges``, once each."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -128,7 +128,7 @@ class Privileges:
             self._particular.add(str(threading.get_native_id()))
         _keep(self._needed if wanted is None else wanted)
 
-    def settle(self) -> None:
+    def drop_start_privileges(self) -> None:
         """Give up the capabilities that only the start needed, and enter the sandbox if configured. Raises
         ``ConfigError``.
         """

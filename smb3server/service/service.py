@@ -101,7 +101,7 @@ class Service:
         if self.config.witness is not None:
             await self._start_witness(self.config.witness, hosts)
         if self._privileges is not None:
-            self._privileges.settle()
+            self._privileges.drop_start_privileges()
         await self._open_admin()
 
     def _check_kerberos(self) -> None:

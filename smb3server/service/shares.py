@@ -10,7 +10,7 @@ from shlex import quote
 from smb3server.auth.users import Account
 from smb3server.backends.base import User
 from smb3server.backends.local.backend import LocalBackend, LocalOptions
-from smb3server.commands.info.presentation import hider
+from smb3server.commands.info.presentation import hidden_name_test
 from smb3server.config.error import ConfigError
 from smb3server.config.model import Config, ShareConfig
 from smb3server.service import stand_in
@@ -47,7 +47,7 @@ def make_shares(config: Config, accounts: Sequence[Account], notes: list[str]) -
             continuous_availability=share.continuous_availability,
             service=share.service,
             capabilities=_capabilities(share),
-            hides=hider(share.hide_files, share.hide_dot_files),
+            hides=hidden_name_test(share.hide_files, share.hide_dot_files),
             flags=ShareFlags.ACCESS_BASED_DIRECTORY_ENUM if share.access_based_enumeration else 0,
         )
 

@@ -96,7 +96,7 @@ class Settings:
     authentication_timeout: float = 45.0
     """Seconds for a connection to log on, and for one logon."""
     negotiate_timeout: float = 30.0
-    """Seconds for a new connection to send a valid first message."""
+    """Seconds for a new connection to send its first byte, and from then on to send a valid first message."""
     max_sessions_in_progress: int = 8
     """Sessions in authentication, per connection."""
     max_sessions: int = 1024

@@ -69,9 +69,11 @@ class BreakNotifications:
         self._opens = opens
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> Timer:
+        """Call ``callback`` after ``delay`` seconds. Return the timer."""
         return asyncio.get_running_loop().call_later(delay, callback)
 
     def call_soon(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` in its own turn of the event loop."""
         call_in_own_turn(callback)
 
     def notify_lease(self, lease: Lease[Open], current: int, new: int, ack_required: bool) -> bool | None:

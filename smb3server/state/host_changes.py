@@ -28,7 +28,7 @@ MAX_IDLE = 32
 
 
 class _Watch:
-    """The watch of one directory. ``files``: what clients cache of the files in it and of the directory itself."""
+    """The watch of one directory. ``files``: those in it that clients cache, and the directory if it has a lease."""
 
     __slots__ = ("files", "handle", "key", "stop")
 
@@ -58,17 +58,17 @@ class HostChanges:
     def cover(self, opened: Open) -> None:
         """Break the caching rights of the file of ``opened``, which has just been granted some, on host changes."""
         file, backend, handle = opened.file, opened.tree.share.backend, opened.handle
-        if file is None or backend is None or handle is None or file.stream or file.uncover is not None:
+        if file is None or backend is None or handle is None or file.stream or file.unwatch is not None:
             return
         try:
             path = handle.path
             watch = self._watch(backend, path if opened.is_directory else path[:-1])
         except OSError as error:
-            log.info("host changes to %s go unnoticed: %s", "/".join(opened.path), error)
+            log.info("host changes to %s are not noticed: %s", "/".join(opened.path), error)
             return
         if watch.stop is not None:
             watch.files.add(file)
-            file.uncover = lambda: self._uncover(watch, file)
+            file.unwatch = lambda: self._unwatch(watch, file)
 
     def close(self) -> None:
         """End all watches."""
@@ -93,8 +93,8 @@ class HostChanges:
             self._watches[watch.key] = watch
         return watch
 
-    def _uncover(self, watch: _Watch, file: File[Open]) -> None:
-        file.uncover = None
+    def _unwatch(self, watch: _Watch, file: File[Open]) -> None:
+        file.unwatch = None
         watch.files.discard(file)
         idle = [entry for entry in self._watches.values() if not entry.files]
         for entry in idle[: max(0, len(idle) - MAX_IDLE)]:

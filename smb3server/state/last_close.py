@@ -85,7 +85,7 @@ def _remove(file: File[Open], opened: Open, handle: Handle) -> None:
         log.info("delete on close: %s", error)
         return
     finally:
-        file.let_go()
+        file.release_deleter()
     if opened.is_directory:
         opened.tree.share.notify.directory_deleted(path)
     if (deleter.parent_lease if deleter is not None else None) != opened.parent_lease:

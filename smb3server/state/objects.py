@@ -139,11 +139,11 @@ class Connection:
 
     @property
     def closed(self) -> bool:
-        """Whether the transport is gone."""
+        """Whether the transport has ended."""
         return self.life is ConnectionLife.CLOSED
 
     def is_stalled(self) -> bool:
-        """Whether the network has lost the peer, as far as the transport can tell."""
+        """Return whether the network has lost the peer, as far as the transport can detect it."""
         return self.forced_stall or self.transport.is_stalled()
 
     def hold_credits(self, sealed: int) -> None:
@@ -186,6 +186,8 @@ class Connection:
 
 
 class SessionState(enum.Enum):
+    """Session.State. [MS-SMB2 3.3.1.8]"""
+
     IN_PROGRESS = "in progress"
     VALID = "valid"
     EXPIRED = "expired"
@@ -272,10 +274,12 @@ class Session:
 
     @property
     def is_guest(self) -> bool:
+        """Whether its user logged on as a guest."""
         return self.identity is not None and self.identity.guest
 
     @property
     def is_anonymous(self) -> bool:
+        """Whether its user logged on anonymously."""
         return self.identity is not None and self.identity.anonymous
 
     @property
@@ -356,7 +360,9 @@ class Pipe(Protocol):
         """Allow it to be closed again, after ``begin``."""
         ...
 
-    def write(self, data: bytes) -> int: ...
+    def write(self, data: bytes) -> int:
+        """Write data, and return the number of bytes written."""
+        ...
 
     def read(self, size: int) -> tuple[bytes, bool]:
         """Return up to ``size`` bytes, and whether more of the same message remains (STATUS_BUFFER_OVERFLOW).

@@ -112,6 +112,7 @@ class ServerState:
 
     @property
     def has_continuous_availability(self) -> bool:
+        """Whether at least one share is continuously available."""
         return any(share.continuous_availability for share in self.share_list.values())
 
     @property

@@ -46,6 +46,8 @@ class Code(enum.Enum):
 
 
 class Reason(NamedTuple):
+    """An answer for an operator: what is the case, and what to do about it."""
+
     code: Code
     text: str
     remedy: str = ""
@@ -94,7 +96,10 @@ _GET_INTERFACES = (
 _TEXTS: Mapping[Code, tuple[str, str]] = {
     Code.OFF: ("the server was started without SMB Direct", "start it with --rdma"),
     Code.NO_PROVIDER: ("no fabric can be served: {not_served}", "follow the remedy that it names, or try --rdma=iwarp"),
-    Code.NOT_NEGOTIATED: ("the client has not negotiated yet", "wait; if it stays so, the client is no SMB client"),
+    Code.NOT_NEGOTIATED: (
+        "the client has not negotiated yet",
+        "wait; if this does not change, the client is not an SMB client",
+    ),
     Code.SERVER_DIALECT: (
         "this server negotiates dialect 0x{server_max_dialect:04x} at most, and RDMA needs 3.0",
         "raise max_dialect in the configuration",

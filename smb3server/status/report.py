@@ -29,6 +29,7 @@ _NO_DIALECT = {0: "-", int(Dialect.WILDCARD): "2.???"}
 
 
 def dialect_name(dialect: int) -> str:
+    """Return the name of a dialect, such as "3.1.1"."""
     return (_NO_DIALECT | DIALECT_NAMES).get(dialect, f"0x{dialect:04x}")
 
 

@@ -53,6 +53,7 @@ class Check:
 
     @property
     def passed(self) -> bool:
+        """Whether everything passed."""
         return (
             not self.error and bool(self.verdicts) and not any(v.startswith("FAILED") for v in self.verdicts.values())
         )
@@ -150,6 +151,7 @@ def check(address: str, device: str, driver: str, source: Path | None) -> Check:
 
 
 def show(found: Check) -> None:
+    """Print the result of one address."""
     print(f"\n{found.address} ({found.device})")
     for name, value in found.capabilities.items():
         print(f"    {name:24} {value}")
@@ -163,6 +165,7 @@ def show(found: Check) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="smb3server verbs-check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -386,19 +386,6 @@ def encode_streams(streams: Iterable[StreamEntry]) -> list[bytes]:
     return parts
 
 
-def decode_streams(data: Buffer) -> list[StreamEntry]:
-    """Decode FileStreamInformation. Raises ``DecodeError``."""
-    view = memoryview(data)
-    found: list[StreamEntry] = []
-    for start, end in chain(view, _STREAM.size):
-        _, length, size, allocation = _STREAM.unpack_from(view, start)
-        if length > end - start - _STREAM.size:
-            raise DecodeError("stream name outside its entry")
-        name = decode_name(view[start + _STREAM.size : start + _STREAM.size + length])
-        found.append(StreamEntry(name, size, allocation))
-    return found
-
-
 MAX_EAS = 1024
 """Maximum number of extended attributes in one list from the peer. All EAs of a file have at most 64 KiB (MS-FSA
 2.1.5.15.6)."""
@@ -473,18 +460,6 @@ def decode_eas(data: Buffer) -> list[EaEntry]:
         value = bytes(view[at + name_length + 1 : at + name_length + 1 + value_length])
         found.append(EaEntry(bytes(view[at : at + name_length]), value, flags))
     return found
-
-
-def encode_get_eas(names: Iterable[bytes]) -> bytes:
-    """Encode FileGetEaInformation, the list of names in a query. [MS-FSCC 2.4.15.1]"""
-    listed = list(names)
-    parts: list[bytes] = []
-    for number, name in enumerate(listed, 1):
-        last = number == len(listed)
-        length = _GET_EA.size + len(name) + 1
-        padding = 0 if last else -length % 4
-        parts.append(_GET_EA.pack(0 if last else length + padding, len(name)) + name + b"\0" + bytes(padding))
-    return b"".join(parts)
 
 
 def decode_get_eas(data: Buffer) -> list[bytes]:

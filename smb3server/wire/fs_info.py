@@ -7,9 +7,8 @@ from typing import Annotated, NamedTuple
 
 from construct import Bytes, Int8ul, Int32ul, Int64sl, Int64ul
 
-from smb3server.wire.fields import decode_name, encode_name
-from smbdirect.codec import Buffer, Codec
-from smbdirect.errors import DecodeError
+from smb3server.wire.fields import encode_name
+from smbdirect.codec import Codec
 
 
 class FsInfoClass(enum.IntEnum):
@@ -149,25 +148,7 @@ def encode_volume(creation_time: int, serial_number: int, label: str) -> bytes:
     return VOLUME_FIXED.pack(VolumeFixed(creation_time, serial_number, len(name))) + name
 
 
-def decode_volume(data: Buffer) -> tuple[VolumeFixed, str]:
-    """Decode FileFsVolumeInformation. Raises ``DecodeError``."""
-    record = VOLUME_FIXED.unpack(data)
-    return record, _name(data, VOLUME_FIXED.size, record.label_length)
-
-
 def encode_attribute(attributes: int, maximum_component_length: int, name: str) -> bytes:
     """Encode FileFsAttributeInformation."""
     data = encode_name(name)
     return ATTRIBUTE_FIXED.pack(AttributeFixed(attributes, maximum_component_length, len(data))) + data
-
-
-def decode_attribute(data: Buffer) -> tuple[AttributeFixed, str]:
-    """Decode FileFsAttributeInformation. Raises ``DecodeError``."""
-    record = ATTRIBUTE_FIXED.unpack(data)
-    return record, _name(data, ATTRIBUTE_FIXED.size, record.name_length)
-
-
-def _name(data: Buffer, offset: int, length: int) -> str:
-    if length > len(data) - offset:
-        raise DecodeError("name longer than its buffer")
-    return decode_name(memoryview(data)[offset : offset + length])

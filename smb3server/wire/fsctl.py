@@ -1,4 +1,4 @@
-"""Inputs and outputs of FSCTLs on files. [MS-SMB2 2.2.31.1, 2.2.32.1, MS-FSCC 2.3]"""
+"""Inputs and outputs of FSCTLs on files; the numbers are ``ioctl.Fsctl``. [MS-SMB2 2.2.31.1, 2.2.32.1, MS-FSCC 2.3]"""
 
 from __future__ import annotations
 
@@ -175,10 +175,3 @@ def decode_copy_chunks(data: Buffer, most: int) -> tuple[CopyChunkHeader, list[C
         raise DecodeError("fewer chunks than ChunkCount says")
     start = COPY_CHUNK_HEADER.size
     return header, [COPY_CHUNK.unpack(data, start + index * COPY_CHUNK.size) for index in range(header.chunk_count)]
-
-
-def decode_ranges(data: Buffer) -> list[FileRange]:
-    """Decode a list of ranges. Raises ``DecodeError`` if the last one is incomplete."""
-    if len(data) % FILE_RANGE.size:
-        raise DecodeError("not a whole number of ranges")
-    return [FILE_RANGE.unpack(data, offset) for offset in range(0, len(data), FILE_RANGE.size)]

@@ -559,7 +559,7 @@ class LoopbackProvider(Provider):
         answer within ``timeout`` seconds."""
         listener = self.listeners.get(port)
         if listener is None or listener.down:
-            raise ConnectionLost(CloseReason(CloseCause.PEER, f"nobody listens on port {port}"))
+            raise ConnectionLost(CloseReason(CloseCause.PEER, f"no listener on port {port}"))
         client = LoopbackEndpoint(self, (host, self._ephemeral_port()), (host, port))
         prepare(client)
         loop = asyncio.get_running_loop()

@@ -51,7 +51,7 @@ class Run:
         self.examples: dict[tuple[Kind, str], Difference] = {}
 
     def play(self, round_: list[Step]) -> list[Difference]:
-        """Do one round. Return the differences that nobody has explained and that must be."""
+        """Play one round. Return the differences that must be explained and are not."""
         self.rounds += 1
         self.steps += len(round_)
         failing = []

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import shutil
 import signal
 import socket
@@ -76,6 +77,8 @@ def missing() -> str:
         return "Samba's module acl_xattr is not installed (package samba-vfs-modules)"
     if os.geteuid() != 0:
         return "needs root: both servers act as users of the host"
+    if not {login.name for login in LOGINS} <= {entry.pw_name for entry in pwd.getpwall()}:
+        return f"the host lacks a user: {' or '.join(login.name for login in LOGINS)}"
     return ""
 
 
@@ -90,15 +93,17 @@ def _open_folder(path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def running_samba(folder: Path) -> Iterator[tuple[int, Path]]:
-    """Run smbd and yield its port and the share's folder. Raises ``RuntimeError`` if it does not start."""
+def running_samba(folder: Path, options: str = "") -> Iterator[tuple[int, Path]]:
+    """Run smbd and yield its port and the share's folder. Raises ``RuntimeError`` if it does not start.
+
+    ``options``: further lines for the share in smb.conf."""
     folder.mkdir(mode=0o755)
     path = _open_folder(folder / "share")
     for name in _SMBD_FOLDERS:
         (folder / name).mkdir(mode=0o755)
     port = free_port()
     configuration = folder / "smb.conf"
-    configuration.write_text(_SMB_CONF.format(folder=folder, port=port, path=path, share=SHARE))
+    configuration.write_text(_SMB_CONF.format(folder=folder, port=port, path=path, share=SHARE) + options)
     for login in LOGINS:
         subprocess.run(
             [_program("pdbedit"), "-s", str(configuration), "-a", "-t", "-u", login.name],

@@ -172,7 +172,7 @@ async def which_accounts_exist(target: Target) -> None:
                 found[user] = -1
             stranger.close()
         if len(set(found.values())) != 1:
-            target.fail(f"{kind}: {found} tells accounts from each other")
+            target.fail(f"{kind}: {found} distinguishes existing accounts from others")
         target.note(f"{kind}: " + ", ".join(f"{user} {status:#x}" for user, status in found.items()))
 
 

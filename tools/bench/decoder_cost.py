@@ -54,6 +54,8 @@ class Case(NamedTuple):
 
 
 class Measured(NamedTuple):
+    """The cost of one input."""
+
     size: int
     seconds: float
     """Processor time."""

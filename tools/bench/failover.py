@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any
 
 from smb3server.cli.cluster import make_secret
-from smb3server.persistence.open_store import open_store
+from smb3server.persistence.cluster_store import open_store
 from smb3server.persistence.records import key_of
 from smb3server.persistence.store import Put, StoreError
 from smb3server.process import output
@@ -85,6 +85,7 @@ class Setup:
         """Largest number of connections of a node; it keeps descriptors free for them."""
 
     def start(self) -> None:
+        """Start etcd and both nodes."""
         deadline = time.monotonic() + 20
         while True:
             try:
@@ -123,6 +124,7 @@ class Setup:
                 raise OSError((self.folder / f"node{number}.log").read_text()[-500:])
 
     def stop(self) -> None:
+        """Stop all processes."""
         self.etcd.kill()
         self.etcd.wait()
         for process in self.nodes:
@@ -140,6 +142,8 @@ def processor_seconds(pid: int) -> float:
 
 @dataclass(slots=True)
 class Result:
+    """The figures of one run."""
+
     clients: int
     filled: int
     service: float
@@ -161,6 +165,7 @@ class Result:
         return self.serving / self.clients
 
     def row(self) -> str:
+        """Return the result as a line of the table."""
         return (
             f"{self.clients:8} {self.filled:7} {self.restored:8} {self.service:8.2f} "
             + " ".join(f"{value:7.2f}" for value in percentiles(self.times))
@@ -194,6 +199,7 @@ class Crowds:
             self._receive(pipe, _OPEN_TIMEOUT)
 
     def tell(self, order: str, value: object = None) -> None:
+        """Send an order to every crowd."""
         for pipe in self._pipes:
             pipe.send((order, value))
 
@@ -203,6 +209,7 @@ class Crowds:
         return sum(self._receive(pipe) for pipe in self._pipes)
 
     def outcome(self) -> Outcome:
+        """Collect the outcomes of all crowds."""
         self.tell("stop")
         total = Outcome()
         for pipe in self._pipes:
@@ -224,6 +231,7 @@ class Crowds:
             raise OSError("a process of clients is gone") from None
 
     def close(self) -> None:
+        """End the processes of clients."""
         for process in self._processes:
             process.kill()
             process.join()
@@ -352,6 +360,7 @@ class Plan:
 
 
 def run(setup: Setup, clients: int, plan: Plan) -> Result:
+    """Do one run and return its result."""
     _serving(setup, 0, plan.limit)
     crowds = Crowds(setup, clients, plan.processes, plan.pause, 0 if plan.pinned else None)
     try:

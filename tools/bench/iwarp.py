@@ -101,6 +101,8 @@ class Peer:
 
 
 def iwarp_peer(pipe: Connection, size: int, crc: bool, large: bool) -> None:
+    """Run the client's process."""
+
     async def main() -> None:
         peer = Peer(size)
         provider = IwarpProvider(crc=crc, large_fpdus=large)
@@ -185,6 +187,7 @@ class Bench:
 
 
 async def bench_iwarp(size: int, seconds: float, crc: bool, large: bool, depth: int) -> dict[str, float]:
+    """Return the bytes per second of each kind of operation."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.Process(target=iwarp_peer, args=(theirs, size, crc, large), daemon=True)
     process.start()

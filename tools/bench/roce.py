@@ -22,11 +22,14 @@ SERVER = "127.0.0.2"
 
 
 def provider(options: argparse.Namespace) -> RoceProvider:
+    """Make the provider that the options describe."""
     segmentation = True if options.segmentation else None
     return RoceProvider(options.udp_port, not options.no_icrc, max_mtu=options.mtu, segmentation=segmentation)
 
 
 def peer_process(pipe: Connection, options: argparse.Namespace) -> None:
+    """Run the client's process."""
+
     async def main() -> None:
         peer = Peer(options.size)
         endpoint = await provider(options).connect(SERVER, pipe.recv(), peer.prepare)

@@ -20,6 +20,8 @@ class Import(NamedTuple):
 
 
 class Module(NamedTuple):
+    """A module and its imports."""
+
     path: Path
     name: str
     imports: tuple[Import, ...]

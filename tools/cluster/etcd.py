@@ -51,6 +51,8 @@ def _memory() -> Path | None:
 
 @dataclass(slots=True)
 class Member:
+    """One etcd member."""
+
     client: str
     """HOST:PORT."""
     peer: str
@@ -97,6 +99,7 @@ class Etcd:
 
     @property
     def url(self) -> str:
+        """The cluster's URL as nodes take it."""
         return ("etcd://" if self._tls is None else "etcds://") + ",".join(member.client for member in self.members)
 
     def start(self, member: int | None = None, wait: bool = True) -> None:
@@ -152,12 +155,14 @@ class Etcd:
             time.sleep(0.05)
 
     def kill(self, member: int) -> None:
+        """End one member with SIGKILL."""
         process, self.processes[member] = self.processes[member], None
         if process is not None:
             process.kill()
             process.wait()
 
     def stop(self) -> None:
+        """End all members."""
         for member in range(len(self.processes)):
             self.kill(member)
         if self._in_memory is not None:

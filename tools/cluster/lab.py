@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from smb3server.cli.cluster import Admin
-from smb3server.persistence.open_store import open_store
+from smb3server.persistence.cluster_store import open_store
 from smb3server.persistence.store import StoreError
 from smb3server.settings.cluster import DEFAULT_NAME, StoreAccess
 from tools.cluster import etcd, network
@@ -126,12 +126,14 @@ class ClusterLab:
         self.stop()
 
     def stop(self) -> None:
+        """Stop everything."""
         for node in self.nodes.values():
             node.kill()
         self.etcd.stop()
         self.network.down()
 
     def keep_logs(self, folder: Path) -> None:
+        """Copy the logs into ``folder``."""
         for path in self.folder.glob("*.log"):
             shutil.copy(path, folder)
 
@@ -203,6 +205,7 @@ class ClusterLab:
             time.sleep(0.05)
 
     def wait_for_service(self, service: str, node: str, timeout: float = 20.0) -> None:
+        """Wait until ``node`` serves ``service``. Raises ``LabError`` after ``timeout`` seconds."""
         self.wait_until(lambda: self.served().get(service) == node, f"{service} on {node}", timeout)
 
     def wait_for_address(self, node: str, address: str = VIRTUAL, timeout: float = 20.0) -> None:

@@ -68,6 +68,7 @@ class Network:
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
 
     def number(self, member: str) -> int:
+        """Return the member's number, the last part of its addresses."""
         return self.members.index(member) + 1
 
     def address(self, member: str) -> str:

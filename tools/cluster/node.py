@@ -20,6 +20,8 @@ class NodeError(Exception):
 
 
 class Node:
+    """A server process that is a node of a cluster."""
+
     def __init__(
         self,
         folder: Path,
@@ -81,6 +83,7 @@ class Node:
         raise NodeError(f"node {self.name} did not start:\n{self.log()[-3000:]}")
 
     def log(self) -> str:
+        """Return the node's log."""
         return (self.folder / f"{self.name}.log").read_text(errors="replace")
 
     def send(self, number: int) -> None:

@@ -137,6 +137,7 @@ class SimulatedClient:
     # Life of a connection
 
     def attach(self, sock: socket.socket) -> None:
+        """Use a connected socket from now on."""
         self.sock = sock
         self.step = Step.CONNECT
 
@@ -152,6 +153,7 @@ class SimulatedClient:
         self._input = b""
 
     def connected(self) -> bytes:
+        """Return the first message of a connection."""
         self.connections += 1
         self._message_id = 1
         self.step = Step.NEGOTIATE
@@ -310,6 +312,7 @@ _HANDLERS: dict[Step, Callable[[SimulatedClient, bytes, int, int], bytes]] = {
 
 
 def name_of(number: int) -> str:
+    """Return the name of a client's file."""
     return f"c{number}"
 
 

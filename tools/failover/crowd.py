@@ -54,6 +54,8 @@ class Outcome:
 
 
 class Crowd:
+    """Clients of one process, and the loop that serves them."""
+
     def __init__(self, options: Options, control: Connection) -> None:
         self._options = options
         self._control = control

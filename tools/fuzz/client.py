@@ -10,7 +10,6 @@ from typing import Any
 from smb3server.client import Client
 from smb3server.client.connection import NO_MESSAGE_ID
 from smb3server.client.messages import Call, Protection, Reply
-from smb3server.crypto.encryption import TAG_SIZE, TRANSFORM_SIZE
 from smb3server.wire.header import HEADER, SIGNATURE_OFFSET, Command, Header, HeaderFlags
 from smb3server.wire.status import NtStatus
 from smbdirect.codec import Buffer
@@ -19,7 +18,7 @@ from tools.fuzz.mutation import mutate
 KEPT = 40
 """Messages kept for a report."""
 _HEADER_CHANCE, _FLAG_CHANCE = 0.03, 0.04
-_RELATED, _SIGNED = int(HeaderFlags.RELATED_OPERATIONS), int(HeaderFlags.SIGNED)
+_RELATED = int(HeaderFlags.RELATED_OPERATIONS)
 _FLAGS = (0x20000000, 0x20000000, 0x10000000, 0x4, 0x8, 0x2, 0x70)
 
 
@@ -82,24 +81,11 @@ class FuzzClient(Client):
         encrypt = session.encrypts(tree_id)
         signed = not encrypt and session.signer is not None and session.sign
         for index, (command, body, related) in enumerate(parts):
-            self.credits -= 1
-            flags = (_RELATED if related else 0) | (_SIGNED if signed else 0)
-            header = Header(
-                credit_charge=1,
-                command=command,
-                credits=max(1, self.credits_wanted - self.credits),
-                flags=flags,
-                message_id=self._next_message_id,
-                tree_id=tree_id,
-                session_id=session.session_id,
-            )
-            self._next_message_id += 1
-            call = Call(header, 1, session, signed)
-            self._calls[header.message_id] = call
+            call = self._enter(command, 1, session, tree_id, signed, _RELATED if related else 0)
             calls.append(call)
             if self.chance.random() < self.rate:
                 body = mutate(self.chance, body)
-            message = bytearray(HEADER.pack(header) + body)
+            message = bytearray(HEADER.pack(call.header) + body)
             if index < len(parts) - 1:
                 message += bytes(-len(message) % 8)
                 step = len(message) if self.chance.random() > self.rate / 20 else self.chance.choice((8, 0xFFFFFFF8))
@@ -109,13 +95,7 @@ class FuzzClient(Client):
             messages.append(message)
         self.count += len(messages)
         self.sent.append(b"".join(messages))
-        if not encrypt or session.cipher is None:
-            self.transport.send(messages)
-            return calls
-        length = sum(map(len, messages))
-        buffer = self.transport.acquire(TRANSFORM_SIZE + length + TAG_SIZE)
-        session.cipher.encrypt(messages, length, buffer.view)
-        self.transport.send((buffer.view[: TRANSFORM_SIZE + length],), None, buffer.release)
+        self._send(messages, session, encrypt)
         return calls
 
     def _take_one(self, reply: Reply, encrypted: bool) -> None:

@@ -265,7 +265,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--untold",
         action="store_true",
-        help="for comparison: in clusters, forget which clients to tell that their connections are gone",
+        help="for comparison: in clusters, do not notify clients that their connections are lost",
     )
     parser.add_argument("--verbose", action="store_true", help="show the guest's whole console")
     return parser.parse_args(arguments)

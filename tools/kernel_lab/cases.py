@@ -27,6 +27,8 @@ reconnects.
 
 
 class Case(NamedTuple):
+    """One case of the kernel lab."""
+
     name: str
     protocol: str
     """siw (SMB Direct over iWARP), rxe (over RoCEv2) or tcp."""

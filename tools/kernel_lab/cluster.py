@@ -83,12 +83,15 @@ class Wires:
         self.hub = f"{self.tag}-hub"
 
     def space(self, node: str) -> str:
+        """Return the name of the node's namespace."""
         return f"{self.tag}-{node}"
 
     def prefix(self, node: str = "hub") -> list[str]:
+        """Return the first words of commands that run in the node's namespace."""
         return ["ip", "netns", "exec", self.space(node)]
 
     def up(self) -> None:
+        """Make the namespaces and links."""
         _ip("netns", "add", self.hub)
         _ip("-n", self.hub, "link", "set", "lo", "up")
         _ip("-n", self.hub, "link", "add", "br0", "type", "bridge")
@@ -109,10 +112,12 @@ class Wires:
             _ip("-n", space, "addr", "add", f"10.78.{number}.2/30", "dev", "eth1")
 
     def down(self) -> None:
+        """Remove the namespaces."""
         for space in (self.hub, *map(self.space, NODES)):
             subprocess.run(["ip", "netns", "delete", space], check=False, capture_output=True)
 
     def has_service(self, node: str) -> bool:
+        """Return whether the node has the service's address."""
         return f" {SERVICE_ADDRESS}/" in _ip("-n", self.space(node), "addr", "show", "dev", "eth0")
 
     def etcd_link(self, node: str, state: str) -> None:

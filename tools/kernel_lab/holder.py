@@ -17,6 +17,7 @@ PATIENCE = 120.0
 
 
 async def hold(host: str, port: int) -> None:
+    """Connect and wait until the connection ends."""
     provider = VerbsProvider()
     ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
     client = await Client.connect(await open_rdma(provider, host, port))

@@ -70,6 +70,8 @@ RDMA_EXCLUSIONS = (
 
 
 class Expert(NamedTuple):
+    """An expert item of tshark."""
+
     severity: str
     times: int
     group: str
@@ -149,6 +151,7 @@ def tshark_complaints(capture: Path) -> list[str]:
 
 
 def guest_complaints(case: Case, folder: Path) -> list[str]:
+    """Return what the guest reported as wrong."""
     status = folder / "status"
     if not status.exists():
         console = folder / "console.log"
@@ -174,6 +177,7 @@ def kernel_log(case: Case, folder: Path) -> list[str]:
 
 
 def debug_data(case: Case, folder: Path) -> list[str]:
+    """Check the client's DebugData against the case."""
     path = folder / "debugdata.txt"
     if not path.exists():
         return ["no DebugData: the workout did not get that far"]

@@ -42,6 +42,8 @@ class Ground:
 
 
 class Worker:
+    """One client with its opens."""
+
     def __init__(self, name: str, tree: Tree, ground: Ground, seed: int) -> None:
         self.name = name
         self.tree = tree

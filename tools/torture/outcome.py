@@ -11,6 +11,8 @@ COLUMNS = "suite\ttest\tresult\tsecs\thow\treason"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
+    """The outcome of one test."""
+
     suite: str
     test: str
     result: str

@@ -27,6 +27,8 @@ class Special:
 
 @dataclass(slots=True)
 class Plan:
+    """The suites and tests to run, and the shares and servers that they need."""
+
     suites: dict[str, list[str]]
     """Tests by suite."""
     shares: dict[str, dict[str, Any]]
@@ -36,6 +38,7 @@ class Plan:
     specials: list[Special] = field(default_factory=list)
 
     def special(self, test: str) -> Special | None:
+        """Return how a test is run specially, or None."""
         for special in self.specials:
             if any(fnmatch.fnmatchcase(test, pattern) for pattern in special.tests):
                 return special

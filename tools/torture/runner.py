@@ -22,6 +22,8 @@ _SOLO_BUDGET = 600.0
 
 @dataclass(slots=True)
 class Runner:
+    """Runs smbtorture against servers that are already running."""
+
     plan: Plan
     addresses: dict[str, tuple[str, int]]
     """Address by share."""

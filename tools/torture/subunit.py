@@ -22,6 +22,8 @@ _REASON_LINES, _REASON_LENGTH = 4, 300
 
 
 class Verdict(NamedTuple):
+    """The result of one test as smbtorture reports it."""
+
     result: str
     seconds: float
     reason: str

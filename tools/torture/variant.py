@@ -48,6 +48,8 @@ SLOW = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Variant:
+    """The conditions of a run."""
+
     name: str = ""
     """Empty for the plain run."""
     signing: bool = False

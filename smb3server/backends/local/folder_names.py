@@ -81,9 +81,9 @@ class FolderNames:
             present.append(disk_name)
             self.size += len(disk_name) + _OVERHEAD
             if len(self._added) >= CHUNK:
-                self._settle()
+                self._make_chunk()
 
-    def _settle(self) -> None:
+    def _make_chunk(self) -> None:
         """Make a chunk of what was added."""
         listed = [(name, value) for value, present in self._added.items() for name in present]
         self.size -= sum(len(name) + _OVERHEAD for name, _ in listed)

@@ -1,4 +1,8 @@
-"""Private FSCTLs of smbtorture, which make the server misbehave for a test. ``Settings.test_fsctls`` enables them."""
+"""Private FSCTLs of smbtorture, which make the server misbehave for a test. ``Settings.test_fsctls`` enables them.
+
+Belongs here: everything that only smbtorture needs, except ``Connection.forced_stall``. Break notifications read that
+mark and treat the connection as one whose peer is lost.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,11 @@ import struct
 
 from smb3server.commands.fsctl.ioctl import Control, fsctl
 from smb3server.commands.read import read
-from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest
+from smb3server.dispatch.checks import RUNS_WITHOUT_SESSION
+from smb3server.dispatch.request import Interim, Pending, Request, Response, TreeRequest
 from smb3server.dispatch.waiting import answer
 from smb3server.wire.header import Command
-from smb3server.wire.ioctl import IOCTL_RESPONSE
+from smb3server.wire.ioctl import IOCTL_REQUEST, IOCTL_RESPONSE
 from smb3server.wire.status import NtStatus, StatusError
 
 FORCE_UNACKED_TIMEOUT = 0x83848003
@@ -29,6 +34,16 @@ def _allow(control: Control, length: int) -> None:
         raise StatusError(NtStatus.INVALID_DEVICE_REQUEST)
     if len(control.data) != length:
         raise StatusError(NtStatus.INVALID_PARAMETER)
+
+
+def _marks_as_stalled(request: Request) -> bool:
+    """Return whether an IOCTL is FORCE_UNACKED_TIMEOUT, which smbtorture sends without a session."""
+    if not request.server.settings.test_fsctls:
+        return False
+    return IOCTL_REQUEST.unpack(request.body).ctl_code == FORCE_UNACKED_TIMEOUT
+
+
+RUNS_WITHOUT_SESSION[Command.IOCTL] = _marks_as_stalled
 
 
 @fsctl(FORCE_UNACKED_TIMEOUT)

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from smb3server.backends.base import FileInfo
     from smb3server.state.objects import Open
 
-Hides = Callable[[str], bool]
+NameTest = Callable[[str], bool]
 
 
-def hider(patterns: Iterable[str], dot_files: bool) -> Hides | None:
+def hidden_name_test(patterns: Iterable[str], dot_files: bool) -> NameTest | None:
     """Return a function that returns whether a name (a last component) is to be hidden, or None if no name is.
 
     ``patterns`` are shell patterns, matched without regard to case. ``dot_files``: hide names that begin with a dot."""

@@ -176,6 +176,7 @@ class Rename(_NameChange):
     _looked = False
 
     def prepare(self) -> Awaitable[None] | None:
+        """Look for opens below a directory in several turns, once, if the server has many opens."""
         if self._looked or not self.opened.is_directory:
             return None
         self._looked = True

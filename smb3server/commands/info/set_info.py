@@ -148,7 +148,7 @@ def set_times(opened: Open, times: tuple[int, int, int, int]) -> None:
 
     0 does not change a time. -1 stops and -2 resumes the updates of a time by this open. Setting a time stops its
     updates, too. [MS-FSCC 2.4.7]"""
-    write_times.settle(opened)
+    write_times.make_visible(opened)
     creation, access, write, change = (time if time > 0 else None for time in times)
     if (creation, access, write, change) != (None, None, None, None):
         handle_of(opened).set_times(creation, access, write, change)
@@ -249,7 +249,7 @@ def _end_of_file(request: TreeRequest, opened: Open, data: memoryview) -> Pendin
 
     def finish() -> None:
         handle.truncate(size)
-        write_times.settle(opened)
+        write_times.make_visible(opened)
         if size != before:
             _report_size(opened)
 

@@ -11,7 +11,7 @@ from smb3server.state.objects import Open
 
 
 def one_step(work: Callable[[], None]) -> Steps:
-    """Do ``work`` as the only one of several possible steps."""
+    """Call ``work`` in a single step."""
     work()
     yield
 

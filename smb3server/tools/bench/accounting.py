@@ -12,6 +12,8 @@ _TICK = 1 / os.sysconf("SC_CLK_TCK")
 
 
 class Process(NamedTuple):
+    """One process."""
+
     parent: int
     session: int
     seconds: float

@@ -10,6 +10,8 @@ _PROTECTIONS = {"": (), "GMAC": ("-S", "gmac"), "CMAC": ("-S", "cmac"), "AES-128
 
 
 class Case(NamedTuple):
+    """One case of the bench."""
+
     name: str
     options: tuple[str, ...]
     unit: str = "per s"

@@ -33,6 +33,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         prog="smb3server bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -165,6 +166,7 @@ def _interrupt(number: int, _frame: object) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Run the command and return the exit status."""
     options = parse(arguments)
     before = {number: signal.signal(number, _interrupt) for number in _ENDING}
     try:

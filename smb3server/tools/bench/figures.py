@@ -26,6 +26,8 @@ class Sample(NamedTuple):
 
 
 class Spread(NamedTuple):
+    """The five-number summary of some values."""
+
     low: float
     lower_quartile: float
     median: float

@@ -23,6 +23,8 @@ _SERVER = "import smb3server.cli.main"
 
 
 class Interpreter(NamedTuple):
+    """A Python interpreter."""
+
     path: str
     version: str
     implementation: str

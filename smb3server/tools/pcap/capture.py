@@ -13,6 +13,8 @@ class CaptureError(Exception):
 
 
 class Frame(NamedTuple):
+    """One frame of a capture."""
+
     number: int
     """Counted from 1, as in tshark."""
     time: float

@@ -38,6 +38,7 @@ def _describe_rdma(message: RdmaMessage, transfer: DataTransfer | None) -> str:
 
 
 def dump_session(session: Session) -> None:
+    """Print the messages of one connection."""
     print(f"{session.fabric} {session.client[0]}:{session.client[1]} -> {session.server[0]}:{session.server[1]}")
     if session.smbdirect is None:
         for message in session.upper:
@@ -80,6 +81,7 @@ def verify(capture: CaptureFile) -> bool:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Run the command and return the exit status."""
     parser = argparse.ArgumentParser(prog="smb3server pcap", description=__doc__)
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--verify", action="store_true", help="judge instead of print")

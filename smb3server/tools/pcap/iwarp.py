@@ -20,6 +20,7 @@ _QUEUE = {_SEND: 0, _SEND_INV: 0, _SEND_SE: 0, _SEND_SE_INV: 0, _READ_REQUEST: 1
 
 
 def is_iwarp(conversation: Conversation) -> bool:
+    """Return whether the client began with an MPA request."""
     first = next((c.data for c in conversation.chunks if c.direction is Direction.TO_SERVER), b"")
     return first.startswith(REQUEST_KEY[:4])
 
@@ -38,6 +39,8 @@ class _Half:
 
 
 class IwarpReader:
+    """Reads the RDMA messages of one TCP connection at construction; ``wire`` holds them."""
+
     def __init__(self, conversation: Conversation) -> None:
         self.wire = Wire("iwarp", conversation.client, conversation.server)
         self._halves = (_Half(), _Half())

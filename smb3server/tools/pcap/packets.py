@@ -17,6 +17,8 @@ Address = tuple[str, int]
 
 
 class TcpSegment(NamedTuple):
+    """One TCP segment."""
+
     number: int
     time: float
     source: Address
@@ -27,6 +29,8 @@ class TcpSegment(NamedTuple):
 
 
 class UdpDatagram(NamedTuple):
+    """One UDP datagram."""
+
     number: int
     time: float
     source: Address

@@ -11,6 +11,8 @@ from smb3server.tools.pcap.tcp import Chunk, Direction
 
 
 class Kind(Enum):
+    """The kinds of RDMA messages."""
+
     SEND = "Send"
     WRITE = "RDMA Write"
     READ_REQUEST = "RDMA Read Request"
@@ -19,6 +21,8 @@ class Kind(Enum):
 
 
 class RdmaMessage(NamedTuple):
+    """One whole RDMA message."""
+
     number: int
     """Frame in which the message became complete."""
     time: float
@@ -60,4 +64,5 @@ class Wire:
     """iWARP: the MPA request, the reply, and each FPDU, whole."""
 
     def problem(self, number: int, rule: str, text: str) -> None:
+        """Add a problem in frame ``number``; ``rule`` is the section that it breaks."""
         self.problems.append(Problem(number, rule, text))

@@ -110,9 +110,11 @@ class Machines:
     """Number of upper-layer messages that came out equal to those that the observer assembled."""
 
     def sender(self, direction: Direction) -> Connection:
+        """Return the state machine that sends in this direction."""
         return self.initiator if direction is Direction.TO_SERVER else self.acceptor
 
     def receiver(self, direction: Direction) -> Connection:
+        """Return the state machine that receives in this direction."""
         return self.acceptor if direction is Direction.TO_SERVER else self.initiator
 
 
@@ -254,6 +256,8 @@ _SHARED = {
 
 
 class WireCodec(NamedTuple):
+    """The codec of one SMB2 message."""
+
     codec: Codec[Any]
     """Codec of the fixed part."""
     parse: Callable[[memoryview], object] | None

@@ -106,6 +106,7 @@ class RoceReader:
         self._by_destination: dict[tuple[str, int], tuple[_Connection, Direction]] = {}
 
     def add(self, datagram: UdpDatagram) -> None:
+        """Process one datagram."""
         self.packets += 1
         payload = datagram.payload
         if len(payload) < _BTH + 4:

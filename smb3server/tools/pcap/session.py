@@ -29,6 +29,7 @@ class Session:
 
     @property
     def wire(self) -> Wire | None:
+        """The connection as seen on its fabric; None for tcp."""
         return self.smbdirect.wire if self.smbdirect else None
 
     def smb2(self) -> list[tuple[UpperMessage, Smb2Message]]:
@@ -44,6 +45,8 @@ class Session:
 
 @dataclass
 class CaptureFile:
+    """The contents of one capture file."""
+
     path: Path
     frames: int = 0
     sessions: list[Session] = field(default_factory=list)
@@ -53,6 +56,7 @@ class CaptureFile:
 
     @property
     def all_problems(self) -> list[Problem]:
+        """The problems of the capture and of all its sessions."""
         return self.problems + [problem for session in self.sessions for problem in session.problems]
 
 

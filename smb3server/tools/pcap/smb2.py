@@ -43,6 +43,8 @@ class Descriptor(NamedTuple):
 
 
 class Smb2Message(NamedTuple):
+    """One part of a compound."""
+
     command: int
     status: int
     flags: int
@@ -57,6 +59,7 @@ class Smb2Message(NamedTuple):
 
     @property
     def is_response(self) -> bool:
+        """Whether the server sent it."""
         return bool(self.flags & FLAG_RESPONSE)
 
     def __str__(self) -> str:
@@ -74,6 +77,7 @@ class Smb2Error(Exception):
 
 
 def is_encrypted(message: bytes) -> bool:
+    """Return whether the message begins with a TRANSFORM_HEADER. [MS-SMB2 2.2.41]"""
     return message[:4] == b"\xfdSMB"
 
 

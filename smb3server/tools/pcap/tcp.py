@@ -10,15 +10,20 @@ from smb3server.tools.pcap.packets import FIN, RST, SYN, Address, TcpSegment
 
 
 class Direction(IntEnum):
+    """The direction of a segment; the client sends to the server."""
+
     TO_SERVER = 0
     TO_CLIENT = 1
 
     @property
     def arrow(self) -> str:
+        """The direction in print."""
         return "->" if self is Direction.TO_SERVER else "<-"
 
 
 class Chunk(NamedTuple):
+    """Bytes of one direction that became available together."""
+
     number: int
     """Frame that made these bytes available: the last missing one."""
     time: float
@@ -51,6 +56,7 @@ class Conversation:
         return any(stream.pending for stream in self._streams)
 
     def add(self, segment: TcpSegment) -> None:
+        """Add the next captured segment."""
         direction = Direction.TO_SERVER if segment.source == self.client else Direction.TO_CLIENT
         stream = self._streams[direction]
         sequence = segment.sequence
@@ -99,6 +105,7 @@ class Reassembler:
         self._open: dict[tuple[Address, Address], Conversation] = {}
 
     def add(self, segment: TcpSegment) -> None:
+        """Add the next captured segment to its connection."""
         key = (min(segment.source, segment.destination), max(segment.source, segment.destination))
         conversation = self._open.get(key)
         opening = segment.flags & SYN

@@ -57,6 +57,7 @@ class Offload:
     """The exposed memory of one connection to the server."""
 
     def __init__(self, server: SmbDirectTransport) -> None:
+        # Invariant: the total length of the memory in ``_exposed``.
         self.held_bytes = 0
         """Bytes of exposed memory."""
         self._server = server

@@ -68,6 +68,7 @@ class _Direction:
         self._translate = translate
         self._waiting = waiting
         """Bytes queued for the target and not sent yet."""
+        # Invariant: whether reading from the source is paused.
         self._paused = False
 
     def start(self) -> None:
@@ -110,6 +111,7 @@ class _Pair:
         self.server = server
         self.on_ended: Callable[[], None] = _ignore
         self._offload = Offload(server) if isinstance(server, SmbDirectTransport) and not inline else None
+        # Invariant: the number of the two sides that have not ended.
         self._open = 2
         if self._offload is None:
             self._up = _Direction(client, server, _as_it_is, lambda: server.pending_send_bytes)
@@ -306,6 +308,7 @@ async def run(options: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return the exit status."""
     options = _arguments(arguments)
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     for name in ("spnego", "asyncio", "pyroute2"):

@@ -2,7 +2,7 @@
 
 Reading order: ``mpa``, ``ddp``, ``rdmap`` (wire formats), ``providers.memory``, ``placement``, ``receiver`` and
 ``sender`` (the two halves of a stream, without I/O), ``endpoint`` (the socket pump), ``provider`` (listening,
-connecting, MPA set-up). ``linger`` ends TCP connections; ``fpdu`` decodes whole FPDUs for tools.
+connecting, MPA set-up). ``linger`` ends TCP connections.
 """
 
 from smbdirect.providers.iwarp.provider import IwarpProvider

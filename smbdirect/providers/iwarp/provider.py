@@ -342,7 +342,7 @@ class IwarpProvider(Provider):
             except _OldPeerError as refusal:
                 if endpoint.close_reason is not None:
                     raise
-                _log.info("%s port %d: asked again for MPA revision 1: %s", host, port, refusal)
+                _log.info("%s port %d: trying again with MPA revision 1: %s", host, port, refusal)
                 sock = await _connected(host, port)
                 endpoint.use_socket(sock)
                 parameters, endpoint.private_data = await self._initiate(sock, private_data, 1)

@@ -1,4 +1,4 @@
-"""Whole FPDUs as values, for dumps, captures and tests. The data path does not use this module."""
+"""Whole FPDUs as values: an oracle for the sender and the receiver, which cut and place them piece by piece."""
 
 from __future__ import annotations
 
