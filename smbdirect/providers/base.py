@@ -41,6 +41,8 @@ class Access(enum.IntFlag):
 
 
 class Operation(enum.IntEnum):
+    """The kinds of work requests and receives."""
+
     SEND = 0
     RECEIVE = 1
     WRITE = 2
@@ -61,6 +63,8 @@ class Status(enum.IntEnum):
 
 
 class Completion(NamedTuple):
+    """The end of one work request or receive."""
+
     operation: Operation
     status: Status
     context: object
@@ -72,6 +76,8 @@ class Completion(NamedTuple):
 
 
 class CloseCause(enum.Enum):
+    """The kinds of reasons for the end of a connection."""
+
     PEER = "closed by the peer"
     LOCAL = "closed locally"
     REMOTE_ACCESS = "invalid token, range or right"
@@ -83,6 +89,8 @@ class CloseCause(enum.Enum):
 
 
 class CloseReason(NamedTuple):
+    """Why a connection ended."""
+
     cause: CloseCause
     detail: str = ""
 
@@ -108,7 +116,7 @@ class Capabilities:
     max_send_queue: int
     max_receive_queue: int
     max_outstanding_reads: int
-    """Reads that the provider keeps in flight; it queues any more."""
+    """Reads that the provider keeps in flight; it queues further ones."""
     remote_invalidation: bool
     """Whether Send with Invalidate can be posted."""
     receives_before_accept: bool
@@ -120,12 +128,16 @@ class Capabilities:
 
 
 class RemoteSegment(NamedTuple):
+    """A range of a region of the peer; ``length`` is in bytes."""
+
     token: int
     address: int
     length: int
 
 
 class MemoryRegion(Protocol):
+    """One registered range of memory. ``valid`` becomes False when its token is refused."""
+
     token: int
     address: int
     length: int

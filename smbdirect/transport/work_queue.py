@@ -90,7 +90,7 @@ class WorkQueue:
     """
 
     def __init__(self, endpoint: Endpoint, wake: Callable[[], None]) -> None:
-        """``wake`` is called when work was added outside a batch, and must see to it that ``post`` is called soon."""
+        """``wake`` is called when work was added outside a batch. It must schedule a call of ``post``."""
         self.waiting: deque[tuple[WorkRequest, Ending | None]] = deque()
         """Invariant: none of these was posted, and each of them was queued after all posted ones."""
         self.corked = False

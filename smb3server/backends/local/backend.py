@@ -76,7 +76,7 @@ NTFS_MAX_FILE_SIZE = 0xFFFFFFF0000
 
 
 class LocalBackend(Backend):
-    """Needs Linux with /proc mounted."""
+    """A directory of this machine. It needs Linux with /proc mounted."""
 
     case_sensitive = False
     supports_streams = True
@@ -110,7 +110,7 @@ class LocalBackend(Backend):
             raise
 
     def _ask_root(self) -> None:
-        """What there is to know about the directory behind ``_root`` and its file system."""
+        """Find out about the directory behind ``_root`` and its file system."""
         stat, root = syscalls.statx(self._root), self._share_root
         self.volume_serial = zlib.crc32(f"{stat.dev}:{stat.ino}".encode()) or 1
         self.volume_created = filetime.from_ns(stat.btime if stat.btime >= 0 else stat.mtime)
@@ -121,7 +121,8 @@ class LocalBackend(Backend):
         self.supports_compression = not self.read_only and root.compresses()
 
     def is_available(self) -> bool:
-        """Where another directory has the share's path now, new opens go there; what is open stays where it was."""
+        """Return whether the root exists. If another directory has the share's path now, new opens go there; present
+        opens stay in the old one."""
         found = self._share_root.look()
         if found is Found.ANOTHER:
             self._sidecar.close()
@@ -215,10 +216,11 @@ class LocalBackend(Backend):
             raise
 
     def _open_data(self, request: OpenRequest, descriptor: int, stat: Statx) -> tuple[int, Kind, int | None]:
-        """Takes over ``descriptor`` (O_PATH); gives it or the one for data access instead, as the same user.
+        """Open the data of a file, as far as requested, as the same user. Return the descriptor to keep, the kind and
+        the descriptor for data. This takes over ``descriptor`` (O_PATH), and closes it on failure.
 
-        What is opened is the very file that was checked, by /proc/self/fd: a name could lead to a device by now.
-        """
+        The data is opened by /proc/self/fd, so it is the very file that was checked: the name could lead to a device by
+        now."""
         data = None
         try:
             kind = KINDS.get(stat.mode & KIND_BITS, Kind.OTHER)
@@ -256,7 +258,7 @@ class LocalBackend(Backend):
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), name)
 
     def _open_stream(self, request: OpenRequest, descriptor: int, stat: Statx, kind: Kind) -> LocalHandle:
-        """Takes over ``descriptor`` (O_PATH) on success only."""
+        """Open or create a stream. This takes over ``descriptor`` (O_PATH) on success only."""
         reference = f"/proc/self/fd/{descriptor}"
         metadata = self.store.load(reference, stat)
         created = False
@@ -306,7 +308,7 @@ class LocalBackend(Backend):
         return data
 
     def remember(self, request: OpenRequest) -> Remembered | None:
-        """None also for alternate streams, and where ``FileIds`` are of no use."""
+        """Return None also for alternate streams, and where ``FileIds`` are of no use."""
         if request.stream:
             return None
         with ActAs(request.user):
@@ -322,7 +324,7 @@ class LocalBackend(Backend):
         return _RememberedFile(self, FileKey(stat.dev, stat.ino), kind, request, file_id)
 
     def find(self, request: OpenRequest, file_id: FileId) -> tuple[int, Statx] | None:
-        """O_PATH descriptor of the file and its stat, if ``request.path`` leads to it."""
+        """Return an O_PATH descriptor of the file and its stat, if ``request.path`` leads to it."""
         try:
             with ActAs(request.user):
                 descriptor, stat = self.resolver.open_path(request.path, not request.open_reparse_point)
@@ -334,7 +336,7 @@ class LocalBackend(Backend):
         return None
 
     def reopen(self, request: OpenRequest, file_id: FileId) -> Handle:
-        """Open what was remembered; by its name if it has it still, so that the kernel knows its path."""
+        """Open a remembered file: by its name if it still has that, so that the kernel knows its path."""
         self.opens += 1
         found = self.find(request, file_id)
         if found is None:
@@ -351,7 +353,7 @@ class LocalBackend(Backend):
     # -- creating
 
     def _create(self, request: OpenRequest) -> int | None:
-        """Make what is not there, and return a descriptor. None: somebody was faster, so look again."""
+        """Make a missing file or directory, and return a descriptor. None: the name was taken meanwhile."""
         self.check_writable()
         if not request.path:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
@@ -459,12 +461,12 @@ class LocalBackend(Backend):
             return self.resolver.find_ancestor(path, matches)
 
     def info_of(self, descriptor: int, reference: int | str) -> FileInfo:
-        """Of a file itself, whatever stream of it is open."""
+        """Return the metadata of the file itself, whichever stream of it is open."""
         stat = syscalls.statx(descriptor)
         return file_info(stat, self.store.load(reference, stat))
 
     def parent_info(self, descriptor: int, here: FileInfo) -> FileInfo:
-        """What '..' shows: the root is its own parent, nothing above it is told."""
+        """Return what '..' shows. The root is its own parent; nothing above it is shown."""
         try:
             components = self.resolver.disk_path(descriptor)
             if not components:
@@ -500,7 +502,7 @@ class LocalBackend(Backend):
         )
 
     def watch(self, handle: Handle, recursive: bool, on_change: Callable[[Change], None]) -> Callable[[], None] | None:
-        """Through inotify, in the running event loop."""
+        """Report changes through inotify, in the running event loop."""
         if not isinstance(handle, LocalHandle) or handle.kind != Kind.DIRECTORY:
             return None
         return self._watcher.subscribe(handle.disk_path, recursive, on_change)

@@ -100,7 +100,8 @@ class Addition(NamedTuple):
 
 
 class CaseCache:
-    """Thread-safe. Directories are given as open descriptors (O_PATH will do)."""
+    """Names of directories, for look-ups ignoring case. It is thread-safe. Directories are given as open descriptors,
+    which may be O_PATH."""
 
     def __init__(self, max_bytes: int = MAX_BYTES, patience: Patience | None = None) -> None:
         """``max_bytes``: memory for names. ``patience`` None: ``defer_reading`` says whether callers can wait."""
@@ -119,12 +120,11 @@ class CaseCache:
         """Whether callers can wait, unless ``patience`` says so."""
 
     def find(self, directory: int, disk_name: str, stat: syscalls.Statx | None = None) -> str | None:
-        """On-disk name of the entry equal to ``disk_name`` but for case (or for the mapping of characters), or of the
-        one that has it as its 8.3 name.
+        """Return the on-disk name of the entry that equals ``disk_name`` except for case (or the mapping of
+        characters), or that has it as its 8.3 name.
 
-        Directories one may not read, and ones that vanish meanwhile, match nothing. Raises ``FolderNotRead``. ``stat``
-        is the directory's, taken before the name was looked up as it is; None: it is asked for.
-        """
+        None also for directories that one may not read, or that vanish meanwhile. Raises ``FolderNotRead``. ``stat``:
+        that of the directory, taken before the exact name was looked up; None: it is taken now."""
         folded = names.fold(disk_name)
         if stat is None:
             stat = syscalls.statx(directory)
@@ -143,7 +143,7 @@ class CaseCache:
         return entry.names.find(folded) if entry.names is not None else None
 
     def _valid(self, key: tuple[int, int], stamp: tuple[int, int]) -> _Directory | None:
-        """Complete or being read. Under the lock."""
+        """Return the entry of a directory that is complete or being read. Call it under the lock."""
         entry = self._directories.get(key)
         if entry is None:
             return None
@@ -159,7 +159,7 @@ class CaseCache:
         return entry
 
     def _read(self, directory: int, stat: syscalls.Statx, keep: bool) -> _Directory:
-        """Read it, or begin to and raise ``FolderNotRead``. ``keep``: for those who ask next, too."""
+        """Read a directory, or begin to and raise ``FolderNotRead``. ``keep``: later look-ups use it, too."""
         self.scans += 1
         key = (stat.dev, stat.ino)
         entry = _Directory((stat.mtime, stat.ctime))
@@ -212,7 +212,7 @@ class CaseCache:
             self._finish(entry, key, spent if done else None)
 
     def _finish(self, entry: _Directory, key: tuple[int, int] | None, spent: float | None) -> None:
-        """The directory is read, in ``spent`` seconds, or will not be (None)."""
+        """Complete a directory that was read in ``spent`` seconds; None: reading it has failed."""
         with self._lock:
             deferred = self._readings.pop(key, None) is not None if key is not None else False
             if spent is None:
@@ -237,7 +237,7 @@ class CaseCache:
                     self._make_room(entry)
 
     def _make_room(self, entry: _Directory) -> None:
-        """Forget the directories that were asked for longest ago, except ``entry``. Under the lock."""
+        """Forget the directories that were used longest ago, except ``entry``. Call it under the lock."""
         for _ in range(len(self._directories)):
             if self._bytes <= self._max_bytes:
                 return
@@ -264,9 +264,9 @@ class CaseCache:
                     self._tunnel.popitem(last=False)
 
     def tunnelled(self, directory: int, disk_name: str) -> str:
-        """The name under which to create ``disk_name``: if that is the 8.3 name of one removed a moment ago, the long
-        one, as NTFS does it for programs that save by removing and creating again (tunneling,
-        MS-FSA 2.1.1.1)."""
+        """Return the name under which to create ``disk_name``. This is the long name of an entry removed a moment ago
+        if ``disk_name`` is its 8.3 name, as on NTFS, for programs that save by removing and creating again. [MS-FSA
+        2.1.1.1]"""
         if not self._tunnel:
             return disk_name
         folded = names.upcase(disk_name)
@@ -278,7 +278,8 @@ class CaseCache:
         return long if deadline > time.monotonic() else disk_name
 
     def before(self, directory: int) -> Before:
-        """Call before a change of ours in ``directory``, and ``after`` when it is done: saves reading it again."""
+        """Note the state of ``directory`` before a change of ours; pass it to ``after``. This saves reading the
+        directory again."""
         return self._before(syscalls.statx(directory))
 
     def _before(self, stat: syscalls.Statx) -> Before:

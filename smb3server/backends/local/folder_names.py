@@ -33,7 +33,7 @@ class _Chunk:
         self.size = len(self._text) + 8 * len(self._index)
 
     def find(self, value: int) -> Iterator[str]:
-        """Names on disk with this hash."""
+        """Return the on-disk names that have this hash."""
         index, text = self._index, self._text
         at = bisect_left(index, value << 32)
         while at < len(index) and index[at] >> 32 == value:
@@ -44,7 +44,7 @@ class _Chunk:
 
 
 class FolderNames:
-    """Filled by ``read``; ``add`` and ``remove`` tell of changes, during the reading, too."""
+    """The names in a directory. ``read`` fills it; ``add`` and ``remove`` note changes, also while it is being read."""
 
     def __init__(self) -> None:
         self.size = 500
@@ -59,7 +59,7 @@ class FolderNames:
         self._removed: set[str] = set()
 
     def read(self, disk_names: Sequence[str]) -> None:
-        """Take names as they come out of the directory; ``finish`` after the last."""
+        """Take names as they come out of the directory; call ``finish`` after the last."""
         self._names += disk_names
         self._hashes += map(names.name_hash, names.fold_all(disk_names))
         self.count += len(disk_names)
@@ -93,7 +93,7 @@ class FolderNames:
         self.size += chunk.size
 
     def remove(self, disk_name: str) -> None:
-        """A name is gone from the directory."""
+        """Note that a name is gone from the directory."""
         value = names.fold(disk_name).hash
         present = self._added.get(value, [])
         if disk_name in present:
@@ -107,7 +107,7 @@ class FolderNames:
 
     @property
     def outdated(self) -> bool:
-        """So many names are gone that reading it again takes less memory."""
+        """Whether so many names are gone that reading the directory again takes less memory."""
         return len(self._removed) > max(CHUNK, self.count // 4)
 
     def _with_hash(self, value: int) -> Iterator[str]:

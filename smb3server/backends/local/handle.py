@@ -70,8 +70,7 @@ class HandleHost(Protocol):
 
 
 class LocalHandle(Handle):
-    """``_fd`` stands for the file itself, O_PATH unless data access was asked for; ``_data`` is what bytes go through:
-    ``_fd``, or an alternate stream's descriptor, or None."""
+    """A file, stream or directory of the host."""
 
     __slots__ = (
         "_backend",
@@ -130,6 +129,8 @@ class LocalHandle(Handle):
         user: User | None,
     ) -> None:
         self._backend = backend
+        # ``_fd`` is the file itself: O_PATH, unless access to data was requested. Invariant: ``_data``, which bytes are
+        # read from and written to, is ``_fd``, or the descriptor of an alternate stream, or None.
         self._fd = descriptor
         self._ref: int | str = f"/proc/self/fd/{descriptor}" if is_path else descriptor
         self._data = data
@@ -201,7 +202,8 @@ class LocalHandle(Handle):
 
     @contextlib.contextmanager
     def _for_writing(self) -> Iterator[int]:
-        """The data descriptor, or a new one if this handle cannot write (a server truncates when it supersedes)."""
+        """Yield the data descriptor, or a new one if this handle cannot write (the server truncates a file that it
+        supersedes)."""
         self._changing()
         if self._writable and self._data is not None:
             yield self._data
@@ -270,7 +272,7 @@ class LocalHandle(Handle):
                 pass
 
     def _as_user(self, steps: Iterator[None]) -> Iterator[None]:
-        """Take steps on another thread with the credentials that this handle was opened with: they count for quotas."""
+        """Take steps on another thread with the credentials of the user who opened the file: they count for quotas."""
         running = True
         while running:
             with self._space:
@@ -325,7 +327,7 @@ class LocalHandle(Handle):
         last_write: int | None = None,
         change: int | None = None,
     ) -> None:
-        """POSIX has no way to set the change time: ``change`` is kept beside it until the file changes again."""
+        """Set times. POSIX cannot set the change time, so ``change`` is stored until the file changes again."""
         self._changing()
         stat = syscalls.statx(self._descriptor())
         check_times(creation, last_access, last_write, change)
@@ -432,7 +434,7 @@ class LocalHandle(Handle):
         return found
 
     def _current_stream(self, key: str) -> str:
-        """The stream's name now: another handle may have renamed it."""
+        """Return the name of the stream as it is now: another handle may have renamed it."""
         self.stream = self._backend.streams.name_of(key, self._data_descriptor())
         return self.stream
 
@@ -490,7 +492,7 @@ class LocalHandle(Handle):
         return scan.search(directory, here, above, self._backend.store, self._backend.resolver, matches)
 
     def _for_scan(self) -> tuple[int, FileInfo, FileInfo]:
-        """A descriptor of its own for reading, and what '.' and '..' show."""
+        """Return a descriptor for reading the directory, and what '.' and '..' show."""
         if self.kind != Kind.DIRECTORY:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         here = self.info() if not self.stream else self._backend.info_of(self._descriptor(), self._ref)
@@ -520,7 +522,7 @@ def _clear_streams(metadata: Metadata) -> None:
 
 
 def _unpack_eas(raw: bytes) -> list[tuple[bytes, bytes]]:
-    """Stops at what is cut short: a user of the host may have written it."""
+    """Unpack stored EAs. A truncated entry ends them: a user of the host may have written it."""
     eas = []
     offset = 0
     while offset + _EA_HEADER.size <= len(raw):

@@ -42,7 +42,7 @@ def _missing(path: Sequence[str], last: bool) -> FileNotFoundError:
 
 
 class Resolver:
-    """``root`` stays open, and the caller's."""
+    """Takes paths of clients to descriptors. ``root`` belongs to the caller, and stays open."""
 
     def __init__(
         self,
@@ -63,7 +63,8 @@ class Resolver:
     # -- descriptors to paths
 
     def disk_path(self, descriptor: int) -> list[str]:
-        """Components below the root as they are on disk now. FileNotFoundError: it has no name, or one outside."""
+        """Return the components below the root as they are on disk now. Raises FileNotFoundError if the descriptor has
+        no name, or one outside."""
         full = os.readlink(f"/proc/self/fd/{descriptor}")
         root = os.readlink(f"/proc/self/fd/{self._root}")
         if full == root:
@@ -90,7 +91,7 @@ class Resolver:
     # -- paths to descriptors
 
     def open_exact(self, components: Sequence[str]) -> int:
-        """O_PATH descriptor of on-disk components, no symlinks followed anywhere; the caller closes it."""
+        """Return an O_PATH descriptor of on-disk components, without following symlinks. The caller closes it."""
         self.lookups += 1
         if not components:
             return os.open(".", _PATH_FLAGS, dir_fd=self._root)
@@ -136,9 +137,8 @@ class Resolver:
         return self._walk(disk, follow)
 
     def open_or_folder(self, path: Path, follow: bool) -> tuple[int, Statx, bool]:
-        """Return what ``open_path`` does and False; or, if nothing has the name, the same of its folder and True.
-
-        The name may be there in another case. PathNotFound: there is no such folder, either."""
+        """Return the result of ``open_path`` and False; or, if nothing has exactly this name, that of its folder and
+        True. Raises PathNotFound if the folder does not exist, either."""
         disk = names.to_disk_path(path)
         joined = os.fsencode("/".join(disk))
         if self.openat2 and 0 < len(joined) < _MAX_BYTES and names.private_at(disk) is None:
@@ -181,14 +181,13 @@ class Resolver:
             raise
 
     def _step(self, directory: int, component: str) -> int:
-        """One component, a symlink itself. ``component`` never holds '/' and is never '..': it cannot leave."""
+        """Open one component; a symlink itself. ``component`` has no '/' and is not '..', so it cannot lead outside."""
         if component in ("", ".", "..") or "/" in component:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), component)
         return os.open(component, _PATH_FLAGS, dir_fd=directory)
 
     def _walk_last(self, disk: list[str], follow: bool) -> tuple[int, Statx] | None:
-        """``_walk`` where the parent has exactly the name it was asked for by: one step, however deep that is. None:
-        it has not."""
+        """Do ``_walk`` in one step, if the parent has exactly the given name, however deep it is. None: it has not."""
         try:
             parent = self.open_exact(disk[:-1])
         except OSError:
@@ -213,7 +212,7 @@ class Resolver:
         return descriptor, stat
 
     def _enter(self, directory: int, stat: Statx, disk: list[str], index: int, follow: bool) -> tuple[int, Statx]:
-        """One step of a walk: from ``directory`` (``stat`` is its own) to component ``index``."""
+        """Do one step of a walk: from ``directory``, whose stat is ``stat``, to component ``index``."""
         last = index == len(disk) - 1
         if not stat_module.S_ISDIR(stat.mode):
             raise _missing(disk, False)
@@ -262,12 +261,13 @@ class Resolver:
             return self._step(directory, actual), actual
 
     def follow(self, directory: int, name: str) -> tuple[int, Statx]:
-        """O_PATH descriptor (the caller closes it) and stat of what symlink ``name`` in ``directory`` leads to."""
+        """Return an O_PATH descriptor (the caller closes it) and the stat of the target of symlink ``name`` in
+        ``directory``."""
         descriptor = self._follow(directory, name)
         return descriptor, self._stat(descriptor)
 
     def _follow(self, directory: int, name: str) -> int:
-        """The target of symlink ``name`` in ``directory``."""
+        """Open the target of symlink ``name`` in ``directory``."""
         if not self._follow_symlinks:
             raise _refused((name,))
         components = [*self.disk_path(directory), name]

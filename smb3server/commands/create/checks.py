@@ -1,4 +1,4 @@
-"""What can be told from a CREATE request alone (MS-SMB2 3.3.5.9, then MS-FSA 2.1.5.1 phase 1)."""
+"""What can be checked of a CREATE without looking at the file. [MS-SMB2 3.3.5.9, MS-FSA 2.1.5.1 phase 1]"""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _REPLACES = frozenset([CreateDisposition.SUPERSEDE, CreateDisposition.OVERWRITE,
 
 
 def check_impersonation(record: CreateRequest) -> None:
-    """Refuse an impersonation level that there is not."""
+    """Refuse an impersonation level that does not exist. [MS-SMB2 2.2.13]"""
     if record.impersonation_level > _DELEGATION:
         raise StatusError(NtStatus.BAD_IMPERSONATION_LEVEL)
 
 
 def check_fields(record: CreateRequest) -> None:
-    """Refuse fields that no request may have, or not together."""
+    """Refuse values that no request may have, and values that exclude each other. Raises ``StatusError``."""
     check_impersonation(record)
     options, desired = record.create_options, record.desired_access
     if desired & masks.INVALID_BITS or desired == 0:
@@ -119,6 +119,8 @@ def _parse_name(
 
 
 def _directory(options: int, trailing: bool, said: bool | None, stream: str) -> bool | None:
+    """Return whether the file must be a directory (True), must not be one (False) or may be either (None). ``said``:
+    the same, as far as the type at the end of the name says it."""
     if options & _DIRECTORY:
         if stream or said is False:
             raise StatusError(NtStatus.NOT_A_DIRECTORY)

@@ -1,4 +1,4 @@
-"""CREATE (MS-SMB2 3.3.5.9). What concerns the file itself is in ``opening``, caching rights in ``granting``."""
+"""CREATE. The work on the file itself is in ``opening``, caching rights are in ``granting``. [MS-SMB2 3.3.5.9]"""
 
 from __future__ import annotations
 
@@ -128,7 +128,8 @@ def _answer_again(
 
 
 def _close_same_application(opening: Opening, app_instance_id: bytes) -> None:
-    """3.3.5.9.13: an application that fails over to another client takes its opens from the one before."""
+    """Close the opens of an application that has failed over to this client from another one. Raises FILE_FORCED_CLOSED
+    if the other instance is newer. [MS-SMB2 3.3.5.9.13]"""
     opener, opens = opening.opener, opening.opens
     if opener.dialect < Dialect.SMB_3_0:
         return
@@ -155,7 +156,7 @@ def _attempt(request: TreeRequest, server: ServerState, opening: Opening) -> Res
 
 
 def _may_come_again(opening: Opening, pending: Pending) -> Callable[[], None]:
-    """From now on a replay of this CREATE is told to wait for it. Returns what ends that."""
+    """Let replays of this CREATE wait for it from now on. Return a function that ends this."""
     opener, replays = opening.opener, opening.opens.replays
     key = replay.key_of(opener.client_guid, opening.contexts)
     if key is None:
@@ -167,8 +168,8 @@ def _may_come_again(opening: Opening, pending: Pending) -> Callable[[], None]:
 def _conclude(
     request: TreeRequest, server: ServerState, opening: Opening, opened: Open
 ) -> Response | Coroutine[Any, Any, Response]:
-    """The response, or what comes to it when a worker has done what takes long. Nothing is left of the open if this
-    fails."""
+    """Return the response, or a coroutine that makes it if work is left for a worker thread. If this fails, the open is
+    closed and a new file is removed."""
     steps = None
     try:
         if opening.free is None:
@@ -188,7 +189,8 @@ def _conclude(
 async def _finish_slowly(
     request: TreeRequest, server: ServerState, opening: Opening, opened: Open, steps: Steps | None
 ) -> Response:
-    """Until it is over the open is in the tables, and its client does not know of it."""
+    """Do the rest of the work on a worker thread, and return the response. Until then the open is in the tables, and
+    its client does not know of it."""
     try:
         if opening.free is not None:
             await on_worker(request, opened, one_step(opening.free))
@@ -207,8 +209,8 @@ async def _finish_slowly(
 
 
 def _reservation(request: TreeRequest, opening: Opening, opened: Open, size: int) -> Steps | None:
-    """Reserve what AllocationSize asks for, of a new or overwritten file; None: that is done, if there is anything to
-    do."""
+    """Begin to reserve what AllocationSize asks for, if the file is new or overwritten. Return the steps; None means
+    that nothing is left to do. ``size``: bytes."""
     handle = opened.handle
     if opening.action == CreateAction.OPENED or handle is None or handle.kind != Kind.FILE:
         return None
@@ -218,7 +220,7 @@ def _reservation(request: TreeRequest, opening: Opening, opened: Open, size: int
 
 
 def _take_back(opening: Opening, opened: Open) -> None:
-    """CREATE fails after all."""
+    """Close an open whose CREATE fails after all, and remove the file if it is new."""
     if opening.action == CreateAction.CREATED and opened.handle is not None:
         with contextlib.suppress(OSError):
             opening.undo_creation(opened.handle)
@@ -226,6 +228,7 @@ def _take_back(opening: Opening, opened: Open) -> None:
 
 
 def _respond(server: ServerState, opening: Opening, opened: Open) -> Response:
+    """Grant caching rights and durability, store what must outlive the server, and return the response."""
     asked, opener, opens = opening.contexts, opening.opener, opening.opens
     level, more = _grant_caching(server, opening, opened)
     if asked.app_instance_id is not None:
@@ -251,7 +254,7 @@ def _respond(server: ServerState, opening: Opening, opened: Open) -> Response:
 
 
 def _grant_caching(server: ServerState, opening: Opening, opened: Open) -> tuple[int, list[wire.RawContext]]:
-    """OplockLevel of the response, and its lease context."""
+    """Grant an oplock or a lease. Return the OplockLevel of the response, and its lease context if there is one."""
     wanted, opener = opening.lease, opening.opener
     more: list[wire.RawContext] = []
     if wanted is None:
@@ -273,7 +276,8 @@ def _grant_caching(server: ServerState, opening: Opening, opened: Open) -> tuple
 
 
 def _store(opening: Opening, opened: Open) -> None:
-    """A persistent open is on stable storage, and so is the name of a new file, before the client hears of it."""
+    """Begin to store a persistent open. The dispatcher holds the response until the open, and the name of a new file,
+    are on stable storage."""
     handle, persistence = opened.handle, opening.opens.persistence
     if persistence is None or handle is None:
         return
@@ -289,7 +293,7 @@ def _store(opening: Opening, opened: Open) -> None:
 
 
 def _respond_to_replay(opened: Open, record: CreateRequest) -> Response:
-    """3.3.5.9.10: as the first time, but with the caching rights as they are now."""
+    """Answer a replay as the first time, but with the caching rights as they are now. [MS-SMB2 3.3.5.9.10]"""
     kept = opened.replayable
     if kept is None:
         raise StatusError(NtStatus.INTERNAL_ERROR)
@@ -304,7 +308,8 @@ def _respond_to_replay(opened: Open, record: CreateRequest) -> Response:
 
 
 def _respond_again(opening: Opening, opened: Open, replayed: bool = False) -> Response:
-    """To a reconnect, or to the replay of a CREATE that an earlier server did: the open as it is now."""
+    """Describe an open as it is now: to a client that reconnects, or (``replayed``) that replays a CREATE which an
+    earlier run of the server did."""
     if opened.handle is None:
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
     more = [granting.lease_context(opened.caching)] if isinstance(opened.caching, Lease) else []

@@ -39,8 +39,8 @@ _TAGGED_FIELDS = TAGGED_HEADER.fields_from
 _UNTAGGED_FIELDS = UNTAGGED_HEADER.fields_from
 _EMPTY = memoryview(bytearray())
 _ADDRESS_SPACE = 1 << 64
-# A bad Write is a DDP error, since DDP owns tagged buffers. A bad source of a Read Request is an RDMAP error (RFC 5040
-# section 4.8).
+# DDP checks the token and the range of a Write, since it owns tagged buffers. RDMAP checks those of a Read Request's
+# source, and all rights (RFC 5040 section 4.8).
 _WRITE_FAULTS = {
     Refusal.TOKEN: Fault.TAGGED_INVALID_STAG,
     Refusal.RANGE: Fault.TAGGED_BOUNDS,

@@ -1,7 +1,7 @@
 """The only thread that writes to the kernel's RDMA descriptors.
 
 Linux accepts a write(2) on ``/dev/infiniband/rdma_cm`` and ``uverbs*`` only from a thread whose credentials are the
-same object as when it was opened (``ib_safe_file_access`` in include/rdma/ib.h), else it returns EACCES. Each
+same object as when the file was opened (``ib_safe_file_access`` in include/rdma/ib.h), else it returns EACCES. Each
 setfsuid(2) and capset(2) that changes something makes a new object, even if it restores the old values. The server's
 event loop does that when it acts as a user, and when it drops privileges. So every function that may open or write is
 called on this thread, whose credentials do not change while it runs.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -17,7 +19,8 @@ import smbdirect
 from smb3server.backends.local import syscalls
 from smb3server.backends.local.backend import LocalBackend
 from smb3server.state.share import Share
-from tests.lab.wire_client import Client, running
+from smb3server.wire.header import Command
+from tests.lab.wire_client import running
 
 _STATS = ("stat", "fstat", "lstat")
 _SOURCES = tuple(f"{Path(package.__file__).parent}/" for package in (smb3server, smbdirect))
@@ -76,22 +79,24 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return count
 
 
-async def walk(client: Client, name: str, count: Counter[str]) -> Walk:
-    """Send one CREATE (OPEN_IF, read and write)."""
+@contextmanager
+def walking(count: Counter[str]) -> Iterator[Walk]:
+    """Count what the server does in the block."""
     found = Walk()
     count.clear()
     sys.setprofile(found)
     try:
-        reply = await client.open(name)
+        yield found
     finally:
         sys.setprofile(None)
-    assert reply.status == 0
     count["stat"] += found.stats
-    return found
+    # Shown if the test fails, or with -s.
+    print(*found.steps, f"{found.calls} calls, {found.changes} changes of file, {dict(count)}", sep="\n")
 
 
-def measure(tmp_path: Path, looked: Counter[str], *names: str) -> tuple[Walk, Counter[str]]:
-    """Open all of ``names``, and return what the last cost."""
+def measure(tmp_path: Path, looked: Counter[str], *names: str, close: bool = False) -> tuple[Walk, Counter[str]]:
+    """Send a CREATE (OPEN_IF, read and write) for each of ``names``, and return what the last of them cost; or, with
+    ``close``, what it costs to close that."""
 
     async def test() -> tuple[Walk, Counter[str]]:
         backend = LocalBackend(tmp_path)
@@ -101,15 +106,18 @@ def measure(tmp_path: Path, looked: Counter[str], *names: str) -> tuple[Walk, Co
                 client = await harness.connect()
                 await client.login(share="local")
                 for name in names:
-                    found = await walk(client, name, looked)
+                    with walking(looked) as found:
+                        reply = await client.open(name)
+                    assert reply.status == 0
+                if close:
+                    body = struct.pack("<HHI", 24, 0, 0) + reply.body[64:80]
+                    with walking(looked) as found:
+                        assert (await client.call(Command.CLOSE, body)).status == 0
                 return found, Counter(looked)
         finally:
             backend.close()
 
-    found, count = asyncio.run(test())
-    # Shown if the test fails, or with -s.
-    print(*found.steps, f"{found.calls} calls, {found.changes} changes of file, {dict(count)}", sep="\n")
-    return found, count
+    return asyncio.run(test())
 
 
 @pytest.mark.parametrize("folder", ["", "a\\", "a\\b\\c\\"])
@@ -130,3 +138,12 @@ def test_an_existing_file_costs_less(tmp_path: Path, looked: Counter[str]) -> No
     assert count["xattr"] <= 2
     assert found.calls <= 150
     assert found.changes <= 80
+
+
+def test_closing_a_new_file_costs_little(tmp_path: Path, looked: Counter[str]) -> None:
+    (tmp_path / "a").mkdir()
+    found, count = measure(tmp_path, looked, "a\\first", "a\\new", close=True)
+    assert count["stat"] <= 2
+    assert count["xattr"] == 0
+    assert found.calls <= 60
+    assert found.changes <= 38
