@@ -42,13 +42,13 @@ _Change = Callable[[Metadata], None]
 _EA_HEADER = struct.Struct("<BH")
 _POSIX_ACL = "system.posix_acl_access"
 _SPECIAL_BITS = 0o7000
-"""Set-user-id, set-group-id, sticky. On a folder they say who may delete, and which group new files get."""
+"""Set-user-id, set-group-id, sticky. On a folder they control who may delete, and which group new files get."""
 _CHANGE_SLACK = 10_000_000
-"""Nanoseconds after a change time was stored in which st_ctime may still be due to that."""
+"""Nanoseconds after a change time was stored in which a new st_ctime counts as caused by the storing."""
 
 
 class HandleHost(Protocol):
-    """What a handle uses of the backend that opened it."""
+    """The part of the backend that its handles use."""
 
     resolver: Resolver
     store: MetadataStore
@@ -100,7 +100,7 @@ class LocalHandle(Handle):
         writable: bool,
         user: User | None,
     ) -> LocalHandle:
-        """Return the handle of a file or directory that was there; it takes over the descriptors."""
+        """Return the handle of an existing file or directory. It takes over the descriptors."""
         return cls(
             backend,
             descriptor,
@@ -137,6 +137,7 @@ class LocalHandle(Handle):
         self._writable = writable
         self._user = user
         self._space = space_of(user)
+        # Whether ``flush`` need not make the file's name durable.
         self._name_synced = not created
         self.key = FileKey(stat.dev, stat.ino)
         self.kind = kind
@@ -155,6 +156,7 @@ class LocalHandle(Handle):
         return tuple(map(names.to_wire, self.disk_path()))
 
     def disk_path(self) -> list[str]:
+        """Return the on-disk components of ``path``. Raises FileNotFoundError if the file has no name."""
         return self._backend.resolver.disk_path(self._descriptor())
 
     def fileno(self) -> int | None:
@@ -301,7 +303,7 @@ class LocalHandle(Handle):
         if self.stream:
             file_io.set_compressed(self._data_descriptor(), compressed)
             return
-        # The flag takes more than an O_PATH descriptor, and no right to write: it is no data.
+        # An O_PATH descriptor cannot set the flag. The right to write is not needed: the flag is no data.
         descriptor = os.open(f"/proc/self/fd/{self._descriptor()}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             file_io.set_compressed(descriptor, compressed)
@@ -384,7 +386,7 @@ class LocalHandle(Handle):
             before = os.stat(self._ref)
             kept = before.st_mode & _SPECIAL_BITS if self.kind == Kind.DIRECTORY else 0
             if before.st_mode & _SPECIAL_BITS != kept:
-                # First: with another group, or other rights, they would hand out what nobody meant to.
+                # Remove them first: with a new owner, group or mode they would grant rights that were not intended.
                 os.chmod(self._ref, before.st_mode & 0o777)
             if uid is not None or gid is not None:
                 os.chown(self._ref, -1 if uid is None else uid, -1 if gid is None else gid)
@@ -396,7 +398,7 @@ class LocalHandle(Handle):
                 else:
                     os.removexattr(self._ref, _POSIX_ACL)
             except OSError as error:
-                # A file system without ACLs has the mode alone.
+                # A file system without ACLs has only the mode.
                 if error.errno not in (errno.ENODATA, errno.EOPNOTSUPP):
                     raise
             if acl is None:
@@ -499,7 +501,7 @@ class LocalHandle(Handle):
         above = self._backend.parent_info(self._descriptor(), here)
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         if isinstance(self._ref, int):
-            # Opened for listing, by this user: his right was checked then.
+            # This user opened the directory for listing, and the right was checked then.
             return os.open(".", flags, dir_fd=self._fd), here, above
         with ActAs(self._user):
             return os.open(".", flags, dir_fd=self._fd), here, above
