@@ -109,10 +109,10 @@ class DirectoryEntry(NamedTuple):
 
 
 class Disposition(enum.IntEnum):
-    """Whether a file is opened, created or either. The server overwrites afterwards (``truncate``), when its checks
-    have passed.
+    """Whether a file is opened, created, or either.
 
-    With a stream named it is about the stream; except for OPEN the file is created with it."""
+    Overwriting is not a disposition: the server truncates the open file when its checks have passed. If a stream is
+    named the disposition applies to the stream. Except for OPEN a missing file is created with it."""
 
     OPEN = 0
     CREATE = 1
@@ -194,12 +194,12 @@ class Handle(ABC):
 
     def shrinking(self, size: int) -> Callable[[], None] | None:
         """Return a function that does most of cutting the file to ``size`` bytes, if that may take long. It may run on
-        any thread while the handle is open. None: cutting is quick."""
+        any thread while the handle is open. None means that cutting is quick."""
         return None
 
     def allocating(self, size: int) -> Iterator[None] | None:
         """Return ``allocate(size)`` in steps, if that may take long. They may run on any one thread while the handle is
-        open. None: it is quick."""
+        open. None means that it is quick."""
         return None
 
     def zeroing(self, offset: int, length: int) -> Iterator[None] | None:
@@ -248,7 +248,7 @@ class Handle(ABC):
 
     @abstractmethod
     def set_compressed(self, compressed: bool) -> None:
-        """Set whether the file system compresses what is written from now on; new entries of a directory inherit it.
+        """Set whether the file system compresses data written after this; new entries of a directory inherit it.
         Raises EOPNOTSUPP if it cannot."""
 
     @abstractmethod
@@ -437,7 +437,7 @@ class Backend(ABC):
 
     def remember(self, request: OpenRequest) -> Remembered | None:
         """Return what opening an existing file would find, without keeping a descriptor. Raises the errors of ``open``
-        except for rights on the file itself. None: only an open handle can identify this file reliably."""
+        except for rights on the file itself. None means that only an open handle can identify this file reliably."""
         return None
 
     @abstractmethod
@@ -446,7 +446,7 @@ class Backend(ABC):
 
     def find_reparse_point(self, path: Path, tag: int, user: User | None = None) -> int | None:
         """Return how many components of ``path`` lead to its first ancestor, from the top, that is a reparse point with
-        this tag; None: there is none before the first that is missing."""
+        this tag. None means that there is no such ancestor before the first missing one."""
         for depth in range(1, len(path)):
             try:
                 if self.stat(path[:depth], user).reparse_tag == tag:

@@ -218,11 +218,11 @@ class LocalBackend(Backend):
             raise
 
     def _open_data(self, request: OpenRequest, descriptor: int, stat: Statx) -> tuple[int, Kind, int | None]:
-        """Open the data of a file, as far as requested, as the same user. Return the descriptor to keep, the kind and
-        the descriptor for data. This takes over ``descriptor`` (O_PATH), and closes it on failure.
+        """Open the data of a file if that was requested, as the same user.
 
-        The data is opened by /proc/self/fd, so it is the very file that was checked: the name could lead to a device by
-        now."""
+        Return the descriptor to keep, the kind and the descriptor for data, or None without one. This takes over
+        ``descriptor`` (O_PATH), and closes it on failure. The data is opened through /proc/self/fd, because the name
+        could lead to another file, such as a device, by now."""
         data = None
         try:
             kind = KINDS.get(stat.mode & KIND_BITS, Kind.OTHER)
@@ -355,7 +355,7 @@ class LocalBackend(Backend):
     # -- creating
 
     def _create(self, request: OpenRequest) -> int | None:
-        """Make a missing file or directory, and return a descriptor. None: the name was taken meanwhile."""
+        """Make a missing file or directory, and return a descriptor. None means that the name was taken meanwhile."""
         self.check_writable()
         if not request.path:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
@@ -466,7 +466,7 @@ class LocalBackend(Backend):
             return self.resolver.find_ancestor(path, matches)
 
     def info_of(self, descriptor: int, reference: int | str) -> FileInfo:
-        """Return the metadata of the file itself, whichever stream of it is open."""
+        """Return the metadata of the file itself, independent of the open stream."""
         stat = syscalls.statx(descriptor)
         return file_info(stat, self.store.load(reference, stat))
 

@@ -131,7 +131,7 @@ class CaseCache:
         characters), or that has it as its 8.3 name.
 
         None also for directories that one may not read, or that vanish meanwhile. Raises ``FolderNotRead``. ``stat``:
-        that of the directory, taken before the exact name was looked up; None: it is taken now."""
+        that of the directory, taken before the exact name was looked up. None means that it is taken now."""
         folded = names.fold(disk_name)
         if stat is None:
             stat = syscalls.statx(directory)
@@ -219,7 +219,7 @@ class CaseCache:
             self._finish(entry, key, spent if done else None)
 
     def _finish(self, entry: _Directory, key: tuple[int, int] | None, spent: float | None) -> None:
-        """Complete a directory that was read in ``spent`` seconds; None: reading it has failed."""
+        """Complete a directory that was read in ``spent`` seconds. None means that reading it has failed."""
         with self._lock:
             deferred = self._readings.pop(key, None) is not None if key is not None else False
             if spent is None:

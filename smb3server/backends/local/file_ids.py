@@ -58,6 +58,7 @@ class FileIds:
             raise
 
     def close(self) -> None:
+        """Close the descriptor. After this no file can be opened by its handle."""
         mount, self._mount = self._mount, -1
         self._usable = False
         if mount >= 0:

@@ -60,7 +60,7 @@ class HandleHost(Protocol):
         """Raise ``OSError`` (EROFS) if the share is read-only."""
 
     def info_of(self, descriptor: int, reference: int | str) -> FileInfo:
-        """Return the metadata of a file itself, whatever stream of it is open."""
+        """Return the metadata of the file itself, independent of the open stream."""
 
     def parent_info(self, descriptor: int, here: FileInfo) -> FileInfo:
         """Return what '..' shows in the directory ``descriptor``, whose own metadata is ``here``."""

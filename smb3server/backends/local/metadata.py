@@ -238,7 +238,7 @@ class MetadataStore:
         change: Callable[[Metadata], None],
         metadata: Metadata | None = None,
     ) -> None:
-        """Apply ``change`` to the small attribute. ``metadata``: what it holds now; None: it is read."""
+        """Apply ``change`` to the small attribute. ``metadata``: its present content, if it was read."""
         if metadata is None:
             metadata = self.load(reference, stat)
         change(metadata)
@@ -309,8 +309,9 @@ class MetadataStore:
         change: Callable[[Metadata], None] | None = None,
         metadata: Metadata | None = None,
     ) -> None:
-        """Store a value (None: remove it), and apply ``change`` to the small attribute. ``metadata``: what that
-        attribute holds now; None: it is read."""
+        """Store an item (None removes it), and apply ``change`` to the small attribute. Raises ``OSError``.
+
+        ``metadata``: the present content of the small attribute, if it was read."""
         if kind == Blob.DESCRIPTOR and value is not None and len(value) > MAX_DESCRIPTOR_BYTES:
             raise OSError(errno.E2BIG, "security descriptor larger than 64 KiB")
         if metadata is None:

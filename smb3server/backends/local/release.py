@@ -12,7 +12,7 @@ import stat as stat_module
 from concurrent.futures import ThreadPoolExecutor
 
 LARGE = 4 << 20
-"""Allocated bytes from which on a file is freed on the separate thread."""
+"""Bytes. Freeing, reserving or zeroing less than this is quick enough for the event loop."""
 _BLOCK = 512
 """Unit of st_blocks in bytes (stat(2))."""
 

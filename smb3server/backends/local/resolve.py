@@ -189,7 +189,7 @@ class Resolver:
         return os.open(component, _PATH_FLAGS, dir_fd=directory)
 
     def _walk_last(self, disk: list[str], follow: bool) -> tuple[int, Statx] | None:
-        """Do ``_walk`` in one step, if the parent has exactly the given name, however deep it is. None: it has not."""
+        """Do ``_walk`` in one step if the parent exists under exactly the given name. None means that it does not."""
         try:
             parent = self.open_exact(disk[:-1])
         except OSError:
@@ -234,7 +234,8 @@ class Resolver:
 
     def find_ancestor(self, path: Path, matches: Callable[[int, Statx], bool]) -> int | None:
         """Return how many components of ``path`` lead to its first ancestor, from the top, that ``matches`` (it gets an
-        O_PATH descriptor and its stat). One walk. None: there is none before the first that is missing."""
+        O_PATH descriptor and its stat). This takes one walk. None means that there is no such ancestor before the first
+        missing one."""
         disk = [names.to_disk(component) for component in path]
         descriptor = self.open_exact(())
         try:
