@@ -164,8 +164,9 @@ class Handle(ABC):
     @property
     @abstractmethod
     def path(self) -> Path:
-        """The current components in the case they have on disk, with renames of the file and its ancestors. Raises
-        FileNotFoundError if the file has no name."""
+        """The current path, in the case it has on disk. It follows renames of the file and its ancestors.
+
+        Raises FileNotFoundError if the file has no name."""
 
     @abstractmethod
     def fileno(self) -> int | None:
@@ -176,17 +177,17 @@ class Handle(ABC):
         """Return the metadata. Sizes are the stream's, everything else is the file's."""
 
     def describe(self) -> Described:
-        """Return ``info`` and ``security_descriptor``. This costs less than both."""
+        """Return ``info`` and ``security_descriptor``. This costs less than two calls."""
         return Described(self.info(), self.security_descriptor())
 
     @abstractmethod
     def read_into(self, buffers: Sequence[memoryview], offset: int) -> int:
-        """Fill the buffers from ``offset`` on, and return the number of bytes: less than they hold only at the end of
-        file."""
+        """Fill the buffers with the data from ``offset`` on. Return the number of bytes, which is less only at the end
+        of file."""
 
     @abstractmethod
     def write_from(self, buffers: Sequence[Buffer], offset: int) -> int:
-        """Write everything or raise (ENOSPC, EDQUOT, EFBIG)."""
+        """Write all buffers at ``offset``. Return the number of bytes. Raises ENOSPC, EDQUOT, EFBIG."""
 
     @abstractmethod
     def flush(self) -> None:
@@ -208,7 +209,7 @@ class Handle(ABC):
 
     @abstractmethod
     def truncate(self, size: int) -> None:
-        """Set end of file."""
+        """Set end of file to ``size`` bytes."""
 
     @abstractmethod
     def allocate(self, size: int) -> None:
@@ -229,7 +230,7 @@ class Handle(ABC):
 
     @abstractmethod
     def clone_range(self, source: Handle, source_offset: int, offset: int, length: int) -> None:
-        """Share extents (reflink). Raises EOPNOTSUPP if the file system cannot."""
+        """Share extents with ``source`` (reflink). Raises EOPNOTSUPP if the file system cannot."""
 
     @abstractmethod
     def set_times(

@@ -150,7 +150,7 @@ def to_disk(name: str) -> str:
         if disk in (".", ".."):
             disk = name
     if not disk or disk in (".", "..") or "/" in disk or "\0" in disk:
-        raise InvalidName(name, "no name for a file")
+        raise InvalidName(name, "not a valid file name")
     return disk
 
 

@@ -24,7 +24,7 @@ MAX_BYTES = 96 << 20
 """Bytes of memory for the names in all directories of a share. Names in a directory that needs more than that (about
 three million names) are found only by their exact case."""
 TUNNEL_SECONDS = 15.0
-"""How long the name of a removed file is remembered. Windows uses the same time."""
+"""Seconds for which the name of a removed file is remembered, as in Windows."""
 MAX_TUNNEL = 1024
 AT_ONCE = 4096
 """Names that are read at once even if the caller can wait. This takes some milliseconds."""
@@ -33,7 +33,7 @@ _BATCH = 512
 RACY_NS = 50_000_000
 """If a directory was changed less than this before it was read, its time stamps may not show another change."""
 RACY_SECONDS = 1.0
-"""How long such a reading (or one that was updated by the server's own changes) is used."""
+"""Seconds for which such a reading (or one that was updated by the server's own changes) is used."""
 _RACY_SHARE = 20
 """The names of a directory are used for this many times as long as reading them took, if that is longer. Then reading a
 directory that changes all the time takes at most a twentieth of a processor."""

@@ -1,4 +1,4 @@
-"""Reading, writing, allocating and copying the bytes of an open descriptor."""
+"""Reads, writes, allocates and copies the bytes of open descriptors."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def write_from(descriptor: int, buffers: Sequence[Buffer], offset: int) -> int:
     while done < wanted:
         count = os.pwritev(descriptor, _rest(buffers, done), offset + done)
         if count == 0:
-            raise OSError(errno.EIO, "nothing written")
+            raise OSError(errno.EIO, "the file system wrote no data")
         done += count
     return done
 
@@ -155,7 +155,7 @@ def allocate(descriptor: int, size: int) -> Iterator[None]:
     if size < current:
         os.ftruncate(descriptor, size)
         return
-    # One more cluster may hold extended attributes.
+    # One more cluster than the data needs may hold extended attributes.
     if stat.st_blocks * 512 > (-(-size // cluster) + 1) * cluster:
         # Cutting a file to its present size frees the space reserved behind it.
         os.ftruncate(descriptor, current)
@@ -174,7 +174,7 @@ def allocate(descriptor: int, size: int) -> Iterator[None]:
                 yield
         done = True
     except OSError as error:
-        # A reservation is no content: without support of the file system the request still succeeds.
+        # Space is reserved on a best-effort basis: without support of the file system the request still succeeds.
         if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
             raise
     finally:
@@ -260,7 +260,7 @@ def clone_range(source: int, source_offset: int, target: int, offset: int, lengt
 
 
 def set_compressed(descriptor: int, compressed: bool) -> None:
-    """Set or clear FS_COMPR_FL (ioctl_iflags(2)). Raises ``OSError``: EOPNOTSUPP where the file system has no flags."""
+    """Set or clear FS_COMPR_FL (ioctl_iflags(2)). Raises ``OSError`` (EOPNOTSUPP without compression)."""
     try:
         (flags,) = _INODE_FLAGS.unpack(fcntl.ioctl(descriptor, _FS_IOC_GETFLAGS, bytes(_INODE_FLAGS.size)))
         # FS_COMPR_FL cannot be set beside FS_NOCOMP_FL.

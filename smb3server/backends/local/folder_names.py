@@ -31,7 +31,7 @@ class _Chunk:
         encoded = [os.fsencode(name) for name in disk_names]
         starts = accumulate((len(name) + 1 for name in encoded), initial=0)
         self._text = b"\0".join(encoded)
-        # Both lists end with the shorter one: ``starts`` has one more.
+        # ``zip`` ends with ``hashes``, because ``starts`` has one item more.
         self._index = array("Q", sorted(value << 32 | start for value, start in zip(hashes, starts, strict=False)))
         self.size = len(self._text) + 8 * len(self._index)
 

@@ -1,4 +1,4 @@
-"""Open files of the local backend."""
+"""Open files, streams and directories of the local backend."""
 
 from __future__ import annotations
 
@@ -163,7 +163,9 @@ class LocalHandle(Handle):
         return self._data
 
     def place(self) -> int:
-        """Return the descriptor of the directory, for calls that take one (openat(2)). It stays this handle's."""
+        """Return the descriptor of the directory, for calls such as openat(2). The caller must not close it.
+
+        Raises NotADirectoryError for anything else."""
         if self.kind != Kind.DIRECTORY or self.stream:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         return self._descriptor()
@@ -204,8 +206,9 @@ class LocalHandle(Handle):
 
     @contextlib.contextmanager
     def _for_writing(self) -> Iterator[int]:
-        """Yield the data descriptor, or a new one if this handle cannot write (the server truncates a file that it
-        supersedes)."""
+        """Yield the data descriptor, or a temporary one if this handle is not open for writing.
+
+        The server truncates a file that it supersedes even without access for writing."""
         self._changing()
         if self._writable and self._data is not None:
             yield self._data
@@ -411,7 +414,7 @@ class LocalHandle(Handle):
 
     def set_reparse_point(self, data: bytes | None) -> None:
         if self.kind not in (Kind.FILE, Kind.DIRECTORY):
-            raise OSError(errno.EINVAL, "no place for a reparse point")
+            raise OSError(errno.EINVAL, "only files and directories can have a reparse point")
         tag = 0 if data is None else reparse.check(data)
         self._set_blob(Blob.REPARSE, data, lambda metadata: setattr(metadata, "reparse_tag", tag))
 
@@ -442,7 +445,7 @@ class LocalHandle(Handle):
 
     def rename_stream(self, name: str, replace: bool) -> None:
         if not self.stream or not name:
-            raise OSError(errno.EINVAL, "only an alternate stream can be renamed, and only to one")
+            raise OSError(errno.EINVAL, "only an alternate stream can be renamed, and it needs a name")
         names.check_stream_name(name)
         self._backend.check_writable()
         stat = syscalls.statx(self._descriptor())

@@ -44,13 +44,13 @@ class Namespace:
         Raises FileNotFoundError if it has no name, PermissionError for the share's root."""
         components = self._resolver.disk_path(descriptor)
         if not components:
-            raise PermissionError(errno.EACCES, "the share's root stays")
+            raise PermissionError(errno.EACCES, "the share's root cannot be renamed or removed")
         parent = self._resolver.open_exact(components[:-1])
         try:
             stat = syscalls.statx(descriptor)
             named = syscalls.statx_at(parent, os.fsencode(components[-1]))
             if (named.dev, named.ino) != (stat.dev, stat.ino):
-                raise FileNotFoundError(errno.ENOENT, "name was given to another file", components[-1])
+                raise FileNotFoundError(errno.ENOENT, "the name belongs to another file now", components[-1])
             yield parent, components[-1], stat
         finally:
             os.close(parent)
@@ -136,9 +136,9 @@ class Namespace:
         if not replace:
             raise _exists(name)
         if stat_module.S_ISDIR(target.mode):
-            raise IsADirectoryError(errno.EISDIR, "directories are not replaced", name)
+            raise IsADirectoryError(errno.EISDIR, "a directory cannot be replaced", name)
         if kind == Kind.DIRECTORY:
-            raise NotADirectoryError(errno.ENOTDIR, "a directory does not replace a file", name)
+            raise NotADirectoryError(errno.ENOTDIR, "a directory cannot replace a file", name)
 
     def link(self, descriptor: int, target: Path, replace: bool, user: User | None) -> None:
         """Give an open file another name, with the rights of ``user``. Raises ``OSError``."""

@@ -13,7 +13,7 @@ from smb3server.backends.base import FileKey
 from smb3server.backends.local import syscalls
 
 SECONDS = 1.0
-"""How long events are attributed to a change that the server made."""
+"""Seconds for which events are attributed to a change that the server made."""
 _MAX_ENTRIES = 8192
 
 

@@ -87,7 +87,7 @@ class Resolver:
                 named = None
             stat = syscalls.statx(descriptor)
             if named is None or (named.dev, named.ino) != (stat.dev, stat.ino):
-                raise FileNotFoundError(errno.ENOENT, "no name any more", full)
+                raise FileNotFoundError(errno.ENOENT, "the file no longer has a name", full)
         return components
 
     # -- paths to descriptors
@@ -139,8 +139,9 @@ class Resolver:
         return self._walk(disk, follow)
 
     def open_or_folder(self, path: Path, follow: bool) -> tuple[int, Statx, bool]:
-        """Return the result of ``open_path`` and False; or, if nothing has exactly this name, that of its folder and
-        True. Raises PathNotFound if the folder does not exist, either."""
+        """Return the result of ``open_path`` and False. If the file is missing, return that of its folder and True.
+
+        A file whose name differs in case may count as missing. Raises PathNotFound if the folder is missing as well."""
         disk = names.to_disk_path(path)
         joined = os.fsencode("/".join(disk))
         if self.openat2 and 0 < len(joined) < _MAX_BYTES and names.private_at(disk) is None:

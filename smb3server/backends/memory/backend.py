@@ -430,7 +430,7 @@ class MemoryHandle(Handle):
 
     def rename_stream(self, name: str, replace: bool) -> None:
         if not self.stream or not name:
-            raise OSError(errno.EINVAL, "only an alternate stream can be renamed, and only to one")
+            raise OSError(errno.EINVAL, "only an alternate stream can be renamed, and it needs a name")
         names.check_stream_name(name)
         node = self._changing()
         old, new = self._current_stream(node), names.upcase(name)
@@ -455,14 +455,14 @@ class MemoryHandle(Handle):
         if not replace:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
         if present.node.kind == Kind.DIRECTORY:
-            raise IsADirectoryError(errno.EISDIR, "directories are not replaced", name)
+            raise IsADirectoryError(errno.EISDIR, "a directory cannot be replaced", name)
         if kind == Kind.DIRECTORY:
-            raise NotADirectoryError(errno.ENOTDIR, "a directory does not replace a file", name)
+            raise NotADirectoryError(errno.ENOTDIR, "a directory cannot replace a file", name)
         return parent, name, present
 
     def _check_named(self) -> Entry:
         if self._entry is self._backend.root:
-            raise PermissionError(errno.EACCES, "the share's root stays")
+            raise PermissionError(errno.EACCES, "the share's root cannot be renamed or removed")
         if self._entry.parent is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._entry.name)
         return self._entry
@@ -476,7 +476,7 @@ class MemoryHandle(Handle):
         above: Entry | None = parent
         while above is not None:
             if above is entry:
-                raise OSError(errno.EINVAL, "into itself")
+                raise OSError(errno.EINVAL, "a directory cannot be moved into itself")
             above = above.parent
         if present is not None and present is not entry:
             self._backend.detach(present)
