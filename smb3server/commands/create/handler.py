@@ -158,7 +158,7 @@ def _attempt(request: TreeRequest, server: ServerState, opening: Opening) -> Res
 
 
 def _may_come_again(opening: Opening, pending: Pending) -> Callable[[], None]:
-    """Make replays of this CREATE wait for it. Return a function that ends this."""
+    """Enter a CREATE that waits, so that a replay of it gets FILE_NOT_AVAILABLE. Return a function that ends this."""
     opener, replays = opening.opener, opening.opens.replays
     key = replay.key_of(opener.client_guid, opening.contexts)
     if key is None:
