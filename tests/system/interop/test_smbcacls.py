@@ -15,7 +15,9 @@ import pytest
 
 from tools.support.server_process import running
 
-HOST, PORT = "127.0.0.77", 445
+HOST = f"127.77.{os.getpid() >> 8 & 255}.{os.getpid() & 255}"
+"""Of this process alone: tests of this module may run in several processes, and smbcacls knows one port only."""
+PORT = 445
 """smbcacls knows no other port."""
 PASSWORDS = {"alice": "alice-pw", "carol": "carol-pw", "dave": "dave-pw"}
 READ, CHANGE, FULL = "READ", "CHANGE", "FULL"
