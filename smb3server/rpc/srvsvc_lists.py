@@ -124,12 +124,12 @@ class Lists:
         container = answer["InfoStruct"]["FileInfo"][f"Level{level}"]
         container["Buffer"] = []
         count = 0
-        for entry in self._own_opens():
-            path = _path(entry)
-            if (base and not path.casefold().startswith(base)) or (user and _user(entry.session).casefold() != user):
+        for opened in self._own_opens():
+            path = _path(opened)
+            if (base and not path.casefold().startswith(base)) or (user and _user(opened.session).casefold() != user):
                 continue
             count += 1
-            container["Buffer"].append(_file_info(kind(), level, entry, path))
+            container["Buffer"].append(_file_info(kind(), level, opened, path))
         container["EntriesRead"] = answer["TotalEntries"] = count
         answer["ErrorCode"] = 0
         return answer
@@ -139,24 +139,24 @@ class Lists:
             yield from session.open_table.values()
 
 
-def _path(entry: Open) -> str:
+def _path(opened: Open) -> str:
     """Return the path of an open as on a Windows server with its shares in C:\\, or the name of a pipe."""
-    if entry.handle is None:
-        return "\\PIPE\\" + "\\".join(entry.path)
-    return "\\".join((f"C:\\{entry.tree.share.name}", *entry.path))
+    if opened.handle is None:
+        return "\\PIPE\\" + "\\".join(opened.path)
+    return "\\".join((f"C:\\{opened.tree.share.name}", *opened.path))
 
 
-def _file_info(info: Any, level: int, entry: Open, path: str) -> Any:
+def _file_info(info: Any, level: int, opened: Open, path: str) -> Any:
     prefix = f"fi{level}_"
-    info[prefix + "id"] = entry.file_id[0] & 0xFFFFFFFF
+    info[prefix + "id"] = opened.file_id[0] & 0xFFFFFFFF
     if level == 2:
         return info
-    granted = entry.granted_access
+    granted = opened.granted_access
     permissions = _READ if granted & (Access.READ_DATA | Access.EXECUTE) else 0
     if granted & (Access.WRITE_DATA | Access.APPEND_DATA):
-        permissions |= _WRITE | (_CREATE if entry.is_directory else 0)
+        permissions |= _WRITE | (_CREATE if opened.is_directory else 0)
     info[prefix + "permissions"] = permissions
-    info[prefix + "num_locks"] = len(entry.file.locks.locks_of(entry)) if entry.file is not None else 0
+    info[prefix + "num_locks"] = len(opened.file.locks.locks_of(opened)) if opened.file is not None else 0
     info[prefix + "path_name"] = text(path)
-    info[prefix + "username"] = text(_user(entry.session))
+    info[prefix + "username"] = text(_user(opened.session))
     return info

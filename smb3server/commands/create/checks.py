@@ -27,16 +27,16 @@ _MAY_DELETE = int(Access.DELETE | Access.GENERIC_ALL | Access.MAXIMUM_ALLOWED)
 _REPLACES = frozenset([CreateDisposition.SUPERSEDE, CreateDisposition.OVERWRITE, CreateDisposition.OVERWRITE_IF])
 
 
-def check_impersonation(record: CreateRequest) -> None:
+def check_impersonation(body: CreateRequest) -> None:
     """Refuse an impersonation level that does not exist. [MS-SMB2 2.2.13]"""
-    if record.impersonation_level > _DELEGATION:
+    if body.impersonation_level > _DELEGATION:
         raise StatusError(NtStatus.BAD_IMPERSONATION_LEVEL)
 
 
-def check_fields(record: CreateRequest) -> None:
+def check_fields(body: CreateRequest) -> None:
     """Refuse values that no request may have, and values that exclude each other. Raises ``StatusError``."""
-    check_impersonation(record)
-    options, desired = record.create_options, record.desired_access
+    check_impersonation(body)
+    options, desired = body.create_options, body.desired_access
     if desired & masks.INVALID_BITS or desired == 0:
         raise StatusError(NtStatus.ACCESS_DENIED)
     if options & _INVALID_OPTIONS:
@@ -44,15 +44,15 @@ def check_fields(record: CreateRequest) -> None:
     if options & _UNSUPPORTED_OPTIONS:
         raise StatusError(NtStatus.NOT_SUPPORTED)
     if (
-        record.share_access & ~7
-        or record.create_disposition > CreateDisposition.OVERWRITE_IF
-        or record.file_attributes & ~_VALID_ATTRIBUTES
+        body.share_access & ~7
+        or body.create_disposition > CreateDisposition.OVERWRITE_IF
+        or body.file_attributes & ~_VALID_ATTRIBUTES
     ):
         raise StatusError(NtStatus.INVALID_PARAMETER)
     if options & _DIRECTORY:
-        if options & _NO_DIRECTORY or record.file_attributes & attr.TEMPORARY:
+        if options & _NO_DIRECTORY or body.file_attributes & attr.TEMPORARY:
             raise StatusError(NtStatus.INVALID_PARAMETER)
-        if record.create_disposition in _REPLACES:
+        if body.create_disposition in _REPLACES:
             raise StatusError(NtStatus.INVALID_PARAMETER)
     if options & _UNBUFFERED and desired & (_APPEND | _WRITE) == _APPEND:
         raise StatusError(NtStatus.INVALID_PARAMETER)
@@ -70,41 +70,39 @@ class Checked(NamedTuple):
     """Whether options and name require a directory (True) or a file (False). None means that either is accepted."""
 
 
-def check(record: CreateRequest, name: str, asked: CreateContexts, share: int, streams: bool) -> Checked:
+def check(body: CreateRequest, name: str, asked: CreateContexts, share: int, streams: bool) -> Checked:
     """Check the fields, split the name, and refuse requests that the share allows for no file.
 
     ``share``: the tree connect's MaximalAccess. ``streams``: whether the share has alternate streams. Raises
     ``StatusError``."""
-    check_fields(record)
-    path, stream, directory = _parse_name(record, name, asked, streams)
-    desired = masks.map_generic(record.desired_access)
+    check_fields(body)
+    path, stream, directory = _parse_name(body, name, asked, streams)
+    desired = masks.map_generic(body.desired_access)
     if desired & _SYSTEM_SECURITY:
         # This takes SeSecurityPrivilege, which no user of this server has.
         raise StatusError(NtStatus.PRIVILEGE_NOT_HELD)
-    wanted = decide.Wanted(desired, record.create_disposition, record.create_options, record.file_attributes)
+    wanted = decide.Wanted(desired, body.create_disposition, body.create_options, body.file_attributes)
     decide.check_share(wanted, share)
     return Checked(wanted, path, stream, directory)
 
 
-def check_name(record: CreateRequest, name: str) -> Checked:
+def check_name(body: CreateRequest, name: str) -> Checked:
     """Check the part of a CREATE that matters when a client reconnects to a durable open. Raises ``StatusError``."""
     try:
         path, stream, _ = names.split_path(name)
     except names.InvalidName:
         raise StatusError(NtStatus.OBJECT_NAME_INVALID) from None
-    return Checked(decide.Wanted(0, record.create_disposition, record.create_options), path, stream, None)
+    return Checked(decide.Wanted(0, body.create_disposition, body.create_options), path, stream, None)
 
 
-def _parse_name(
-    record: CreateRequest, name: str, asked: CreateContexts, streams: bool
-) -> tuple[Path, str, bool | None]:
+def _parse_name(body: CreateRequest, name: str, asked: CreateContexts, streams: bool) -> tuple[Path, str, bool | None]:
     """Return path, stream and ``Checked.directory``. Refuse contexts that no file can satisfy."""
     if name.startswith("\\"):
         raise StatusError(NtStatus.INVALID_PARAMETER)
     if asked.timewarp:
         # There are no snapshots, so no file existed at that time.
         raise StatusError(NtStatus.OBJECT_NAME_NOT_FOUND)
-    if asked.eas is not None and record.create_options & CreateOptions.NO_EA_KNOWLEDGE:
+    if asked.eas is not None and body.create_options & CreateOptions.NO_EA_KNOWLEDGE:
         raise StatusError(NtStatus.ACCESS_DENIED)
     if ":" in name and not streams:
         raise StatusError(NtStatus.OBJECT_NAME_INVALID)
@@ -116,7 +114,7 @@ def _parse_name(
     except names.InvalidName:
         above = ".." in name.split("\\")
         raise StatusError(NtStatus.OBJECT_PATH_SYNTAX_BAD if above else NtStatus.OBJECT_NAME_INVALID) from None
-    return path, stream, _directory(record.create_options, trailing, said, stream)
+    return path, stream, _directory(body.create_options, trailing, said, stream)
 
 
 def _directory(options: int, trailing: bool, said: bool | None, stream: str) -> bool | None:

@@ -41,7 +41,7 @@ _REPLAY = int(HeaderFlags.REPLAY_OPERATION)
 @handles(Command.CREATE, TreeRequest)
 def create(request: TreeRequest) -> Response | Pending:
     """Open or create a file or a directory, or open a pipe. [MS-SMB2 3.3.5.9]"""
-    record, name, raw_contexts = parse_request(request.message)
+    body, name, raw_contexts = parse_request(request.message)
     connection, session, tree, server = request.connection, request.session, request.tree, request.host.server
     opens = server.opens
     if len(session.open_table) >= server.settings.max_opens:
@@ -52,8 +52,8 @@ def create(request: TreeRequest) -> Response | Pending:
         # An open to which a client reconnects is counted already. Dormant opens take no descriptor.
         server.ceilings.check_open(session.usage, len(opens.by_id) - opens.dormant, opens.limit)
     if pipe:
-        checks.check_impersonation(record)
-        return create_on_pipe(request, record, name)
+        checks.check_impersonation(body)
+        return create_on_pipe(request, body, name)
     opener = Opener(
         session,
         tree,
@@ -64,14 +64,14 @@ def create(request: TreeRequest) -> Response | Pending:
         request.header.status & 0xFFFF,
     )
     if asked.reconnect is not None:
-        return _reconnect(server, opener, record, name, asked)
+        return _reconnect(server, opener, body, name, asked)
     if asked.durable_v2 is not None:
         replayed = bool(request.header.flags & _REPLAY)
-        answer = _answer_again(server, opener, record, name, asked, replayed)
+        answer = _answer_again(server, opener, body, name, asked, replayed)
         if answer is not None:
             return answer
-    checked = checks.check(record, name, asked, tree.maximal_access, tree.share.streams)
-    opening = _opening(server, opener, record, asked, checked)
+    checked = checks.check(body, name, asked, tree.maximal_access, tree.share.streams)
+    opening = _opening(server, opener, body, asked, checked)
     if asked.app_instance_id is not None:
         _close_same_application(opening, asked.app_instance_id)
     # If an oplock break delays the request, the client gets an interim response at once, as from Windows.
@@ -80,37 +80,35 @@ def create(request: TreeRequest) -> Response | Pending:
 
 
 def _opening(
-    server: ServerState, opener: Opener, record: CreateRequest, asked: CreateContexts, checked: checks.Checked
+    server: ServerState, opener: Opener, body: CreateRequest, asked: CreateContexts, checked: checks.Checked
 ) -> Opening:
     backend = opener.tree.share.backend
     if backend is None:
         raise StatusError(NtStatus.NETWORK_NAME_DELETED)
     return Opening(
         opener,
-        record,
+        body,
         asked,
         *checked,
         backend,
         server.file_table,
         server.opens,
         server.accounts,
-        asked.lease if record.requested_oplock_level == OplockLevel.LEASE else None,
+        asked.lease if body.requested_oplock_level == OplockLevel.LEASE else None,
     )
 
 
-def _reconnect(
-    server: ServerState, opener: Opener, record: CreateRequest, name: str, asked: CreateContexts
-) -> Response:
+def _reconnect(server: ServerState, opener: Opener, body: CreateRequest, name: str, asked: CreateContexts) -> Response:
     """Answer a client that reconnects to a durable open. [MS-SMB2 3.3.5.9.7, 3.3.5.9.12]
 
     The fixed part of the request is ignored, except for name and oplock level."""
-    opening = _opening(server, opener, record, asked, checks.check_name(record, name))
+    opening = _opening(server, opener, body, asked, checks.check_name(body, name))
     opened = durable.reconnect(opener, asked, server.opens, opening.path, opening.lease is not None)
     return _respond_again(opening, opened)
 
 
 def _answer_again(
-    server: ServerState, opener: Opener, record: CreateRequest, name: str, asked: CreateContexts, replayed: bool
+    server: ServerState, opener: Opener, body: CreateRequest, name: str, asked: CreateContexts, replayed: bool
 ) -> Response | None:
     """Answer a CREATE that was processed before. None means that it is new. [MS-SMB2 3.3.5.9.10]
 
@@ -121,12 +119,12 @@ def _answer_again(
     tree, opens = opener.tree, server.opens
     revived = durable.revived(opener, asked, key, replayed, opens)
     if revived is not None:
-        checked = checks.check(record, name, asked, tree.maximal_access, tree.share.streams)
-        opening = _opening(server, opener, record, asked, checked)
+        checked = checks.check(body, name, asked, tree.maximal_access, tree.share.streams)
+        opening = _opening(server, opener, body, asked, checked)
         opening.action = CreateAction(revived.create_action)
         return _respond_again(opening, revived, replayed=True)
     earlier = opens.replays.find(key, replayed, opener.session, asked.lease_key)
-    return _respond_to_replay(earlier, record) if earlier is not None else None
+    return _respond_to_replay(earlier, body) if earlier is not None else None
 
 
 def _close_same_application(opening: Opening, app_instance_id: bytes) -> None:
@@ -260,7 +258,7 @@ def _grant_caching(server: ServerState, opening: Opening, opened: Open) -> tuple
     wanted, opener = opening.lease, opening.opener
     more: list[wire.RawContext] = []
     if wanted is None:
-        level = opening.record.requested_oplock_level
+        level = opening.body.requested_oplock_level
         if level != OplockLevel.NONE:
             level = granting.grant_oplock(opened, level)
     elif opened.is_directory and not granting.may_lease_directories(
@@ -294,12 +292,12 @@ def _store(opening: Opening, opened: Open) -> None:
     persistence.changed(opened, undo, handle.flush if created else None)
 
 
-def _respond_to_replay(opened: Open, record: CreateRequest) -> Response:
+def _respond_to_replay(opened: Open, body: CreateRequest) -> Response:
     """Answer a replay as the first time, but with the caching rights as they are now. [MS-SMB2 3.3.5.9.10]"""
     kept = opened.replayable
     if kept is None:
         raise StatusError(NtStatus.INTERNAL_ERROR)
-    level = replay.level_for(opened, record.requested_oplock_level)
+    level = replay.level_for(opened, body.requested_oplock_level)
     more = []
     if isinstance(opened.caching, Lease):
         more.append(granting.lease_context(opened.caching))

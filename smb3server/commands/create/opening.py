@@ -67,7 +67,7 @@ class Opening:
     """One CREATE on a disk share. Its request has passed the checks that need no file (``checks``)."""
 
     opener: Opener
-    record: CreateRequest
+    body: CreateRequest
     contexts: CreateContexts
     wanted: Wanted
     path: Path
@@ -98,7 +98,7 @@ class Opening:
 
     @property
     def _follow(self) -> bool:
-        return not self.record.create_options & _REPARSE_POINT
+        return not self.body.create_options & _REPARSE_POINT
 
     def attempt(self) -> Open:
         """Return the open. Raises what ``waiting.Attempt`` may raise, ``StatusError`` and ``OSError``; then nothing is
@@ -152,10 +152,10 @@ class Opening:
     def _backend_request(
         self, disposition: Disposition, read: bool, write: bool, or_folder: bool = False
     ) -> OpenRequest:
-        attributes = self.record.file_attributes & replacing.SETTABLE
+        attributes = self.body.file_attributes & replacing.SETTABLE
         if self.directory is not True:
             attributes |= attr.ARCHIVE
-        options = self.record.create_options
+        options = self.body.create_options
         return OpenRequest(
             self.path,
             self.stream,
@@ -179,7 +179,7 @@ class Opening:
         read = bool(access & _READS)
         if self.directory is True:
             read = write = False
-        disposition = _DISPOSITIONS[self.record.create_disposition]
+        disposition = _DISPOSITIONS[self.body.create_disposition]
         seen: OpenedFile | None = None
         if disposition == Disposition.OPEN_IF:
             # The folder matters only if the file has to be created.
@@ -282,7 +282,7 @@ class Opening:
         try:
             decide.check_addition(caller.rights_in(found), directory)
         except StatusError:
-            if self.record.create_disposition == CreateDisposition.CREATE and self._exists():
+            if self.body.create_disposition == CreateDisposition.CREATE and self._exists():
                 raise StatusError(self._collision()) from None
             raise
         above = self.files.find(folder.key)
@@ -426,7 +426,7 @@ class Opening:
         if self._has_dacl and handle.file_created:
             descriptor = of_handle.current_descriptor(handle)
             of_handle.to_host(handle, descriptor, _DACL, self.opener.caller, self.accounts)
-        if self.record.create_options & CreateOptions.NO_COMPRESSION and info.attributes & attr.COMPRESSED:
+        if self.body.create_options & CreateOptions.NO_COMPRESSION and info.attributes & attr.COMPRESSED:
             # The file has inherited it from the directory.
             handle.set_compressed(False)
             self.info = handle.info()
@@ -452,7 +452,7 @@ class Opening:
         if self.opener.dialect >= Dialect.SMB_3_0 and any(map(held_for_owner, file.opens)):
             # 3.3.5.9: no client could be asked to release it.
             raise StatusError(NtStatus.FILE_NOT_AVAILABLE)
-        sharing.admit(file, sharing.NewOpen(granted, self.record.share_access, overwrites), own, self.first)
+        sharing.admit(file, sharing.NewOpen(granted, self.body.share_access, overwrites), own, self.first)
         if file.delete_pending or (self.stream and self._base_pending(handle)):
             raise _DeletedMeanwhileError
         return granted
@@ -472,23 +472,23 @@ class Opening:
 
     def _overwrite(self, handle: Handle) -> None:
         """Overwrite the file. If cutting it takes long, ``free`` and ``finish_overwriting`` are left to do."""
-        self.action = replacing.action_of(self.record.create_disposition)
+        self.action = replacing.action_of(self.body.create_disposition)
         self.free = handle.shrinking(0)
         if self.free is None:
-            self.info = replacing.replace(handle, self.record.file_attributes, self.contexts.eas or ())
+            self.info = replacing.replace(handle, self.body.file_attributes, self.contexts.eas or ())
 
     def finish_overwriting(self, opened: Open) -> None:
         """Complete an overwriting after a worker thread has called ``free``. The open was registered before that: a
         request that fails a check does not destroy the content, and no other open comes in between."""
         if opened.handle is None:
             raise StatusError(NtStatus.FILE_CLOSED)
-        self.info = replacing.replace(opened.handle, self.record.file_attributes, self.contexts.eas or ())
+        self.info = replacing.replace(opened.handle, self.body.file_attributes, self.contexts.eas or ())
         if change_reports.somebody_listens(opened):
             self._report(opened)
 
     def _register(self, handle: Handle, file: File[Open], granted: int) -> Open:
         """Make the open, enter it into the tables and report what was created or overwritten."""
-        record, opener = self.record, self.opener
+        body, opener = self.body, self.opener
         opened = Open(
             self.opens.new_file_id(),
             opener.session,
@@ -496,11 +496,11 @@ class Opening:
             self.path,
             granted_access=granted,
             maximal_access=self._maximal,
-            share_access=record.share_access,
-            create_options=record.create_options,
+            share_access=body.share_access,
+            create_options=body.create_options,
             create_action=self.action,
             is_directory=handle.kind == Kind.DIRECTORY and not self.stream,
-            delete_on_close=bool(record.create_options & _DELETE_ON_CLOSE),
+            delete_on_close=bool(body.create_options & _DELETE_ON_CLOSE),
         )
         opened.max_offset = self.backend.max_file_size
         opened.channel_sequence = opener.channel_sequence

@@ -14,12 +14,12 @@ _READ_WRITE = masks.FILE_GENERIC_READ | masks.FILE_GENERIC_WRITE
 """The access that MAXIMUM_ALLOWED grants to a pipe."""
 
 
-def create_on_pipe(request: TreeRequest, record: CreateRequest, name: str) -> Response:
+def create_on_pipe(request: TreeRequest, body: CreateRequest, name: str) -> Response:
     """Open a named pipe. Raises OBJECT_NAME_NOT_FOUND if there is no such pipe."""
     pipe = open_pipe(request, name)
     opens = request.server.opens
-    granted = masks.map_generic(record.desired_access) & ~int(Access.MAXIMUM_ALLOWED)
-    if record.desired_access & Access.MAXIMUM_ALLOWED:
+    granted = masks.map_generic(body.desired_access) & ~int(Access.MAXIMUM_ALLOWED)
+    if body.desired_access & Access.MAXIMUM_ALLOWED:
         granted = _READ_WRITE
     opened = Open(
         opens.new_file_id(),
@@ -28,11 +28,11 @@ def create_on_pipe(request: TreeRequest, record: CreateRequest, name: str) -> Re
         (name,),
         granted_access=granted,
         maximal_access=request.tree.maximal_access,
-        share_access=record.share_access,
+        share_access=body.share_access,
     )
     opened.pipe = pipe
     opens.add(opened)
-    body = pack_response(
+    response = pack_response(
         CreateResponse(
             oplock_level=OplockLevel.NONE,
             create_action=CreateAction.OPENED,
@@ -42,4 +42,4 @@ def create_on_pipe(request: TreeRequest, record: CreateRequest, name: str) -> Re
             volatile=opened.file_id[1],
         )
     )
-    return Response([body], file_id=opened.file_id)
+    return Response([response], file_id=opened.file_id)
