@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from smb3server.dispatch.fast_lane import SHORT_FORMS, Answer, ShortForm
 from smb3server.dispatch.request import Request, Response, handles
-from smb3server.wire.header import Command
+from smb3server.wire.header import HEADER_SIZE, Command
 from smb3server.wire.session import EMPTY, Empty
 
-_RESPONSE = Response((EMPTY.pack(Empty()),))
+if TYPE_CHECKING:
+    from smb3server.state.objects import Connection, Session
+
+_EMPTY = EMPTY.pack(Empty())
+_RESPONSE = Response((_EMPTY,))
 
 
 @handles(Command.ECHO, Request)
 def echo(request: Request) -> Response:
     """Nothing but a reply; the dispatcher did everything else."""
     return _RESPONSE
+
+
+def _look(connection: Connection, session: Session, tree_id: int, sequence: int, message: memoryview) -> Answer | None:
+    """Return what answers an ECHO of the right size."""
+    return _echo_now if message[HEADER_SIZE : HEADER_SIZE + 2] == _EMPTY[:2] else None
+
+
+def _echo_now() -> tuple[bytes, None]:
+    return _EMPTY, None
+
+
+SHORT_FORMS[Command.ECHO] = ShortForm(echo, _look)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from smb3server.crypto.encryption import ENCRYPTED, TRANSFORM, TRANSFORM_PROTOCOL_ID, TRANSFORM_SIZE
 from smb3server.dispatch import checks, lookup
 from smb3server.dispatch.chain import Chain
+from smb3server.dispatch.fast_lane import FastLane
 from smb3server.dispatch.parking import CHAIN_MARK, MESSAGE_MARK, TURN, Parking
 from smb3server.dispatch.pending import PendingRequests
 from smb3server.dispatch.reply import ReplyWriter
@@ -92,6 +93,8 @@ class Dispatcher:
         """What serves the connection's commands, by command."""
         self.requests = PendingRequests(server.settings, self.connection.loop, self._send_interim)
         self.parking = Parking(server, self.connection, self._go_on)
+        self._fast_lane = FastLane(self, self.connection, self.writer, self.parking) if watchdog is None else None
+        """Answers ordinary messages. Where the watchdog is to see each command there is none."""
 
     def start(self) -> None:
         """Serve what the transport delivers."""
@@ -108,6 +111,8 @@ class Dispatcher:
             return
         view = inbound.view
         try:
+            if self._fast_lane is not None and self._fast_lane.take(inbound):
+                return
             if view[:4] == PROTOCOL_ID and len(view) >= HEADER_SIZE:
                 chain = Chain(inbound, view, None)
             else:

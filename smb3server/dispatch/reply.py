@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from smb3server.crypto.signing import Signer
     from smb3server.state.objects import Connection, Session
 
-_HEADER = struct.Struct("<4sHHIHHIIQQQ16x")
-"""The AsyncId and the pair of Reserved and TreeId are one 64-bit field here."""
+REPLY_HEADER = struct.Struct("<4sHHIHHIIQQQ16x")
+"""SMB2 packet header without a signature (2.2.1). The AsyncId and the pair of Reserved and TreeId are one 64-bit field
+here."""
 _ERROR_CONTEXT = struct.Struct("<II")
 _EMPTY_ERROR = ERROR_RESPONSE.pack(ErrorResponse()) + b"\0"
 _NEXT_COMMAND = struct.Struct("<I")
@@ -31,7 +32,8 @@ _ASYNC = int(HeaderFlags.ASYNC_COMMAND)
 _SIGNED = int(HeaderFlags.SIGNED)
 _WITHOUT_SESSION = (NtStatus.USER_SESSION_DELETED, NtStatus.INVALID_PARAMETER)
 """What a command gets whose session is not known, and one that is related to it."""
-_ECHOED = int(HeaderFlags.PRIORITY_MASK | HeaderFlags.RELATED_OPERATIONS)
+ECHOED_FLAGS = int(HeaderFlags.PRIORITY_MASK | HeaderFlags.RELATED_OPERATIONS)
+"""What a reply has of its request's flags."""
 
 
 def error_body(error: StatusError, dialect: int) -> bytes:
@@ -62,7 +64,7 @@ class ReplyWriter:
         """Header and body of a final reply; it grants credits, unless an interim one did."""
         connection = self.connection
         header = request.header
-        flags = _REPLY | header.flags & _ECHOED
+        flags = _REPLY | header.flags & ECHOED_FLAGS
         session = request.session
         session_id = session.session_id if session is not None else header.session_id
         if request.async_id:
@@ -73,7 +75,7 @@ class ReplyWriter:
             target = tree_id << 32
             credits = connection.command_sequence_window.grant(header.credits, connection.credit_limit)
         packed = bytearray(
-            _HEADER.pack(
+            REPLY_HEADER.pack(
                 PROTOCOL_ID,
                 HEADER_SIZE,
                 header.credit_charge,
@@ -114,7 +116,7 @@ class ReplyWriter:
         header = request.header
         session = request.session
         credits = connection.command_sequence_window.grant(header.credits, connection.credit_limit)
-        packed = _HEADER.pack(
+        packed = REPLY_HEADER.pack(
             PROTOCOL_ID,
             HEADER_SIZE,
             header.credit_charge,
@@ -131,7 +133,7 @@ class ReplyWriter:
 
     def notification(self, segments: Sequence[Buffer], command: int) -> Reply:
         """3.3.4.6: no MessageId, no session, no tree connect, no credits, no signature."""
-        packed = _HEADER.pack(
+        packed = REPLY_HEADER.pack(
             PROTOCOL_ID, HEADER_SIZE, 0, NtStatus.SUCCESS, command, 0, _REPLY, 0, _NO_MESSAGE_ID, 0, 0
         )
         return Reply(bytearray(packed), segments, _NO_MESSAGE_ID)

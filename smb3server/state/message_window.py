@@ -19,6 +19,11 @@ class CommandSequenceWindow:
         """Credits the client holds."""
         return self.high - self.low - len(self.used)
 
+    def is_next(self, message_id: int, charge: int) -> bool:
+        """Return whether ``message_id`` is the next one in order, all before it were used, and the client may use
+        ``charge`` of them: then ``consume`` takes them."""
+        return message_id == self.low and message_id + charge <= self.high and not self.used
+
     def consume(self, message_id: int, charge: int) -> bool:
         """Take ``charge`` consecutive identifiers; False, and nothing taken, if the client may not use them all."""
         end = message_id + charge
