@@ -222,6 +222,11 @@ class Lease(Holder[Owner]):
         return self.caching.breaks.notify_lease(self, current, new, ack_required)
 
 
+def _goes_with_write(holder: Holder[Owner], own: Holder[Owner] | None) -> bool:
+    """Return whether a write by the holder ``own`` ends what ``holder`` caches: see ``Caching.break_for_write``."""
+    return holder is not own or (isinstance(holder, Oplock) and not holder.state & WRITE)
+
+
 class Caching(Generic[Owner]):
     """All holders of one stream."""
 
@@ -323,13 +328,17 @@ class Caching(Generic[Owner]):
                 wait = True
         return wait
 
+    def is_broken_by_write(self, own: Holder[Owner] | None) -> bool:
+        """Return whether ``break_for_write`` has anything to do."""
+        return any(_goes_with_write(holder, own) for holder in self.holders)
+
     def break_for_write(self, own: Holder[Owner] | None) -> None:
         """Data changes (write, truncation, a byte-range lock): nobody else may cache any. Nobody is waited for.
 
         A level II oplock has no key to know its owner by, so even the owner's goes.
         """
         for holder in list(self.holders):
-            if holder is not own or (isinstance(holder, Oplock) and not holder.state & WRITE):
+            if _goes_with_write(holder, own):
                 holder.lower(NONE)
 
     def break_handles(self, own: Holder[Owner] | None) -> bool:
