@@ -10,7 +10,7 @@ from functools import partial
 
 from smb3server.commands.fsctl import pipe_turns
 from smb3server.dispatch.data_channel import RemoteMemory, fail, remote_buffers
-from smb3server.dispatch.fast_lane import LARGEST_DATA, SHORT_FORMS, Answer, ShortForm, ordinary_open
+from smb3server.dispatch.fast_lane import LARGEST_DATA, SHORT_FORMS, Found, ShortForm, ordinary_open
 from smb3server.dispatch.lookup import find_open
 from smb3server.dispatch.read_size import fits_message
 from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
@@ -222,7 +222,7 @@ def _read_cached(opened: Open, view: memoryview, offset: int) -> int:
 # The fast lane
 
 
-def _look(connection: Connection, session: Session, tree_id: int, sequence: int, message: memoryview) -> Answer | None:
+def _look(connection: Connection, session: Session, tree_id: int, sequence: int, message: memoryview) -> Found | None:
     """Return what answers a READ of a few bytes of a file, in the message, that ``read`` would not refuse."""
     if len(message) < TAIL:
         return None
@@ -239,7 +239,7 @@ def _look(connection: Connection, session: Session, tree_id: int, sequence: int,
     file = opened.file
     if file is None or (file.locks.locks and file.locks.denies_read(opened, offset, length)):
         return None
-    return partial(_read_now, connection, opened, offset, length, minimum)
+    return opened, partial(_read_now, connection, opened, offset, length, minimum)
 
 
 def _read_now(

@@ -8,7 +8,7 @@ from smb3server.access import required
 from smb3server.backends.base import Handle
 from smb3server.commands.fsctl import pipe_turns
 from smb3server.dispatch.data_channel import RemoteMemory, fail, remote_buffers
-from smb3server.dispatch.fast_lane import LARGEST_DATA, SHORT_FORMS, Answer, ShortForm, ordinary_open
+from smb3server.dispatch.fast_lane import LARGEST_DATA, SHORT_FORMS, Found, ShortForm, ordinary_open
 from smb3server.dispatch.lookup import find_open
 from smb3server.dispatch.request import Interim, Pending, Response, TreeRequest, handles
 from smb3server.dispatch.stable_storage import start_flush
@@ -197,7 +197,7 @@ class PeerWrite:
 # The fast lane
 
 
-def _look(connection: Connection, session: Session, tree_id: int, sequence: int, message: memoryview) -> Answer | None:
+def _look(connection: Connection, session: Session, tree_id: int, sequence: int, message: memoryview) -> Found | None:
     """Return what answers a WRITE of a few bytes of a file, in the message, that ``write`` would not refuse. Nobody but
     the client is to learn of it: it is not the open's first, it breaks nobody's caching rights, and nothing has to be
     on stable storage."""
@@ -221,7 +221,7 @@ def _look(connection: Connection, session: Session, tree_id: int, sequence: int,
         return None
     if file.caching.holders and file.caching.is_broken_by_write(opened.caching):
         return None
-    return partial(_write_now, connection, opened, file, handle, message[data_offset:end], offset)
+    return opened, partial(_write_now, connection, opened, file, handle, message[data_offset:end], offset)
 
 
 def _write_now(

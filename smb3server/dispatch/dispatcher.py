@@ -93,8 +93,7 @@ class Dispatcher:
         """What serves the connection's commands, by command."""
         self.requests = PendingRequests(server.settings, self.connection.loop, self._send_interim)
         self.parking = Parking(server, self.connection, self._go_on)
-        self._fast_lane = FastLane(self, self.connection, self.writer, self.parking) if watchdog is None else None
-        """Answers ordinary messages. Where the watchdog is to see each command there is none."""
+        self._fast_lane = FastLane(self, self.connection, self.writer, self.parking, watchdog)
 
     def start(self) -> None:
         """Serve what the transport delivers."""
@@ -111,7 +110,7 @@ class Dispatcher:
             return
         view = inbound.view
         try:
-            if self._fast_lane is not None and self._fast_lane.take(inbound):
+            if self._fast_lane.take(inbound):
                 return
             if view[:4] == PROTOCOL_ID and len(view) >= HEADER_SIZE:
                 chain = Chain(inbound, view, None)

@@ -29,6 +29,7 @@ from smbdirect.codec import Buffer
 if TYPE_CHECKING:
     from smb3server.crypto.signing import Signer
     from smb3server.dispatch.parking import Parking
+    from smb3server.dispatch.watchdog import Watchdog
     from smb3server.state.objects import Connection, Open, Session
     from smbdirect.message_transport import InboundMessage
 
@@ -42,9 +43,13 @@ LARGEST_DATA = 65535
 _FEW_UNSENT = CHAIN_MARK // 2 - LARGEST_DATA - 4096
 """Bytes of unsent answers up to which nobody has to be notified when this one is sent (``Dispatcher._flush``)."""
 
-Answer = Callable[[], tuple[bytes, Buffer | None] | None]
-"""Do what the request asks for; return the fixed part of the response, and the data behind it if there is any. None:
-nothing was done, the general path has to do it. What it raises becomes the response's status, as in a handler."""
+Body = tuple[bytes, Buffer | None]
+"""A response's fixed part, and the data behind it if there is any."""
+Answer = Callable[[], Body | None]
+"""Do what the request asks for, and return the response. None: nothing was done, the general path has to do it. What it
+raises becomes the response's status, as in a handler."""
+Found = tuple["Open | None", Answer]
+"""The open that a request works on, and what answers it."""
 
 
 class ShortForm(NamedTuple):
@@ -52,9 +57,9 @@ class ShortForm(NamedTuple):
 
     handler: Handler
     """The command's handler, in whose place it stands. On a connection that has another one it does nothing."""
-    look: Callable[[Connection, Session, int, int, memoryview], Answer | None]
-    """Takes connection, session, TreeId, ChannelSequence and the message. Returns what answers it, or None if anything
-    in its body is not ordinary. Changes nothing: the signature is not verified yet."""
+    look: Callable[[Connection, Session, int, int, memoryview], Found | None]
+    """Takes connection, session, TreeId, ChannelSequence and the message. Returns None if anything in its body is not
+    ordinary. Changes nothing: the signature is not verified yet."""
 
 
 SHORT_FORMS: dict[int, ShortForm] = {}
@@ -80,13 +85,16 @@ def ordinary_open(session: Session, tree_id: int, sequence: int, persistent: int
 class FastLane:
     """One connection's."""
 
-    __slots__ = ("_connection", "_host", "_parking", "_writer")
+    __slots__ = ("_connection", "_host", "_parking", "_watchdog", "_writer")
 
-    def __init__(self, host: Host, connection: Connection, writer: ReplyWriter, parking: Parking) -> None:
+    def __init__(
+        self, host: Host, connection: Connection, writer: ReplyWriter, parking: Parking, watchdog: Watchdog | None
+    ) -> None:
         self._host = host
         self._connection = connection
         self._writer = writer
         self._parking = parking
+        self._watchdog = watchdog
 
     def take(self, inbound: InboundMessage) -> bool:
         """Answer an ordinary message and release it. Return False, with nothing changed, for any other. The caller has
@@ -122,23 +130,33 @@ class FastLane:
                 return False
         elif session.signing_required:
             return False
-        answer = form.look(connection, session, tree_id, sequence, view)
-        if answer is None:
+        found = form.look(connection, session, tree_id, sequence, view)
+        if found is None:
             return False
         signature = header[-1]
         if signer is not None and not signer.verify(view):
             view[SIGNATURE_OFFSET:HEADER_SIZE] = signature
             return False
+        opened, answer = found
+        watchdog = self._watchdog
+        began, processor = (time.monotonic(), time.thread_time()) if watchdog is not None else (0.0, 0.0)
+        body: Body | Exception | None
         try:
             body = answer()
         except Exception as error:
-            window.consume(message_id, cost)
-            self._fail(inbound, session, signer is not None, error)
-            return True
+            body = error
         if body is None:
             view[SIGNATURE_OFFSET:HEADER_SIZE] = signature
             return False
         window.consume(message_id, cost)
+        if watchdog is not None or isinstance(body, Exception):
+            request = self._request(inbound, session, opened, signer)
+            if watchdog is not None:
+                watchdog.finished(request, began, processor)
+            if isinstance(body, Exception):
+                self._writer.send([self._writer.reply(request, failure(request, body))], None)
+                inbound.release()
+                return True
         packed = REPLY_HEADER.pack(
             PROTOCOL_ID,
             HEADER_SIZE,
@@ -156,7 +174,7 @@ class FastLane:
         inbound.release()
         return True
 
-    def _send(self, header: bytes, body: tuple[bytes, Buffer | None], signer: Signer | None, message_id: int) -> None:
+    def _send(self, header: bytes, body: Body, signer: Signer | None, message_id: int) -> None:
         """Sign the reply and send it, unless another node may be answering by now."""
         connection = self._connection
         if self._host.server.is_fenced(connection):
@@ -164,7 +182,7 @@ class FastLane:
             return
         fixed, data = body
         if signer is not None:
-            # Signing one segment costs less than copying a small message into it.
+            # To copy a small message into one segment costs less than to sign several.
             message = bytearray().join((header, fixed, data) if data is not None else (header, fixed))
             message[SIGNATURE_OFFSET:HEADER_SIZE] = signer.sign((message,), message_id)
             connection.transport.send((message,))
@@ -173,10 +191,13 @@ class FastLane:
         else:
             connection.transport.send((header + fixed,))
 
-    def _fail(self, inbound: InboundMessage, session: Session, signed: bool, error: Exception) -> None:
-        """Answer with the status that ``error`` stands for, as the general path does."""
-        chain = Chain(inbound, inbound.view, None)
-        header = HEADER.unpack(inbound.view)
-        request = Request(self._host, self._connection, header, inbound.view, chain, session, signed=signed)
-        self._writer.send([self._writer.reply(request, failure(request, error))], None)
-        inbound.release()
+    def _request(
+        self, inbound: InboundMessage, session: Session, opened: Open | None, signer: Signer | None
+    ) -> Request:
+        """Make what the general path would have made of the message by now."""
+        view = inbound.view
+        chain = Chain(inbound, view, None)
+        signed = signer is not None
+        request = Request(self._host, self._connection, HEADER.unpack(view), view, chain, session, signed=signed)
+        request.open = opened
+        return request
