@@ -40,7 +40,7 @@ LONGEST_TURN = 5.0
 FILE_SIZE = 20000
 NAMES = ("a", "b", "a:stream")
 SLOTS = 4
-EXAMPLES = int(os.environ.get("FAST_LANE_EXAMPLES", "8"))
+EXAMPLES = int(os.environ.get("FAST_LANE_EXAMPLES", "20"))
 PENDING = 0x103
 NOTIFICATION = (1 << 64) - 1
 NO_SPACE_FROM = 100_000
@@ -227,6 +227,9 @@ class Play:
                     message[48:64] = bytes(16)
                 if reply.header.session_id == self.client.session_id:
                     message[40:48] = bytes(8)
+                if reply.header.message_id == NOTIFICATION:
+                    # A break names its open.
+                    del message[72:]
                 self.transcript.append(bytes(message))
 
     async def post(self, *messages: bytes) -> None:
